@@ -91,8 +91,8 @@ class Server:
         """
         request = Request(method, target, {"content-type": "application/json"}, json.dumps(body).encode())
         request.peer_certificate = ADMIN
-        found = self._server.api.handle(request)
-        answer = await found if isinstance(found, Awaitable) else found
+        result = self._server.api.handle(request)
+        answer = await result if isinstance(result, Awaitable) else result
         if not isinstance(answer, Response) or answer.status >= 300:
             raise RuntimeError(f"{method} {target}: {answer}")
 
@@ -107,27 +107,27 @@ class Server:
 async def measure(folder: Path, rounds: int, count: int) -> dict[str, list[float]]:
     """Microseconds of CPU time a PUT, by case, one value a round; the servers take turns."""
     servers = {name: Server(folder / str(number)) for number, name in enumerate(CASES)}
-    found: dict[str, list[float]] = {name: [] for name in CASES}
+    result: dict[str, list[float]] = {name: [] for name in CASES}
     try:
         for name, server in servers.items():
             await server.start(CASES[name])
             await server.put_us(count)
         for _ in range(rounds):
             for name, server in servers.items():
-                found[name].append(await server.put_us(count))
+                result[name].append(await server.put_us(count))
     finally:
         for server in servers.values():
             await server.close()
-    return found
+    return result
 
 
 def run(quick: bool) -> list[Row]:
     """The rows; with ``quick`` three short rounds."""
     rounds, count = (3, 50) if quick else (40, 150)
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measure(Path(folder), rounds, count))
-    beside = ((NONE, tuple(found[NONE])),)
-    return [Row(name, "us", tuple(values), beside) for name, values in found.items() if name != NONE]
+        result = asyncio.run(measure(Path(folder), rounds, count))
+    beside = ((NONE, tuple(result[NONE])),)
+    return [Row(name, "us", tuple(values), beside) for name, values in result.items() if name != NONE]
 
 
 if __name__ == "__main__":

@@ -270,10 +270,10 @@ async def serve_bare(directory: Path) -> None:
 async def rounds(directory: Path, count: int, seconds: float) -> list[Row]:
     """Reads and writes, in turns with what stands beside them."""
     path = "/api/v1/namespaces/default"
-    found: dict[str, list[float]] = {}
+    result: dict[str, list[float]] = {}
 
     def note(name: str, value: float) -> None:
-        found.setdefault(name, []).append(value)
+        result.setdefault(name, []).append(value)
 
     def post(kind: str, body: Callable[[str], bytes], mark: str) -> Callable[[Client, int, int], Awaitable[object]]:
         return lambda client, i, n: client.request("POST", f"{path}/{kind}", body(f"{mark}-{i}-{n}"))
@@ -290,7 +290,7 @@ async def rounds(directory: Path, count: int, seconds: float) -> list[Row]:
         note("many", await rate(directory, 32, seconds, post("configmaps", config_map, f"b{number}")))
         note("bare many", await asyncio.to_thread(commits, directory, seconds, 32))
         note("pods", await rate(directory, 32, seconds, post("pods", pod, f"c{number}")))
-    value = {name: tuple(values) for name, values in found.items()}
+    value = {name: tuple(values) for name, values in result.items()}
     tls, disk = "TLS alone", "SQLite alone"
     return [
         Row("GET of one ConfigMap, 8 connections", "/s", value["get"], ((tls, value["bare get"]),)),
@@ -313,7 +313,7 @@ async def measure(quick: bool) -> list[Row]:
             for number in range(50):
                 await client.request("POST", "/api/v1/namespaces/default/configmaps", config_map(f"w-{number}"))
             fans = [await FanOut(directory, WATCHERS, PER_SECOND).run(seconds, process.pid) for _ in range(count)]
-            fan = {name: tuple(one[name] for one in fans) for name in fans[0]}
+            fan = {name: tuple(fan[name] for fan in fans) for name in fans[0]}
             rows = await rounds(directory, count, seconds)
             full, _ = resident_mb(process.pid)
     title = f"{WATCHERS} watchers, {PER_SECOND:,} events/s"

@@ -63,8 +63,8 @@ class Nodes:
             link = f"link add n{number} type veth peer name eth0 address {mac(number)} netns {self.place(number)}"
             batch(self.fabric, [link, f"link set n{number} master br0 up"])
             lines = ["link set lo up", "link set eth0 up", f"address add {address(number)}/16 dev eth0"]
-            others = (other for other in self.numbers if other != number)
-            lines += [f"neigh add {address(o)} lladdr {mac(o)} dev eth0 nud permanent" for o in others]
+            rest = (other for other in self.numbers if other != number)
+            lines += [f"neigh add {address(o)} lladdr {mac(o)} dev eth0 nud permanent" for o in rest]
             batch(self.place(number), lines)
 
     def place(self, number: int) -> Path:
@@ -93,8 +93,8 @@ class Nodes:
                 underlay=Underlay("eth0", 1500, (ip_interface(f"{address(number)}/16"),)),
                 run_dir=str(self.control(number).parent),
             )
-            others = tuple(peer for other, peer in peers.items() if other != number)
-            (bird,) = backend.plan(me, others, ClusterView(others, (PODS,))).children
+            rest = tuple(peer for other, peer in peers.items() if other != number)
+            (bird,) = backend.plan(me, rest, ClusterView(rest, (PODS,))).children
             for path, content in bird.files.items():
                 Path(path).parent.mkdir(exist_ok=True)
                 Path(path).write_bytes(content)
@@ -109,9 +109,9 @@ class Nodes:
     def routes(self, number: int) -> int:
         """How many networks a node has learned; -1 while BIRD does not answer."""
         argv = (BIRDCL, "-s", self.control(number), "show", "route", *COUNTED)
-        said = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
-        found = re.search(r"^(\d+) of \d+ routes", said, re.M)
-        return int(found[1]) if found else -1
+        output = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+        result = re.search(r"^(\d+) of \d+ routes", output, re.M)
+        return int(result[1]) if result else -1
 
     def wait(self) -> None:
         """Returns when every node has learned the networks of all others.
@@ -146,12 +146,12 @@ class Nodes:
         netns.delete(self.fabric)
 
 
-def measure(nodes: Nodes, what: str, section: dict[str, Any], aim: float | None) -> list[Row]:
+def measure(nodes: Nodes, subject: str, section: dict[str, Any], aim: float | None) -> list[Row]:
     nodes.write(section, range(1, len(nodes.numbers) + 1))
     begun = time.perf_counter()
     nodes.start()
     nodes.wait()
-    taken = time.perf_counter() - begun
+    used = time.perf_counter() - begun
     pids = [bird.pid for bird in nodes.birds.values()]
     cpu = sum(cpu_s(pid) for pid in pids)
     memory = tuple(resident_mb(pid)[0] for pid in pids)
@@ -159,10 +159,10 @@ def measure(nodes: Nodes, what: str, section: dict[str, Any], aim: float | None)
     reloads = tuple(nodes.reload(number) for number in nodes.numbers)
     nodes.stop()
     return [
-        Row(f"{what}: all have all routes", "s", (taken,), aim=aim),
-        Row(f"{what}: CPU time of all", "s", (cpu,)),
-        Row(f"{what}: memory of one", "MB", memory),
-        Row(f"{what}: read a new configuration", "ms", reloads),
+        Row(f"{subject}: all have all routes", "s", (used,), aim=aim),
+        Row(f"{subject}: CPU time of all", "s", (cpu,)),
+        Row(f"{subject}: memory of one", "MB", memory),
+        Row(f"{subject}: read a new configuration", "ms", reloads),
     ]
 
 

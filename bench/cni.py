@@ -89,9 +89,9 @@ def measure(plugin: Plugin, netns_paths: list[Path]) -> dict[str, float]:
             names = [f"{width}-{netns_path.name}" for netns_path in netns_paths]
             started = time.perf_counter()
             with ThreadPoolExecutor(width) as threads:
-                taken = list(threads.map(plugin.call, repeat(verb), names, netns_paths))
-            figures[f"{verb} {label}, ms"] = statistics.median(taken)
-            figures[f"{verb} {label}, 99th percentile, ms"] = sorted(taken)[int(len(taken) * 0.99) - 1]
+                used = list(threads.map(plugin.call, repeat(verb), names, netns_paths))
+            figures[f"{verb} {label}, ms"] = statistics.median(used)
+            figures[f"{verb} {label}, 99th percentile, ms"] = sorted(used)[int(len(used) * 0.99) - 1]
             figures[f"{verb} {label}: rate, /s"] = len(netns_paths) / (time.perf_counter() - started)
         time.sleep(0.2)
     return figures
@@ -146,8 +146,8 @@ def run(quick: bool) -> list[Row]:
 def _row(label: str, plugins: list[Plugin], results: list[list[dict[str, float]]]) -> Row:
     columns = [tuple(result[number][label] for result in results) for number in range(len(plugins))]
     peers = zip((plugin.name for plugin in plugins[1:]), columns[1:], strict=True)
-    what, _, unit = label.rpartition(", ")
-    return Row(what, unit, columns[0], tuple(peers))
+    subject, _, unit = label.rpartition(", ")
+    return Row(subject, unit, columns[0], tuple(peers))
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ def measure(tree: Path, name: str, *, quick: bool, cpu: bool) -> tuple[Row, ...]
         if cpu:
             (Path(folder) / "sitecustomize.py").write_text(_BY_PROCESSOR_TIME)
             environment["PYTHONPATH"] = folder
-        words = [str(tree / ".venv/bin/python"), "-m", f"bench.{name}", *["--quick"] * quick, "--rows", str(file)]
-        done = subprocess.run(words, cwd=tree, env=environment, check=False)
+        arguments = [str(tree / ".venv/bin/python"), "-m", f"bench.{name}", *["--quick"] * quick, "--rows", str(file)]
+        done = subprocess.run(arguments, cwd=tree, env=environment, check=False)
         if done.returncode != 0:
             print(f"bench.compare: {name} failed in {tree} with {done.returncode}", file=sys.stderr)
             return ()
@@ -71,9 +71,9 @@ def best(runs: Sequence[tuple[Row, ...]]) -> dict[str, Row]:
 def beside(own: dict[str, Row], other: dict[str, Row]) -> tuple[Row, ...]:
     """The rows that both trees have, in the order of this one, with the other tree's values beside them."""
     return tuple(
-        replace(row, peers=((OTHER, other[what].values),))
-        for what, row in own.items()
-        if what in other and other[what].unit == row.unit
+        replace(row, peers=((OTHER, other[subject].values),))
+        for subject, row in own.items()
+        if subject in other and other[subject].unit == row.unit
     )
 
 
@@ -90,7 +90,7 @@ def text(rows: tuple[Row, ...]) -> str:
 def worse(rows: tuple[Row, ...], least: float) -> tuple[str, ...]:
     """The names of the rows whose ratio is below ``least``."""
     ratios = {row.what: row.ratio(OTHER) for row in rows}
-    return tuple(what for what, ratio in ratios.items() if ratio is not None and ratio < least)
+    return tuple(subject for subject, ratio in ratios.items() if ratio is not None and ratio < least)
 
 
 def main() -> int:
@@ -102,22 +102,22 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs in each tree (default: 3)")
     parser.add_argument("--full", action="store_true", help="the sizes of the page, which take long")
     parser.add_argument("--least", type=float, default=0.0, metavar="RATIO", help="exit with 1 when a ratio is below")
-    given = parser.parse_intermixed_args()
-    for tree in (given.other, ROOT):
+    value = parser.parse_intermixed_args()
+    for tree in (value.other, ROOT):
         compileall.compile_dir(tree / "src", quiet=2)
     failed = False
-    for name in given.names or BENCHMARKS:
-        runs: dict[Path, list[tuple[Row, ...]]] = {given.other.resolve(): [], ROOT: []}
-        for _ in range(given.repeats):
-            for tree, found in runs.items():
-                found.append(measure(tree, name, quick=not given.full, cpu=given.cpu))
-        other, own = (best(found) for found in runs.values())
+    for name in value.names or BENCHMARKS:
+        runs: dict[Path, list[tuple[Row, ...]]] = {value.other.resolve(): [], ROOT: []}
+        for _ in range(value.repeats):
+            for tree, result in runs.items():
+                result.append(measure(tree, name, quick=not value.full, cpu=value.cpu))
+        other, own = (best(results) for results in runs.values())
         rows = beside(own, other)
         print(f"\n{name}: {len(own) - len(rows)} rows of this tree alone, {len(other) - len(rows)} of the other")
         print(text(rows), flush=True)
-        for what in worse(rows, given.least):
-            print(f"bench.compare: {name}: {what}: worse than {given.least}", file=sys.stderr)
-        failed |= bool(worse(rows, given.least)) or any(not run for found in runs.values() for run in found)
+        for subject in worse(rows, value.least):
+            print(f"bench.compare: {name}: {subject}: worse than {value.least}", file=sys.stderr)
+        failed |= bool(worse(rows, value.least)) or any(not run for results in runs.values() for run in results)
     return int(failed)
 
 

@@ -129,18 +129,18 @@ def start_dnsmasq(folder: Path) -> "subprocess.Popen[bytes] | None":
         print("bench.dns: no dnsmasq; install dnsmasq-base", file=sys.stderr)
         return None
     (folder / "hosts").write_text(hosts())
-    words = [program, "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--user=root",
+    arguments = [program, "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--user=root",
              f"--addn-hosts={folder / 'hosts'}", f"--port={_DNSMASQ_PORT}", "--listen-address=127.0.0.1",
              "--bind-interfaces", "--local=/cluster.local/", "--dns-forward-max=1000", "--pid-file="]  # fmt: skip
-    process = subprocess.Popen(words)
+    process = subprocess.Popen(arguments)
     time.sleep(0.3)
     return process
 
 
 def _load(path: Path, seconds: int, port: int) -> tuple[float, int]:
     """Queries per second, queries lost."""
-    words = ["dnsperf", "-s", "127.0.0.1", "-p", str(port), "-d", str(path), "-l", str(seconds), "-q", "100"]
-    text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    arguments = ["dnsperf", "-s", "127.0.0.1", "-p", str(port), "-d", str(path), "-l", str(seconds), "-q", "100"]
+    text = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
     rate = re.search(r"Queries per second:\s+([\d.]+)", text)
     lost = re.search(r"Queries lost:\s+(\d+)", text)
     return float(rate[1]) if rate else 0.0, int(lost[1]) if lost else 0

@@ -49,7 +49,7 @@ def spent_ms(work: Callable[..., object]) -> float:
     """CPU that the work takes here and in the programs it starts."""
 
     def now() -> float:
-        usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        usages = (resource.getrusage(user) for user in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         return sum(usage.ru_utime + usage.ru_stime for usage in usages) * 1000
 
     before = now()
@@ -95,7 +95,8 @@ def run(quick: bool) -> list[Row]:
         for kind in KINDS:
             runs = [measure(kind, count) for _ in range(1 if quick else 3)]
             rows += [
-                Row(f"{count:,} Services, {kind}: {what}", "ms", tuple(one[what] for one in runs)) for what in runs[0]
+                Row(f"{count:,} Services, {kind}: {subject}", "ms", tuple(item[subject] for item in runs))
+                for subject in runs[0]
             ]
     return rows
 

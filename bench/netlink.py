@@ -58,11 +58,11 @@ class Task:
         self.ms: dict[str, list[float]] = {"podwire": [], "ip -batch": [], "pyroute2": []}
         self.cpu_ms: dict[str, list[float]] = {"podwire": []}
 
-    def note(self, who: str, action: Callable[..., object]) -> None:
+    def note(self, user: str, action: Callable[..., object]) -> None:
         """Measures one run."""
         began = cpu_s()
-        self.ms.setdefault(who, []).append(timed(action))
-        self.cpu_ms.setdefault(who, []).append((cpu_s() - began) * 1e3)
+        self.ms.setdefault(user, []).append(timed(action))
+        self.cpu_ms.setdefault(user, []).append((cpu_s() - began) * 1e3)
 
     def row(self) -> Row:
         """Its row; peers that were not measured are left out."""
@@ -227,13 +227,13 @@ def measure_peers(folder: Path, count: int) -> list[Row]:
         commands = [line.split(" ", 1) for line in str(diff(NetworkState(), last)).splitlines()]
         one_row.ms["ip -batch"].append(timed(lambda: run_each(path, commands)))
     netns.delete(path)
-    return [one.row() for one in (row, again, one_row)]
+    return [item.row() for item in (row, again, one_row)]
 
 
 def run_each(path: Path, commands: list[list[str]]) -> None:
     with netns.inside(path):
-        for tool, words in commands:
-            subprocess.run([tool, *words.split()], check=False, capture_output=True)
+        for tool, arguments in commands:
+            subprocess.run([tool, *arguments.split()], check=False, capture_output=True)
 
 
 def peer_state(number: int) -> NetworkState:

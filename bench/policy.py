@@ -71,8 +71,8 @@ def netns_path(name: str) -> Path:
 
 def ip(name: str, *lines: str) -> None:
     """Commands of ip(8) in a namespace."""
-    words = ["ip", "-n", netns_path(name).name, "-batch", "-"]
-    subprocess.run(words, input="\n".join(lines), text=True, check=True)
+    arguments = ["ip", "-n", netns_path(name).name, "-batch", "-"]
+    subprocess.run(arguments, input="\n".join(lines), text=True, check=True)
 
 
 @contextmanager
@@ -132,8 +132,8 @@ def datagram() -> bytes:
     """A whole frame from the first pod to the second one's port 9."""
     addresses = socket.inet_aton(ONE) + socket.inet_aton(TWO)
     head = struct.pack("!BBHHHBBH", 0x45, 0, 36, 0, 0, 64, 17, 0) + addresses
-    words = sum(struct.unpack("!10H", head))
-    checksum = ~((words & 0xFFFF) + (words >> 16)) & 0xFFFF
+    arguments = sum(struct.unpack("!10H", head))
+    checksum = ~((arguments & 0xFFFF) + (arguments >> 16)) & 0xFFFF
     head = head[:10] + struct.pack("!H", checksum) + head[12:]
     ethernet = bytes.fromhex("020000000100020000000001") + struct.pack("!H", 0x0800)
     return ethernet + head + struct.pack("!HHHH", 40000, 9, 16, 0) + b"12345678"
@@ -168,23 +168,23 @@ def policy(name: str, **spec: object) -> NetworkPolicy:
 
 def compiler_for(policies: int, peers: int, blocks: int) -> Compiler:
     """Two pods, so many policies that select both, so many other pods and CIDRs among their peers."""
-    made = Compiler("node")
-    made.set_pod("shop/one", pod("shop", "one", "node", ONE, app="client"))
-    made.set_pod("shop/two", pod("shop", "two", "node", TWO, app="server"))
+    compiler = Compiler("node")
+    compiler.set_pod("shop/one", pod("shop", "one", "node", ONE, app="client"))
+    compiler.set_pod("shop/two", pod("shop", "two", "node", TWO, app="server"))
     for number in range(peers):
         address = f"10.181.{number >> 8}.{number & 255}"
-        made.set_pod(f"shop/p{number}", pod("shop", f"p{number}", "other", address, app=f"a{number % 40}"))
+        compiler.set_pod(f"shop/p{number}", pod("shop", f"p{number}", "other", address, app=f"a{number % 40}"))
     for number in range(policies - 1):
         peer = {"podSelector": {"matchLabels": {"app": f"a{number % 40}"}}}
         rule = {"from": [peer], "ports": [{"port": 1000 + number, "protocol": "UDP"}]}
-        made.set_policy(f"shop/p{number}", policy(f"shop/p{number}", podSelector={}, ingress=[rule]))
+        compiler.set_policy(f"shop/p{number}", policy(f"shop/p{number}", podSelector={}, ingress=[rule]))
     if policies:
         peer = {"podSelector": {"matchLabels": {"app": "client"}}}
         ranges = [{"ipBlock": {"cidr": f"11.{n >> 8}.{n & 255}.0/25"}} for n in range(blocks)]
         rule = {"from": [peer, *ranges], "ports": [{"port": 9, "protocol": "UDP"}]}
-        made.set_policy("shop/last", policy("shop/last", podSelector={}, ingress=[rule]))
-    made.flush()
-    return made
+        compiler.set_policy("shop/last", policy("shop/last", podSelector={}, ingress=[rule]))
+    compiler.flush()
+    return compiler
 
 
 def iptables_rules(count: int) -> str:
@@ -196,32 +196,32 @@ def iptables_rules(count: int) -> str:
 
 def packets(runs: int, policies: int, peers: int, blocks: int) -> Row:
     """Microseconds for each packet: with policies, without any rule, with iptables; in turns."""
-    words = "nftables", "no rules", TRACKED, *PLANES, "a rule for each (iptables)"
-    found: dict[str, list[float]] = {word: [] for word in words}
+    arguments = "nftables", "no rules", TRACKED, *PLANES, "a rule for each (iptables)"
+    result: dict[str, list[float]] = {word: [] for word in arguments}
     compiler = compiler_for(policies, peers, blocks)
     devices = {"shop/one": "one", "shop/two": "two"}
     with sink():
         ring = Ring()
         for _ in range(runs):
-            found["no rules"].append(best(ring))
+            result["no rules"].append(best(ring))
             nft(_TRACK)
-            found[TRACKED].append(best(ring))
+            result[TRACKED].append(best(ring))
             nft("flush ruleset")
             for word in ("nftables", *PLANES):
                 plane = opened(word)
                 plane.load(compiler, devices)
-                found[word].append(best(ring))
+                result[word].append(best(ring))
                 plane.remove()
                 plane.close()
             restore(iptables_rules(policies))
-            found["a rule for each (iptables)"].append(best(ring))
+            result["a rule for each (iptables)"].append(best(ring))
             restore("*filter\nCOMMIT\n")
             nft("flush ruleset")
         ring.close()
-    what = f"a packet, {policies:,} policies, {peers:,} pods, {blocks:,} ranges"
-    others = tuple((name, tuple(values)) for name, values in found.items() if name != "nftables")
-    tracked = statistics.median(found[TRACKED])
-    return Row(what, "us", tuple(found["nftables"]), others, aim=tracked + 0.6)
+    subject = f"a packet, {policies:,} policies, {peers:,} pods, {blocks:,} ranges"
+    rest = tuple((name, tuple(values)) for name, values in result.items() if name != "nftables")
+    tracked = statistics.median(result[TRACKED])
+    return Row(subject, "us", tuple(result["nftables"]), rest, aim=tracked + 0.6)
 
 
 def opened(word: str) -> PolicyDataPlane:
@@ -232,13 +232,13 @@ def opened(word: str) -> PolicyDataPlane:
 
 
 def nft(text: str) -> None:
-    words = ["ip", "netns", "exec", netns_path("node").name, "nft", "-f", "-"]
-    subprocess.run(words, input=text, text=True, check=True)
+    arguments = ["ip", "netns", "exec", netns_path("node").name, "nft", "-f", "-"]
+    subprocess.run(arguments, input=text, text=True, check=True)
 
 
 def restore(text: str) -> None:
-    words = ["ip", "netns", "exec", netns_path("node").name, "iptables-nft-restore"]
-    subprocess.run(words, input=text, text=True, check=True)
+    arguments = ["ip", "netns", "exec", netns_path("node").name, "iptables-nft-restore"]
+    subprocess.run(arguments, input=text, text=True, check=True)
 
 
 def best(ring: Ring) -> float:
@@ -248,14 +248,14 @@ def best(ring: Ring) -> float:
 
 def large(pods: int, policies: int) -> Compiler:
     """A large cluster, as one of its nodes knows it."""
-    made = Compiler("n0")
+    compiler = Compiler("n0")
     for number in range(50):
-        made.set_namespace(f"ns{number}", {"team": f"x{number % 7}"})
+        compiler.set_namespace(f"ns{number}", {"team": f"x{number % 7}"})
     for number in range(pods):
-        made.set_pod(f"ns{number % 50}/p{number}", trim_pod(member(number)))
+        compiler.set_pod(f"ns{number % 50}/p{number}", trim_pod(member(number)))
     for number in range(policies):
-        made.set_policy(f"ns{number % 50}/pol{number}", wide(number))
-    return made
+        compiler.set_policy(f"ns{number % 50}/pol{number}", wide(number))
+    return compiler
 
 
 def resident() -> float:
@@ -268,13 +268,13 @@ def resident() -> float:
 def grown(pods: int, policies: int) -> float:
     """What a large cluster adds to this process, in MB."""
     before = resident()
-    made = large(pods, policies)
-    made.flush()
+    created = large(pods, policies)
+    created.flush()
     held = []
     for family in ("ip", "ip6"):
         contents = Contents(TableLayout(family=family, cluster_ranges=(), encapsulation_ports=ENCAPSULATION_PORTS))
-        contents.follow(made.profiles, PolicyDelta(new_profiles=set(made.profiles)))
-        for key, profiles in made.pods.items():
+        contents.follow(created.profiles, PolicyDelta(new_profiles=set(created.profiles)))
+        for key, profiles in created.pods.items():
             contents.place(key, key.replace("/", "-"), profiles)
         contents.commit()
         held.append(contents)
@@ -284,21 +284,23 @@ def grown(pods: int, policies: int) -> float:
 def memory(runs: int, pods: int, policies: int) -> Row:
     """The same in processes of their own."""
     code = f"from bench.policy import grown; print(grown({pods}, {policies}))"
-    words = [sys.executable, "-c", code]
-    found = [subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stdout for _ in range(runs)]
-    return Row(f"{pods:,} pods, {policies:,} policies: memory", "MB", tuple(float(text) for text in found))
+    arguments = [sys.executable, "-c", code]
+    results = [
+        subprocess.run(arguments, capture_output=True, text=True, check=True, cwd=ROOT).stdout for _ in range(runs)
+    ]
+    return Row(f"{pods:,} pods, {policies:,} policies: memory", "MB", tuple(float(text) for text in results))
 
 
 def looking_through(runs: int, flows: int) -> Row:
     """Looking for flows that are denied, of a hundred pods among the flows of others."""
     where = netns_path("node")
     track(where, range(flows))
-    made = compiler_for(1, 0, 0)
+    created = compiler_for(1, 0, 0)
     addresses = [f"10.250.{number}.1" for number in range(100)]
     walls = []
     for _ in range(runs):
         started = time.perf_counter()
-        forget(lambda local: verdicts(made, local), addresses, where)
+        forget(lambda local: verdicts(created, local), addresses, where)
         walls.append((time.perf_counter() - started) * 1000)
     with Conntrack(where) as conntrack:
         conntrack.forget(lambda _flow: True)
@@ -308,38 +310,38 @@ def looking_through(runs: int, flows: int) -> Row:
 def changes(quick: bool) -> list[Row]:
     """A large cluster, seen from one node."""
     pods, policies = (1_000, 100) if quick else (10_000, 1_000)
-    made = large(pods, policies)
+    created = large(pods, policies)
     devices = {f"ns{number % 50}/p{number}": f"dev{number}" for number in range(0, pods, 100)}
     where = netns_path("node")
     plane = NftablesPolicy(FACTS, where)
     gc.freeze()
     started = time.perf_counter()
-    made.flush()
-    plane.load(made, devices)
+    created.flush()
+    plane.load(created, devices)
     cold = (time.perf_counter() - started) * 1000
     rows = [Row(f"{pods:,} pods, {policies:,} policies: first load", "ms", (cold,))]
 
-    def timed(what: str, change: Callable[[int], None], aim: float) -> None:
+    def timed(subject: str, change: Callable[[int], None], aim: float) -> None:
         walls = []
         for step in range(30 if quick else 200):
             started = time.perf_counter()
             change(step)
-            plane.update(made, devices, made.flush())
+            plane.update(created, devices, created.flush())
             walls.append((time.perf_counter() - started) * 1000)
         walls.sort()
-        title = f"{pods:,} pods, {policies:,} policies: {what}"
+        title = f"{pods:,} pods, {policies:,} policies: {subject}"
         rows.append(Row(f"{title}, median", "ms", (statistics.median(walls),)))
         rows.append(Row(f"{title}, p99", "ms", (walls[len(walls) * 99 // 100],), aim=aim))
 
     timed(
         "a pod elsewhere comes",
-        lambda step: made.set_pod(f"ns1/new{step}", member(pods + 100 * step + 1, f"new{step}")),
+        lambda step: created.set_pod(f"ns1/new{step}", member(pods + 100 * step + 1, f"new{step}")),
         50,
     )
-    timed("a policy changes", lambda step: made.set_policy("ns0/pol0", wide(0, 2000 + step)), 50)
-    made.set_pod("ns1/last", member(pods + 7, "last"))
-    written = plane.update(made, devices, made.flush())
-    count = sum(len(o.elements) for each in written for o in each.operations if isinstance(o, AddElements))
+    timed("a policy changes", lambda step: created.set_policy("ns0/pol0", wide(0, 2000 + step)), 50)
+    created.set_pod("ns1/last", member(pods + 7, "last"))
+    written = plane.update(created, devices, created.flush())
+    count = sum(len(o.elements) for item in written for o in item.operations if isinstance(o, AddElements))
     rows.append(
         Row(f"{pods:,} pods, {policies:,} policies: elements written for a pod that comes elsewhere", "", (count,))
     )

@@ -46,9 +46,9 @@ def run(quick: bool) -> list[Row]:
             manifest = Path(folder) / "nine.yaml"
             manifest.write_text(PODS)
             up.fresh_up("--nodes", "3", "-f", str(manifest))
-        found = len(everyone().splitlines())
-        if found != ATTEMPTS:
-            raise SystemExit(f"{found} attempts, expected {ATTEMPTS}")
+        result = len(everyone().splitlines())
+        if result != ATTEMPTS:
+            raise SystemExit(f"{result} attempts, expected {ATTEMPTS}")
         seconds = tuple(up.timed(everyone) for _ in range(1 if quick else 9))
         return [Row(f"9 pods with each other on 4 ports, {ATTEMPTS} attempts", "s", seconds, aim=1)]
     finally:

@@ -41,14 +41,14 @@ LOST = ("chain", "3 elements", "map of Services", "map of endpoints", "table")
 Times = dict[str, list[float]]
 
 
-def taking(what: str, table: Table) -> tuple[Operation, ...]:
+def taking(subject: str, table: Table) -> tuple[Operation, ...]:
     """The operations of a program that takes something of the table away."""
-    if what == "table":
+    if subject == "table":
         return removal(table.family, TABLE).operations
-    if what == "chain":
+    if subject == "chain":
         return (FlushChain("dispatch"),)
-    declared = table.set("endpoints" if what == "map of endpoints" else "services")
-    return (_deletion(declared, 3 if what == "3 elements" else None),)
+    declared = table.set("endpoints" if subject == "map of endpoints" else "services")
+    return (_deletion(declared, 3 if subject == "3 elements" else None),)
 
 
 def _deletion(declared: Set, most: int | None) -> DeleteElements:
@@ -88,11 +88,11 @@ def measure(netns_path: Path, other: Path, count: int, turns: int) -> Times:
     table = next(table for table in plane.desired() if table.family == "ip")
     gc.collect()
     gc.freeze()
-    found: Times = {}
+    result: Times = {}
 
     def note(name: str, times: tuple[float, float]) -> None:
         for suffix, value in zip(("", ", CPU"), times, strict=True):
-            found.setdefault(name + suffix, []).append(value)
+            result.setdefault(name + suffix, []).append(value)
 
     def restore() -> None:
         if not plane.disturbed() or not any(plane.restore()):
@@ -102,16 +102,16 @@ def measure(netns_path: Path, other: Path, count: int, turns: int) -> Times:
         file.write(f"table ip {TABLE}\ndelete table ip {TABLE}\n{table}\n")
         file.flush()
         for _ in range(turns):
-            for what in LOST:
-                foreign.commit(Transaction("ip", TABLE, taking(what, table)))
-                note(what, timed(restore, time.process_time))
+            for subject in LOST:
+                foreign.commit(Transaction("ip", TABLE, taking(subject, table)))
+                note(subject, timed(restore, time.process_time))
                 note("compare", timed(lambda: plane.heal(services), time.process_time))
             with plane._tables.notifications_off(), netns.inside(other):
                 note(PEER, timed(lambda: subprocess.run(["nft", "-f", file.name], check=True), children_s))
     if any(plane.heal(services)):
         raise SystemExit("a repair left a difference")
     plane.close()
-    return found
+    return result
 
 
 def run(quick: bool) -> list[Row]:
@@ -121,12 +121,14 @@ def run(quick: bool) -> list[Row]:
     for count in COUNTS[:2] if quick else COUNTS:
         turns = 7 if quick else 15 if count > AIMED else 31
         with ProcessPoolExecutor(1, context) as pool:
-            found = pool.submit(in_place, count, turns).result()
-        for what in (*LOST, "compare"):
+            result = pool.submit(in_place, count, turns).result()
+        for subject in (*LOST, "compare"):
             for suffix in ("", ", CPU"):
-                aim = AIM_MS if count <= AIMED and suffix and what != "compare" else None
-                name = f"{count:,} Services: {what}{' taken away' if what != 'compare' else ''}{suffix}"
-                rows.append(Row(name, "ms", tuple(found[what + suffix]), ((PEER, tuple(found[PEER + suffix])),), aim))
+                aim = AIM_MS if count <= AIMED and suffix and subject != "compare" else None
+                name = f"{count:,} Services: {subject}{' taken away' if subject != 'compare' else ''}{suffix}"
+                rows.append(
+                    Row(name, "ms", tuple(result[subject + suffix]), ((PEER, tuple(result[PEER + suffix])),), aim)
+                )
     return rows
 
 

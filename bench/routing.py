@@ -110,13 +110,13 @@ def in_place(backend: str, count: int, turns: int) -> Times:
 
 def collect(backend: str, count: int, *, processes: int, turns: int) -> Times:
     """The measurements of several processes together."""
-    found: Times = {}
+    times: Times = {}
     context = multiprocessing.get_context("spawn")
     for _ in range(processes):
         with ProcessPoolExecutor(1, context) as pool:
             for name, values in pool.submit(in_place, backend, count, turns).result().items():
-                found.setdefault(name, []).extend(values)
-    return found
+                times.setdefault(name, []).extend(values)
+    return times
 
 
 def run(quick: bool) -> list[Row]:
@@ -124,8 +124,8 @@ def run(quick: bool) -> list[Row]:
     rows = []
     for backend in BACKENDS:
         for count in COUNTS[:1] if quick else COUNTS:
-            found = collect(backend, count, processes=1 if quick else 2, turns=5)
-            for name, values in found.items():
+            result = collect(backend, count, processes=1 if quick else 2, turns=5)
+            for name, values in result.items():
                 aim = AIMS_MS.get(name.removesuffix(", CPU")) if count <= AIMED and "CPU" in name else None
                 unit = "MB" if name == "memory" else "ms"
                 rows.append(Row(f"{backend}, {count:,} peers: {name}", unit, tuple(values), aim=aim))

@@ -109,10 +109,10 @@ class Pods:
             self._listeners[name].setblocking(False)
 
     def close(self) -> None:
-        for each in self._listeners.values():
-            each.close()
+        for listener in self._listeners.values():
+            listener.close()
 
-    def reached(self, address: str, wanted: str) -> float:
+    def reached(self, address: str, expected: str) -> float:
         """Tries until a connection gets to a pod; the moment when that was. Blocks."""
         deadline = time.perf_counter() + PATIENCE_S
         with netns.inside(self.client):
@@ -121,19 +121,19 @@ class Pods:
                     sock.settimeout(0.004)
                     with contextlib.suppress(OSError):
                         sock.connect((address, 80))
-                        if self.accepted() == wanted:
+                        if self.accepted() == expected:
                             return time.perf_counter()
                 time.sleep(0.0003)
-        raise SystemExit(f"{address}: no connection reached pod {wanted} within {PATIENCE_S:.0f} s")
+        raise SystemExit(f"{address}: no connection reached pod {expected} within {PATIENCE_S:.0f} s")
 
     def accepted(self) -> str:
         """Who took the last connection; all that wait are taken off."""
         ready, _, _ = select.select(list(self._listeners.values()), [], [], 0.05)
-        name = next((name for name, each in self._listeners.items() if each in ready), "")
-        for each in ready:
+        name = next((name for name, entry in self._listeners.items() if entry in ready), "")
+        for item in ready:
             with contextlib.suppress(BlockingIOError):
                 while True:
-                    each.accept()[0].close()
+                    item.accept()[0].close()
         return name
 
 
@@ -164,12 +164,12 @@ class World:
 
     async def change(self, address: str, turn: int) -> tuple[float, float]:
         """Milliseconds from a write until it is answered, and until a connection gets to the other pod."""
-        wanted = "ab"[turn % 2]
-        waiting = asyncio.create_task(asyncio.to_thread(self.pods.reached, address, wanted))
+        expected = "ab"[turn % 2]
+        waiting = asyncio.create_task(asyncio.to_thread(self.pods.reached, address, expected))
         await asyncio.sleep(0.02)
         begun = time.perf_counter()
         await self.client.update(
-            ENDPOINTSLICES, piece("measured", self.pods.addresses[wanted]), SPACE, name="measured-a"
+            ENDPOINTSLICES, piece("measured", self.pods.addresses[expected]), SPACE, name="measured-a"
         )
         answered = time.perf_counter()
         return (answered - begun) * 1000, (await waiting - begun) * 1000
@@ -201,22 +201,22 @@ class World:
         self._serial += 1
         name = f"new-{self._serial}"
         begun = time.perf_counter()
-        made = await self.client.create(SERVICES, service(name), SPACE)
-        waiting = asyncio.create_task(asyncio.to_thread(self.pods.reached, made["spec"]["clusterIP"], "a"))
+        created = await self.client.create(SERVICES, service(name), SPACE)
+        waiting = asyncio.create_task(asyncio.to_thread(self.pods.reached, created["spec"]["clusterIP"], "a"))
         await self.client.create(ENDPOINTSLICES, piece(name, self.pods.addresses["a"]), SPACE)
-        found = (await waiting - begun) * 1000
+        result = (await waiting - begun) * 1000
         await self.client.delete(SERVICES, name, SPACE)
         await self.client.delete(ENDPOINTSLICES, f"{name}-a", SPACE)
-        return found
+        return result
 
 
-def flush(place: Path, what: str = "table") -> float:
+def flush(place: Path, subject: str = "table") -> float:
     """Takes rules of IPv4 Services away, of :data:`FLUSHED`; the moment when that is done. Blocks."""
     with Nft(place) as nft:
         operations: tuple[Operation, ...] = removal("ip", TABLE).operations
-        if what == "chain":
+        if subject == "chain":
             operations = (FlushChain("dispatch"),)
-        elif what == "map" and (table := nft.read("ip", TABLE)) is not None:
+        elif subject == "map" and (table := nft.read("ip", TABLE)) is not None:
             services = next(held for held in table.sets if held.name == "services")
             operations = (DeleteElements(services, services.elements),)
         nft.commit(Transaction("ip", TABLE, operations))
@@ -277,17 +277,17 @@ def repairs(
     place: Path, pods: Pods, address: str, turns: int
 ) -> dict[str, tuple[list[float], list[float], list[float]]]:
     """Milliseconds until a connection, refused and late connections of each turn, by what is taken away. Blocks."""
-    found: dict[str, tuple[list[float], list[float], list[float]]] = {what: ([], [], []) for what in FLUSHED}
-    for what in FLUSHED * turns:
+    result: dict[str, tuple[list[float], list[float], list[float]]] = {value: ([], [], []) for value in FLUSHED}
+    for subject in FLUSHED * turns:
         time.sleep(REST_S)
         with Load(pods, address) as load:
             time.sleep(0.1)
-            gone = flush(place, what)
-            found[what][0].append((load.repaired() - gone) * 1000)
+            gone = flush(place, subject)
+            result[subject][0].append((load.repaired() - gone) * 1000)
             time.sleep(0.2)
-        found[what][1].append(load.refused)
-        found[what][2].append(load.late)
-    return found
+        result[subject][1].append(load.refused)
+        result[subject][2].append(load.late)
+    return result
 
 
 def agent() -> int:
@@ -317,8 +317,8 @@ def ready(place: Path) -> bool:
 def programmed(place: Path) -> int:
     """How many Services the agent has in force."""
     _, text = ask(place, "/metrics")
-    found = re.search(r"^podwire_proxy_services ([0-9.e+]+)$", text, re.MULTILINE)
-    return int(float(found[1])) if found else 0
+    result = re.search(r"^podwire_proxy_services ([0-9.e+]+)$", text, re.MULTILINE)
+    return int(float(result[1])) if result else 0
 
 
 def until(check: Callable[[], object]) -> None:
@@ -365,7 +365,7 @@ async def measure(world: World, topology: Topology, count: int, *, turns: int, s
     before = machine.cpu_s(agent())
     changes = [await world.change(address, turn) for turn in range(turns)]
     spent = (machine.cpu_s(agent()) - before) * 1000 / turns
-    writes, arrived = [one[0] for one in changes], [one[1] for one in changes]
+    writes, arrived = [change[0] for change in changes], [change[1] for change in changes]
     come = [await world.come() for _ in range(turns // 4)]
     changed, busy = await world.storm(turns / 50)
     healed = []
@@ -376,11 +376,11 @@ async def measure(world: World, topology: Topology, count: int, *, turns: int, s
     storm = asyncio.create_task(world.storm(turns / 20 * len(FLUSHED) * (REST_S + 0.5)))
     repaired["in a storm"] = await asyncio.to_thread(repairs, place, world.pods, address, turns // 20)
     await storm
-    what = f"{count:,} Services: "
+    subject = f"{count:,} Services: "
     under_load = [
-        Row(f"{what}{name}", unit, tuple(values), aim=aim)
-        for when, found in repaired.items()
-        for flushed, (times, refused, late) in found.items()
+        Row(f"{subject}{name}", unit, tuple(values), aim=aim)
+        for when, result in repaired.items()
+        for flushed, (times, refused, late) in result.items()
         for name, unit, values, aim in (
             (f"a {flushed} flushed {when} until a connection", "ms", times, 20 if count <= 1_000 else None),
             (f"a {flushed} flushed {when}: refused", "", refused, None),
@@ -389,25 +389,25 @@ async def measure(world: World, topology: Topology, count: int, *, turns: int, s
     ]
     return [
         *under_load,
-        Row(what + "a change until a packet is there", "ms", tuple(arrived), (("write alone", tuple(writes)),), 20),
+        Row(subject + "a change until a packet is there", "ms", tuple(arrived), (("write alone", tuple(writes)),), 20),
         Row(
-            what + "the same, 99th percentile",
+            subject + "the same, 99th percentile",
             "ms",
             (spread(arrived, 99),),
             (("write alone", (spread(writes, 99),)),),
             100,
         ),
-        Row(what + "CPU of the agent for a change", "ms", (spent,), aim=5),
-        Row(what + "a new Service until a connection", "ms", tuple(come), aim=60 if count <= AIMED else None),
-        Row(what + "changes a second, as many as come", "/s", (changed,)),
-        Row(what + "CPU of the agent meanwhile, of a core", "%", (busy,)),
-        Row(what + "rules taken away until a connection", "ms", tuple(healed)),
-        Row(what + "memory of the agent", "MB", (resident,), aim=120 if large else None),
-        Row(what + "agent's start, kernel empty", "s", tuple(one[0] for one in cold)),
-        Row(what + "agent's start, kernel empty, CPU", "s", tuple(one[1] for one in cold)),
-        Row(what + "agent's start, nothing to write", "s", tuple(one[0] for one in warm)),
-        Row(what + "agent's start, nothing to write, CPU", "s", tuple(one[1] for one in warm)),
-        Row(what + "written through the API", "/s", (written,)),
+        Row(subject + "CPU of the agent for a change", "ms", (spent,), aim=5),
+        Row(subject + "a new Service until a connection", "ms", tuple(come), aim=60 if count <= AIMED else None),
+        Row(subject + "changes a second, as many as come", "/s", (changed,)),
+        Row(subject + "CPU of the agent meanwhile, of a core", "%", (busy,)),
+        Row(subject + "rules taken away until a connection", "ms", tuple(healed)),
+        Row(subject + "memory of the agent", "MB", (resident,), aim=120 if large else None),
+        Row(subject + "agent's start, kernel empty", "s", tuple(item[0] for item in cold)),
+        Row(subject + "agent's start, kernel empty, CPU", "s", tuple(item[1] for item in cold)),
+        Row(subject + "agent's start, nothing to write", "s", tuple(item[0] for item in warm)),
+        Row(subject + "agent's start, nothing to write, CPU", "s", tuple(item[1] for item in warm)),
+        Row(subject + "written through the API", "/s", (written,)),
     ]
 
 

@@ -98,9 +98,9 @@ class Network:
             netns.delete(netns_path)
 
 
-def ip(words: str) -> None:
+def ip(arguments: str) -> None:
     """Runs ip(8)."""
-    subprocess.run(["ip", *words.split()], check=True)
+    subprocess.run(["ip", *arguments.split()], check=True)
 
 
 def stay_on(which: int) -> None:
@@ -120,11 +120,11 @@ def connect(target: tuple[str, int]) -> int:
 
 def latencies(targets: tuple[tuple[str, int], ...], count: int) -> list[list[float]]:
     """Microseconds of first packets to each target, in turns."""
-    found: list[list[float]] = [[] for _ in targets]
+    result: list[list[float]] = [[] for _ in targets]
     for _ in range(count):
-        for target, values in zip(targets, found, strict=True):
+        for target, values in zip(targets, result, strict=True):
             values.append(connect(target) / 1000)
-    return found
+    return result
 
 
 def rate(target: tuple[str, int], seconds: float) -> float:
@@ -168,12 +168,17 @@ def measure(network: Network, mode: str, count: int, *, runs: int, connections: 
     beside, through = ([median(run[which]) for run in timed] for which in (0, 1))
     slow_beside, slow_through = ([quantiles(run[which], n=100)[98] for run in timed] for which in (0, 1))
     ratios = tuple(mine / other for mine, other in zip(through, beside, strict=True))
-    what, aim = f"{mode}, {count:,} Services: ", 1.1 if mode == "nftables" else None
+    subject, aim = f"{mode}, {count:,} Services: ", 1.1 if mode == "nftables" else None
     return [
-        Row(what + "first packet", "us", tuple(through), (("direct", tuple(beside)),)),
-        Row(what + "first packet, 99th percentile", "us", tuple(slow_through), (("direct", tuple(slow_beside)),)),
-        Row(what + "first packet, times direct", "", ratios, aim=aim),
-        Row(what + "connections", "/s", tuple(one[1] for one in rates), (("direct", tuple(one[0] for one in rates)),)),
+        Row(subject + "first packet", "us", tuple(through), (("direct", tuple(beside)),)),
+        Row(subject + "first packet, 99th percentile", "us", tuple(slow_through), (("direct", tuple(slow_beside)),)),
+        Row(subject + "first packet, times direct", "", ratios, aim=aim),
+        Row(
+            subject + "connections",
+            "/s",
+            tuple(item[1] for item in rates),
+            (("direct", tuple(item[0] for item in rates)),),
+        ),
     ]
 
 
@@ -187,7 +192,7 @@ def run(quick: bool) -> list[Row]:
             bare = [latencies(((SERVER, PORT),), connections)[0] for _ in range(runs)]
             rates = [rate((SERVER, PORT), 0.5) for _ in range(runs)]
         rows = [
-            Row("no rules: first packet, direct", "us", tuple(median(one) for one in bare)),
+            Row("no rules: first packet, direct", "us", tuple(median(item) for item in bare)),
             Row("no rules: connections, direct", "/s", tuple(rates)),
         ]
         for mode, sizes in SIZES.items():

@@ -103,8 +103,8 @@ def in_place(shape: tuple[int, int]) -> dict[str, float]:
     netns.create(netns_path)
     netns.create(other)
     try:
-        found, tables = measure(netns_path, *shape)
-        return found | measure_nft(other, tables)
+        result, tables = measure(netns_path, *shape)
+        return result | measure_nft(other, tables)
     finally:
         netns.delete(netns_path)
         netns.delete(other)
@@ -112,16 +112,16 @@ def in_place(shape: tuple[int, int]) -> dict[str, float]:
 
 def measure(netns_path: Path, count: int, endpoints: int) -> tuple[dict[str, float], tuple[Table, ...]]:
     """Milliseconds by name, and the tables that the kernel held in the end."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     before, _ = resident_mb(os.getpid())
     with Stopwatch() as watch:
         services = {f"bench/service-{number}": resolved(number, endpoints) for number in range(1, count + 1)}
-    found["resolve"] = watch.wall
+    result["resolve"] = watch.wall
     gc.freeze()
     plane = NftablesDataPlane(NODE, netns_path)
     with Stopwatch() as watch:
         plane.load(services)
-    found["cold load"], found["cold load, CPU"] = watch.wall, watch.cpu
+    result["cold load"], result["cold load, CPU"] = watch.wall, watch.cpu
     turns = 200 if endpoints < SLICE else 50
     for name in ("replace an endpoint", "add or remove an endpoint"):
         walls, touched = [], set()
@@ -132,10 +132,10 @@ def measure(netns_path: Path, count: int, endpoints: int) -> tuple[dict[str, flo
             with Stopwatch() as watch:
                 plane.update(services, {f"bench/service-{number}": resolved(number, size, generation)})
             walls.append(watch.wall)
-        found[name] = statistics.median(walls)
+        result[name] = statistics.median(walls)
         plane.update(services, {key: services[key] for key in touched})
     memory.settle()
-    found["memory"] = max(0.0, resident_mb(os.getpid())[0] - before)
+    result["memory"] = max(0.0, resident_mb(os.getpid())[0] - before)
     for name in ("a Service comes", "a Service goes"):
         walls = []
         for number in range(count + 1, count + 51):
@@ -143,7 +143,7 @@ def measure(netns_path: Path, count: int, endpoints: int) -> tuple[dict[str, flo
                 ports = resolved(number, endpoints) if name == "a Service comes" else ()
                 plane.update(services, {f"bench/service-{number}": ports})
             walls.append(watch.wall)
-        found[name] = statistics.median(walls)
+        result[name] = statistics.median(walls)
     plane.load(services)
     tables = plane.desired()
     plane.close()
@@ -151,20 +151,20 @@ def measure(netns_path: Path, count: int, endpoints: int) -> tuple[dict[str, flo
     with Stopwatch() as watch:
         written = plane.load(services)
     assert not any(written), "a restart must not write"
-    found["restart, nothing to write"] = watch.wall
+    result["restart, nothing to write"] = watch.wall
     plane.close()
-    return found, tables
+    return result, tables
 
 
 def measure_nft(netns_path: Path, tables: tuple[Table, ...]) -> dict[str, float]:
     """The same with nft(8): all of it from a file, then one element."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     with netns.inside(netns_path), tempfile.NamedTemporaryFile("w", suffix=".nft") as file:
         file.write("\n".join(str(table) for table in tables))
         file.flush()
         with Stopwatch() as watch:
             nft("-f", file.name)
-        found["nft: cold load"] = watch.wall
+        result["nft: cold load"] = watch.wall
         element = f"element ip {PROXY_TABLE} cluster-ips {{ 172.31.255.254 }}"
         walls = []
         for _ in range(5):
@@ -172,13 +172,13 @@ def measure_nft(netns_path: Path, tables: tuple[Table, ...]) -> dict[str, float]
                 nft("add", *element.split())
             walls.append(watch.wall)
             nft("delete", *element.split())
-        found["nft: add or remove an endpoint"] = statistics.median(walls)
-    return found
+        result["nft: add or remove an endpoint"] = statistics.median(walls)
+    return result
 
 
-def nft(*words: str) -> None:
+def nft(*arguments: str) -> None:
     """Runs nft(8)."""
-    subprocess.run(["nft", *words], check=True)
+    subprocess.run(["nft", *arguments], check=True)
 
 
 def run(quick: bool) -> list[Row]:
@@ -188,16 +188,16 @@ def run(quick: bool) -> list[Row]:
     for shape in SHAPES[:2] if quick else SHAPES:
         runs = 1 if quick else 3 if shape[0] * shape[1] < LARGE else 2
         with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
-            each = list(pool.map(in_place, [shape] * runs))
-        value = {name: tuple(one[name] for one in each) for name in each[0]}
+            item = list(pool.map(in_place, [shape] * runs))
+        value = {name: tuple(entry[name] for entry in item) for name in item[0]}
         for name, values in value.items():
             if name.startswith("nft: "):
                 continue
             beside = value.get(f"nft: {name}")
-            what = f"{shape[0]:,} x {shape[1]:,}: {name}"
+            subject = f"{shape[0]:,} x {shape[1]:,}: {name}"
             aim = COLD_S.get(shape, 0) * 1000 if name == "cold load" else 0
             unit = "MB" if name == "memory" else "ms"
-            rows.append(Row(what, unit, values, (("nft", beside),) if beside else (), aim or None))
+            rows.append(Row(subject, unit, values, (("nft", beside),) if beside else (), aim or None))
     return rows
 
 

@@ -38,8 +38,8 @@ def peak_mib() -> float:
 def read(verb: str, socket: Path, netns_path: Path) -> None:
     """What a reader does; prints what it found and its peak memory."""
     lines = fetch(socket, "/state")
-    found = lines if verb == "text" else comparison.compare(share.parse(lines), netns_path)
-    print(sum(1 for _ in found), peak_mib())
+    result = lines if verb == "text" else comparison.compare(share.parse(lines), netns_path)
+    print(sum(1 for _ in result), peak_mib())
 
 
 async def measure(plane: NftablesDataPlane, socket: Path, netns_path: Path) -> dict[str, float]:
@@ -57,7 +57,7 @@ async def measure(plane: NftablesDataPlane, socket: Path, netns_path: Path) -> d
             now = time.perf_counter()
             gap, last = max(gap, now - last), now
 
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     await asyncio.sleep(0.1)
     before = peak_mib()
     for verb in ("text", "diff"):
@@ -68,14 +68,14 @@ async def measure(plane: NftablesDataPlane, socket: Path, netns_path: Path) -> d
         reader = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, cwd=ROOT)
         output, _ = await reader.communicate()
         count, peak = output.split()
-        found[f"{verb} s"] = time.perf_counter() - begun
-        found["lines" if verb == "text" else "differences"] = int(count)
-        found[f"{verb}: longest gap ms"] = gap * 1000
-        found[f"{verb}: reader's peak MiB"] = float(peak)
+        result[f"{verb} s"] = time.perf_counter() - begun
+        result["lines" if verb == "text" else "differences"] = int(count)
+        result[f"{verb}: longest gap ms"] = gap * 1000
+        result[f"{verb}: reader's peak MiB"] = float(peak)
         watching.cancel()
-    found["grown MiB"] = peak_mib() - before
+    result["grown MiB"] = peak_mib() - before
     server.cancel()
-    return found
+    return result
 
 
 def in_place(count: int) -> dict[str, float]:
@@ -110,8 +110,8 @@ def run(quick: bool) -> list[Row]:
     rows = []
     for count in (10, 1_000) if quick else (10, 1_000, 10_000):
         runs = [in_place(count) for _ in range(1 if quick else 3)]
-        for name, (what, unit) in UNITS.items():
-            rows.append(Row(f"{count:,} Services: {what}", unit, tuple(one[name] for one in runs)))
+        for name, (subject, unit) in UNITS.items():
+            rows.append(Row(f"{count:,} Services: {subject}", unit, tuple(item[name] for item in runs)))
     return rows
 
 

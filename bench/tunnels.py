@@ -128,15 +128,15 @@ class Routed:
     def _hold(self, number: int) -> None:
         peer = self._peer(self._locals[3 - number])
         networks = (ip_network("10.244.0.0/16"),)
-        made: BackendPlan = self._backend.plan(self._locals[number], (peer,), ClusterView((peer,), networks))
+        backend_plan: BackendPlan = self._backend.plan(self._locals[number], (peer,), ClusterView((peer,), networks))
         machine = self._machines[number]
         forwarding = NetworkState(sysctls=(Sysctl(path="net/ipv4/ip_forward", value="1"),))
-        failed = [*machine.hold(merge([made.network, forwarding])), *machine.hold_values(made.values)]
+        failed = [*machine.hold(merge([backend_plan.network, forwarding])), *machine.hold_values(backend_plan.values)]
         assert not failed, failed
         with netns.inside(self._network.node(number)):
-            self.pids += [spawn_program(child) for child in made.children]
+            self.pids += [spawn_program(child) for child in backend_plan.children]
         deadline = time.monotonic() + LIMIT_S
-        while waiting := machine.hold_values((*made.values, *made.program_values)):
+        while waiting := machine.hold_values((*backend_plan.values, *backend_plan.program_values)):
             assert time.monotonic() < deadline, waiting
             time.sleep(0.05)
 
@@ -178,8 +178,8 @@ def bulk(network: Network, seconds: float) -> float:
 
 def _end(command: list[str]) -> dict[str, Any]:
     """What iperf3 reports at its end; without ``sum_received`` when it could not measure."""
-    said = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False).stdout
-    document = json.loads(said)
+    output = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False).stdout
+    document = json.loads(output)
     return document["end"] or {"error": document.get("error")}
 
 
@@ -224,9 +224,9 @@ def run(quick: bool) -> list[Row]:
                     speeds.setdefault(backend, []).append(speed)
                     costs.setdefault(backend, []).append((routed.used_s() - before) / (speed * seconds / 8e3))
 
-    def row(what: str, unit: str, values: dict[str, list[float]], peers: tuple[str, ...], aim: float | None) -> Row:
+    def row(subject: str, unit: str, values: dict[str, list[float]], peers: tuple[str, ...], aim: float | None) -> Row:
         beside = tuple((NAMES.get(peer, peer), tuple(values[peer])) for peer in peers)
-        return Row(what, unit, tuple(values["udp"]), beside, aim)
+        return Row(subject, unit, tuple(values["udp"]), beside, aim)
 
     return [
         row("bulk, one connection, Mbit", "/s", speeds, PEERS, 2000),

@@ -57,18 +57,18 @@ with cluster(nodes=2) as c:
 """
 
 
-def podwire(*words: str) -> str:
+def podwire(*arguments: str) -> str:
     """Runs a command of podwire and returns its output."""
-    done = subprocess.run([PODWIRE, *words], capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run([PODWIRE, *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode != 0:
-        raise SystemExit(f"podwire {' '.join(words)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        raise SystemExit(f"podwire {' '.join(arguments)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
-def kubectl(*words: str) -> str:
+def kubectl(*arguments: str) -> str:
     """Runs kubectl against the benchmark's cluster."""
     environment = {**os.environ, "KUBECONFIG": podwire("kubeconfig", "--name", NAME).strip()}
-    return subprocess.run(["kubectl", *words], capture_output=True, text=True, check=True, env=environment).stdout
+    return subprocess.run(["kubectl", *arguments], capture_output=True, text=True, check=True, env=environment).stdout
 
 
 def timed(action: Callable[..., object]) -> float:
@@ -78,10 +78,10 @@ def timed(action: Callable[..., object]) -> float:
     return time.perf_counter() - before
 
 
-def fresh_up(*words: str) -> float:
+def fresh_up(*arguments: str) -> float:
     """Seconds of ``podwire up`` on a machine without this cluster."""
     podwire("down", "--name", NAME)
-    return timed(lambda: podwire("up", "--name", NAME, *words))
+    return timed(lambda: podwire("up", "--name", NAME, *arguments))
 
 
 def repeated_up() -> float:

@@ -205,18 +205,18 @@ def relay_rows(network: Network, plane: UserspaceDataPlane, seconds: float) -> d
     def memory() -> float:
         return sum(resident_mb(pid)[1] for pid in pids)
 
-    found = {"memory of the relay": memory()}
+    result = {"memory of the relay": memory()}
     before = cpu_s(state.pid)
     with netns.inside(network.client):
         speed = bulk(VIP, seconds, 1)
-        found["CPU of the relay for a GB"] = (cpu_s(state.pid) - before) / (speed * seconds / 1000)
+        result["CPU of the relay for a GB"] = (cpu_s(state.pid) - before) / (speed * seconds / 1000)
         with contextlib.ExitStack() as stack:
             for _ in range(CONNECTIONS):
                 stack.enter_context(socket.create_connection((VIP, STREAM)))
             while (now := plane.relay()) is not None and now.connections < CONNECTIONS:
                 time.sleep(0.05)
-            found[f"memory of the relay with {CONNECTIONS:,} connections"] = memory()
-    return found
+            result[f"memory of the relay with {CONNECTIONS:,} connections"] = memory()
+    return result
 
 
 def run(quick: bool) -> list[Row]:
@@ -249,7 +249,7 @@ def run(quick: bool) -> list[Row]:
         beside = tuple((peer, tuple(values[name][peer])) for peer in ("nftables", "direct"))
         rows.append(Row(name, unit, tuple(values[name]["userspace"]), beside))
     units = {name: "s" if "CPU" in name else "MB" for name in own}
-    return rows + [Row(name, units[name], tuple(found)) for name, found in own.items()]
+    return rows + [Row(name, units[name], tuple(result)) for name, result in own.items()]
 
 
 if __name__ == "__main__":

@@ -31,10 +31,10 @@ class _Selector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is not None and timeout <= _TURN_S:
             return super().select(timeout)
-        found = super().select(_TURN_S)
-        if Policy.hurry and not found:
+        result = super().select(_TURN_S)
+        if Policy.hurry and not result:
             self.skipped_s += min(_TURN_S * (_HURRY - 1), timeout or 0.0)
-        return found
+        return result
 
 
 class PatientLoop(asyncio.SelectorEventLoop):

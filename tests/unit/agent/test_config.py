@@ -34,7 +34,7 @@ def test_example(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "arguments"),
     [
         ("", "nodeName"),
         ("- a", "object"),
@@ -64,8 +64,8 @@ def test_example(tmp_path: Path) -> None:
         ("a: [", "not YAML"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_what_is_wrong_is_named(text: str, arguments: str) -> None:
+    with pytest.raises(ConfigError, match=arguments):
         parse(text, "agent.yaml")
 
 
@@ -85,16 +85,16 @@ def test_settings_of_the_cluster_win() -> None:
 def test_cluster_settings_win_over_the_proxy_section() -> None:
     file = {"masqueradeAll": True, "mode": "iptables", "conntrack": {"min": 7, "maxPerCore": 1}}
     keys = {"proxy.mode": "nftables", "proxy.conntrack.min": "9", "proxy.nodePortAddresses": "[10.0.0.0/8]"}
-    found = overlay({}, keys, "podwire-config", file).proxy
-    assert (found.mode, found.masquerade_all, found.node_port_addresses) == ("nftables", True, ("10.0.0.0/8",))
-    assert (found.conntrack.min, found.conntrack.max_per_core) == (9, 1)
+    result = overlay({}, keys, "podwire-config", file).proxy
+    assert (result.mode, result.masquerade_all, result.node_port_addresses) == ("nftables", True, ("10.0.0.0/8",))
+    assert (result.conntrack.min, result.conntrack.max_per_core) == (9, 1)
     assert overlay({}, {}, "podwire-config", file).proxy.mode == "iptables"
 
 
 def test_cluster_settings_win_over_the_policy_section() -> None:
     file = parse("{nodeName: n1, policy: {ownNodeEgress: false, established: keep}}", "agent.yaml").policy
-    found = overlay({}, {"policy.established": "strict", "policy.encapsulation": "allow"}, "x", None, file)
-    assert found.policy == PolicySettings(own_node_egress=False, encapsulation="allow")
+    result = overlay({}, {"policy.established": "strict", "policy.encapsulation": "allow"}, "x", None, file)
+    assert result.policy == PolicySettings(own_node_egress=False, encapsulation="allow")
     with pytest.raises(ConfigError, match=r"^x: policy\.established: 'always' is not known; there are keep, strict"):
         overlay({}, {"policy.established": "always"}, "x")
 
@@ -114,7 +114,7 @@ def test_wrong_settings_of_the_cluster_are_refused(data: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "arguments"),
     [
         ({"routing.backend": "a: ["}, "settings: routing.backend: not YAML: "),
         ({"proxy.mode": "telepathy"}, "settings: proxy.mode: 'telepathy' is not a data plane; there are nftables"),
@@ -124,6 +124,6 @@ def test_wrong_settings_of_the_cluster_are_refused(data: dict[str, str]) -> None
         ({"routnig.backend": "vxlan"}, "settings: routnig.backend: is not a setting"),
     ],
 )
-def test_a_key_that_is_wrong_is_named(data: dict[str, str], words: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{words}"):
+def test_a_key_that_is_wrong_is_named(data: dict[str, str], arguments: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{arguments}"):
         overlay({}, data, "settings")

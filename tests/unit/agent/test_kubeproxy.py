@@ -44,22 +44,22 @@ winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", roo
 
 
 def settings(text: str) -> ProxySettings:
-    found = parse(HEAD + text, "kp.yaml", "Node-1").config
-    return parse_settings(found.proxy)
+    result = parse(HEAD + text, "kp.yaml", "Node-1").config
+    return parse_settings(result.proxy)
 
 
 def test_what_kubeadm_writes() -> None:
-    found = parse(KUBEADM, "kp.yaml", "Node-1")
-    config = found.config
+    result = parse(KUBEADM, "kp.yaml", "Node-1")
+    config = result.config
     assert (config.node_name, config.parts, config.settings) == ("node-1", ("proxy",), "")
     assert config.kubeconfig == "/var/lib/kube-proxy/kubeconfig.conf"
     assert config.cluster_cidrs == ("10.244.0.0/16", "fd44::/48")
     assert parse_settings(config.proxy) == ProxySettings(node_port_addresses=("0.0.0.0/0", "::/0"))
-    assert found.without_meaning == ()
+    assert result.without_meaning == ()
 
 
 def test_what_has_the_same_name_is_taken() -> None:
-    found = settings(
+    result = settings(
         """
 mode: iptables
 detectLocalMode: BridgeInterface
@@ -68,9 +68,9 @@ nodePortAddresses: [192.168.0.0/16]
 conntrack: {maxPerCore: 0, min: 5, tcpEstablishedTimeout: 2h, udpTimeout: 1m30s, tcpBeLiberal: true}
 """
     )
-    assert (found.mode, found.pod_interface, found.node_port_addresses) == ("iptables", "cni0", ("192.168.0.0/16",))
-    assert (found.conntrack.max_per_core, found.conntrack.min, found.conntrack.tcp_be_liberal) == (0, 5, True)
-    assert (found.conntrack.tcp_established_timeout, found.conntrack.udp_timeout) == (7200, 90)
+    assert (result.mode, result.pod_interface, result.node_port_addresses) == ("iptables", "cni0", ("192.168.0.0/16",))
+    assert (result.conntrack.max_per_core, result.conntrack.min, result.conntrack.tcp_be_liberal) == (0, 5, True)
+    assert (result.conntrack.tcp_established_timeout, result.conntrack.udp_timeout) == (7200, 90)
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ conntrack: {maxPerCore: 0, min: 5, tcpEstablishedTimeout: 2h, udpTimeout: 1m30s,
 )
 def test_the_mode_has_settings_of_its_own(mode: str, bit: int, every: bool, node_ports: tuple[str, ...]) -> None:
     text = "iptables: {masqueradeBit: 3, masqueradeAll: true}\nnftables: {masqueradeBit: 5}\n"
-    found = settings(f"{text}mode: {mode!r}\n")
-    assert found.mode == (mode or ProxySettings().mode)
-    assert (found.masquerade_bit, found.masquerade_all, found.node_port_addresses) == (bit, every, node_ports)
+    result = settings(f"{text}mode: {mode!r}\n")
+    assert result.mode == (mode or ProxySettings().mode)
+    assert (result.masquerade_bit, result.masquerade_all, result.node_port_addresses) == (bit, every, node_ports)
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("10.0.0.1", ("10.0.0.1", 10256)),
         ("10.0.0.1:80", ("10.0.0.1", 80)),
@@ -98,8 +98,8 @@ def test_the_mode_has_settings_of_its_own(mode: str, bit: int, every: bool, node
         ("'[::]:80'", ("::", 80)),
     ],
 )
-def test_an_address_may_be_without_a_port(text: str, wanted: tuple[str, int]) -> None:
-    assert settings(f"healthzBindAddress: {text}").healthz == wanted
+def test_an_address_may_be_without_a_port(text: str, expected: tuple[str, int]) -> None:
+    assert settings(f"healthzBindAddress: {text}").healthz == expected
 
 
 def test_settings_of_podwire_s_own_may_stand_in_it() -> None:
@@ -107,12 +107,12 @@ def test_settings_of_podwire_s_own_may_stand_in_it() -> None:
 
 
 def test_what_the_modes_alone_are_told() -> None:
-    found = settings(
+    result = settings(
         "mode: ipvs\nipvs: {scheduler: lc, strictARP: true, excludeCIDRs: [10.0.0.0/8], tcpTimeout: 15m0s}\n"
         "iptables: {localhostNodePorts: false, masqueradeBit: 4}\n"
     )
-    assert (found.mode, found.masquerade_bit, found.iptables.localhost_node_ports) == ("ipvs", 4, False)
-    assert (found.ipvs.scheduler, found.ipvs.strict_arp, found.ipvs.tcp_timeout) == ("lc", True, 900)
+    assert (result.mode, result.masquerade_bit, result.iptables.localhost_node_ports) == ("ipvs", 4, False)
+    assert (result.ipvs.scheduler, result.ipvs.strict_arp, result.ipvs.tcp_timeout) == ("lc", True, 900)
 
 
 def test_the_metrics_have_another_port() -> None:
@@ -120,25 +120,25 @@ def test_the_metrics_have_another_port() -> None:
 
 
 def test_on_a_node_of_ipv6_pages_are_answered_there() -> None:
-    found = settings("bindAddress: '::'\nmetricsBindAddress: 127.0.0.1")
-    assert (found.healthz, found.metrics) == (("::", 10256), ("127.0.0.1", 10249))
+    result = settings("bindAddress: '::'\nmetricsBindAddress: 127.0.0.1")
+    assert (result.healthz, result.metrics) == (("::", 10256), ("127.0.0.1", 10249))
     assert settings("bindAddress: fd00::1").metrics == ("::1", 10249)
     assert settings("bindAddress: 0.0.0.0").healthz == ("0.0.0.0", 10256)
 
 
 def test_names_and_gates() -> None:
     text = HEAD + "hostnameOverride: ' Other '\nfeatureGates: {AllowServiceExternalIPs: false, Else: true}\n"
-    found = parse(text, "kp.yaml", "node-1")
-    assert found.config.node_name == "other"
-    assert parse_settings(found.config.proxy).allow_external_ips is False
-    assert found.without_meaning == ("featureGates.Else",)
+    result = parse(text, "kp.yaml", "node-1")
+    assert result.config.node_name == "other"
+    assert parse_settings(result.config.proxy).allow_external_ips is False
+    assert result.without_meaning == ("featureGates.Else",)
     periods = parse(HEAD + "iptables: {syncPeriod: 5s}\noomScoreAdj: -998\n", "kp.yaml", "node-1")
     assert periods.without_meaning == ("iptables.syncPeriod",)
     assert parse_settings(periods.config.proxy).oom_score_adj == -998
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "arguments"),
     [
         ("nodeName: a", "kp.yaml: kind: expected KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1"),
         ("[", "kp.yaml:1: not YAML"),
@@ -152,7 +152,7 @@ def test_names_and_gates() -> None:
         (HEAD + "iptables: {masqueradeBit: 31}", "kp.yaml: masqueradeBit: 31 is not between 0 and 29"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, words: str) -> None:
+def test_what_is_wrong_is_named(text: str, arguments: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text, "kp.yaml", "node-1")
-    assert str(caught.value).startswith(words)
+    assert str(caught.value).startswith(arguments)

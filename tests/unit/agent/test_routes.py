@@ -15,5 +15,5 @@ from podwire.agent.routes import leg_obstacle
     ],
 )
 def test_second_interfaces_need_a_node_that_sees_enough(parts: tuple[str, ...], mode: str, obstacle: str) -> None:
-    found = leg_obstacle(parts, mode)
-    assert found.startswith(obstacle) and bool(found) == bool(obstacle)
+    result = leg_obstacle(parts, mode)
+    assert result.startswith(obstacle) and bool(result) == bool(obstacle)

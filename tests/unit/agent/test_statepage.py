@@ -12,10 +12,10 @@ PROXY = Share(part="proxy", note="Services are not programmed yet")
 
 
 def state_page() -> StatePage:
-    found = StatePage()
-    found.parts["cni"] = lambda: [CNI, POD]
-    found.parts["proxy"] = lambda: [PROXY]
-    return found
+    result = StatePage()
+    result.parts["cni"] = lambda: [CNI, POD]
+    result.parts["proxy"] = lambda: [PROXY]
+    return result
 
 
 @pytest.mark.parametrize(

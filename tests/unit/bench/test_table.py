@@ -93,7 +93,7 @@ def test_every_benchmark_has_a_file() -> None:
 
 
 def test_the_machine_is_described_in_general_words() -> None:
-    words = machine.describe()
-    assert "cores" in words
-    assert "Linux" in words
-    assert "/" not in words
+    arguments = machine.describe()
+    assert "cores" in arguments
+    assert "Linux" in arguments
+    assert "/" not in arguments

@@ -25,12 +25,12 @@ clusters: [{name: here, cluster: {server: "http://127.0.0.1:%d"}}]
 @request_timeout
 def command() -> None:
     """Prints how long it would wait."""
-    found = within(ApiConfig("http://127.0.0.1:1"))
-    click.echo(f"{found.answer_s} {found.timeout_s}")
+    result = within(ApiConfig("http://127.0.0.1:1"))
+    click.echo(f"{result.answer_s} {result.timeout_s}")
 
 
 @pytest.mark.parametrize(
-    ("words", "waits"),
+    ("arguments", "waits"),
     [
         ((), "10.0 30.0"),
         (("--request-timeout", "90s"), "90.0 90.0"),
@@ -39,13 +39,13 @@ def command() -> None:
         (("--request-timeout", "0"), "None None"),
     ],
 )
-def test_a_command_waits_as_long_as_it_is_told(words: tuple[str, ...], waits: str) -> None:
-    assert CliRunner().invoke(command, words).output.strip() == waits
+def test_a_command_waits_as_long_as_it_is_told(arguments: tuple[str, ...], waits: str) -> None:
+    assert CliRunner().invoke(command, arguments).output.strip() == waits
 
 
 def test_a_time_that_is_none_is_refused() -> None:
-    found = CliRunner().invoke(command, ["--request-timeout", "soon"])
-    assert found.exit_code == 2 and "'soon' is not a time" in found.output
+    result = CliRunner().invoke(command, ["--request-timeout", "soon"])
+    assert result.exit_code == 2 and "'soon' is not a time" in result.output
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def frozen(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "kind"),
+    ("arguments", "kind"),
     [
         (("why", "--planned", "shop/web", "svc/shop/db"), ApiUnreachable),
         (("policy", "list"), ConfigError),
@@ -68,11 +68,11 @@ def frozen(tmp_path: Path) -> Iterator[str]:
     ],
 )
 def test_an_api_that_says_nothing_is_not_waited_for_longer(
-    frozen: str, words: tuple[str, ...], kind: type[Exception]
+    frozen: str, arguments: tuple[str, ...], kind: type[Exception]
 ) -> None:
-    found = CliRunner().invoke(root, [*words, "--kubeconfig", frozen, "--request-timeout", "0.05"])
-    assert isinstance(found.exception, kind), found.exception
-    assert "no answer to GET /api" in str(found.exception) and str(found.exception).endswith("in 0.05 s")
+    result = CliRunner().invoke(root, [*arguments, "--kubeconfig", frozen, "--request-timeout", "0.05"])
+    assert isinstance(result.exception, kind), result.exception
+    assert "no answer to GET /api" in str(result.exception) and str(result.exception).endswith("in 0.05 s")
 
 
 def test_without_the_option_there_is_a_bound(frozen: str) -> None:

@@ -34,11 +34,11 @@ def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def completed(*words: str) -> list[str]:
+def completed(*arguments: str) -> list[str]:
     """The words that complete the last of these."""
-    *before, start = words
-    found = ShellComplete(root, {}, "podwire", "_PODWIRE_COMPLETE").get_completions(before, start)
-    return [item.value for item in found]
+    *before, start = arguments
+    result = ShellComplete(root, {}, "podwire", "_PODWIRE_COMPLETE").get_completions(before, start)
+    return [item.value for item in result]
 
 
 def test_commands_begin_as_typed(clusters: Path) -> None:
@@ -71,20 +71,20 @@ def test_backends_are_completed() -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_gets_its_script(shell: str) -> None:
-    found = CliRunner().invoke(root, ["completion", shell])
-    assert found.exit_code == 0, found.output
-    assert "_PODWIRE_COMPLETE" in found.output and "podwire" in found.output
+    result = CliRunner().invoke(root, ["completion", shell])
+    assert result.exit_code == 0, result.output
+    assert "_PODWIRE_COMPLETE" in result.output and "podwire" in result.output
 
 
 def test_another_shell_is_refused() -> None:
-    found = CliRunner().invoke(root, ["completion", "tcsh"])
-    assert found.exit_code == 2 and "'tcsh' is not one of 'bash', 'zsh', 'fish'" in found.output
+    result = CliRunner().invoke(root, ["completion", "tcsh"])
+    assert result.exit_code == 2 and "'tcsh' is not one of 'bash', 'zsh', 'fish'" in result.output
 
 
 @pytest.mark.parametrize(
-    "words", ["exec node", "status --name p", "up --", "state no", "why --", "probe --", "p", "policy "]
+    "arguments", ["exec node", "status --name p", "up --", "state no", "why --", "probe --", "p", "policy "]
 )
-def test_completing_imports_little(words: str) -> None:
+def test_completing_imports_little(arguments: str) -> None:
     text = (
         "import atexit, sys\n"
         f"atexit.register(lambda: print('heavy', [n for n in {_HEAVY} if n in sys.modules], file=sys.stderr))\n"
@@ -93,8 +93,8 @@ def test_completing_imports_little(words: str) -> None:
     )
     environment = {
         "_PODWIRE_COMPLETE": "bash_complete",
-        "COMP_WORDS": f"podwire {words}",
-        "COMP_CWORD": str(words.count(" ") + 1),
+        "COMP_WORDS": f"podwire {arguments}",
+        "COMP_CWORD": str(arguments.count(" ") + 1),
     }
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment, check=False)
     assert done.stderr == "heavy []\n", done.stderr

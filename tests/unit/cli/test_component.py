@@ -17,20 +17,20 @@ KUBE_PROXY = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfi
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[AgentConfig]:
     """The configurations that agents were started with."""
-    found: list[AgentConfig] = []
+    agent_configs: list[AgentConfig] = []
 
     async def run(config: AgentConfig, clock: Clock) -> None:
-        found.append(config)
+        agent_configs.append(config)
 
     monkeypatch.setattr(daemon, "run", run)
-    return found
+    return agent_configs
 
 
 def test_in_place_of_kube_proxy(tmp_path: Path, started: list[AgentConfig]) -> None:
     file = tmp_path / "config.conf"
     file.write_text(KUBE_PROXY + "mode: iptables\nclusterCIDR: 10.0.0.0/8\niptables: {syncPeriod: 5s}\n")
-    words = ["--kube-proxy-config", str(file), "--hostname-override", "Node-7", "--kubeconfig", "/etc/kubeconfig"]
-    done = CliRunner().invoke(agent, words)
+    arguments = ["--kube-proxy-config", str(file), "--hostname-override", "Node-7", "--kubeconfig", "/etc/kubeconfig"]
+    done = CliRunner().invoke(agent, arguments)
     assert done.exit_code == 0, done.output
     assert done.stderr == f"podwire: {file}: ignored iptables.syncPeriod: podwire does not use it\n"
     (config,) = started
@@ -46,9 +46,9 @@ def test_its_own_configuration(tmp_path: Path, started: list[AgentConfig]) -> No
     assert [config.node_name for config in started] == ["node-1"]
 
 
-@pytest.mark.parametrize("words", [[], ["--config", "a", "--kube-proxy-config", "b"]])
-def test_it_is_one_of_them(words: list[str], started: list[AgentConfig]) -> None:
-    done = CliRunner().invoke(agent, words)
+@pytest.mark.parametrize("arguments", [[], ["--config", "a", "--kube-proxy-config", "b"]])
+def test_it_is_one_of_them(arguments: list[str], started: list[AgentConfig]) -> None:
+    done = CliRunner().invoke(agent, arguments)
     assert done.exit_code == 2
     assert "expected either --config or --kube-proxy-config" in done.output
     assert started == []

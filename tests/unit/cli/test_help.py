@@ -6,10 +6,10 @@ from click.testing import CliRunner
 from podwire.cli.main import COMMANDS, root
 
 
-def shown(*words: str) -> str:
-    found = CliRunner().invoke(root, [*words, "--help"], prog_name="podwire")
-    assert found.exit_code == 0, found.output
-    return found.output
+def shown(*arguments: str) -> str:
+    result = CliRunner().invoke(root, [*arguments, "--help"], prog_name="podwire")
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -34,5 +34,5 @@ def test_the_words_of_probe_have_a_line_each() -> None:
 
 
 def test_policy_without_a_command_takes_the_options_of_list() -> None:
-    found = CliRunner().invoke(root, ["policy", "--name", "NOT A NAME", "-o", "json"], prog_name="podwire")
-    assert "NOT A NAME" in str(found.exception), found.output
+    result = CliRunner().invoke(root, ["policy", "--name", "NOT A NAME", "-o", "json"], prog_name="podwire")
+    assert "NOT A NAME" in str(result.exception), result.output

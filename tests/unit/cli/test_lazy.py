@@ -17,22 +17,22 @@ def group() -> click.Group:
 
 
 def test_the_overview_has_a_line_each_and_imports_nothing(group: click.Group) -> None:
-    found = CliRunner().invoke(group, ["--help"])
-    assert found.exit_code == 0
-    assert "Test things." in found.output and "Never there." in found.output
+    result = CliRunner().invoke(group, ["--help"])
+    assert result.exit_code == 0
+    assert "Test things." in result.output and "Never there." in result.output
     assert "podwire.cli.gone" not in sys.modules
 
 
 def test_a_command_is_loaded_when_it_is_called(group: click.Group) -> None:
-    found = CliRunner().invoke(group, ["probe", "--help"])
-    assert found.exit_code == 0 and "Usage: tools probe" in found.output
+    result = CliRunner().invoke(group, ["probe", "--help"])
+    assert result.exit_code == 0 and "Usage: tools probe" in result.output
     with pytest.raises(ModuleNotFoundError):
         CliRunner().invoke(group, ["gone"], catch_exceptions=False)
 
 
 def test_what_is_not_in_the_table_is_no_command(group: click.Group) -> None:
-    found = CliRunner().invoke(group, ["other"])
-    assert found.exit_code == 2 and "No such command 'other'" in found.output
+    result = CliRunner().invoke(group, ["other"])
+    assert result.exit_code == 2 and "No such command 'other'" in result.output
 
 
 def test_a_group_without_commands_has_help() -> None:

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 
-def ended(*words: str, cwd: Path) -> tuple[int, str]:
+def ended(*arguments: str, cwd: Path) -> tuple[int, str]:
     """Exit status and errors of a command whose output nobody reads."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        found = subprocess.run(
-            [sys.executable, "-m", "podwire.cli.main", *words],
+        result = subprocess.run(
+            [sys.executable, "-m", "podwire.cli.main", *arguments],
             stdout=writer,
             stderr=subprocess.PIPE,
             cwd=cwd,
@@ -21,7 +21,7 @@ def ended(*words: str, cwd: Path) -> tuple[int, str]:
         )
     finally:
         os.close(writer)
-    return found.returncode, found.stderr
+    return result.returncode, result.stderr
 
 
 def test_who_has_read_enough_makes_no_error(tmp_path: Path) -> None:

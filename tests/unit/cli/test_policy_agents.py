@@ -56,7 +56,7 @@ class Api:
                 self.end_headers()
                 self.wfile.write(text.encode())
 
-            def log_message(self, *words: object) -> None:
+            def log_message(self, *arguments: object) -> None:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -84,10 +84,10 @@ class Api:
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Api]:
-    made = Api()
-    (tmp_path / "kubeconfig").write_text(KUBECONFIG % made.server.server_address[1])
-    yield made
-    made.close()
+    created = Api()
+    (tmp_path / "kubeconfig").write_text(KUBECONFIG % created.server.server_address[1])
+    yield created
+    created.close()
 
 
 Run = Callable[..., Result]
@@ -96,9 +96,9 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    def asked(*words: str) -> Result:
+    def asked(*arguments: str) -> Result:
         return CliRunner().invoke(
-            root, ["policy", *words, "--kubeconfig", str(tmp_path / "kubeconfig")], standalone_mode=False
+            root, ["policy", *arguments, "--kubeconfig", str(tmp_path / "kubeconfig")], standalone_mode=False
         )
 
     return asked
@@ -115,10 +115,10 @@ def status(code: int, reason: str, message: str) -> tuple[int, str]:
 def test_packets_of_all_nodes_are_added_up(api: Api, run: Run) -> None:
     api.nodes = {"node-1": enforcing(), "node-2": enforcing("80"), "plain": {}}
     api.pages = {"node-1:9440/policy/counters": counters(17), "node-2:80/policy/counters": counters(3)}
-    found = run("list")
-    assert found.exit_code == 0, found.output
-    assert found.stdout.splitlines()[1].split()[-2:] == ["20", "0"]
-    assert found.stderr == ""
+    result = run("list")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[1].split()[-2:] == ["20", "0"]
+    assert result.stderr == ""
 
 
 def test_unreachable_nodes_are_named_and_counts_become_lower_bounds(api: Api, run: Run) -> None:
@@ -130,9 +130,9 @@ def test_unreachable_nodes_are_named_and_counts_become_lower_bounds(api: Api, ru
         "node-2:9440/policy/counters": dead,
         "node-3:9440/policy/counters": forbidden,
     }
-    found = run("list")
-    assert found.stdout.splitlines()[1].split()[-2:] == ["17+", "0+"]
-    assert found.stderr.splitlines() == [
+    result = run("list")
+    assert result.stdout.splitlines()[1].split()[-2:] == ["17+", "0+"]
+    assert result.stderr.splitlines() == [
         "podwire: no answer from node-2: the API answers 503: error trying to reach service: i/o timeout",
         "podwire: no answer from node-3: the API does not let you ask nodes (get nodes/proxy)",
         "podwire: no answer from node-4: its agent serves no health port on the network "
@@ -144,9 +144,9 @@ def test_unreachable_nodes_are_named_and_counts_become_lower_bounds(api: Api, ru
 
 def test_no_counts_are_shown_when_no_node_answers(api: Api, run: Run) -> None:
     api.nodes = {"node-1": enforcing("")}
-    found = run("list")
-    assert found.stdout.splitlines()[1].split()[-2:] == ["-", "-"]
-    assert found.stderr.startswith("podwire: no answer from node-1: its agent serves no health port on the network")
+    result = run("list")
+    assert result.stdout.splitlines()[1].split()[-2:] == ["-", "-"]
+    assert result.stderr.startswith("podwire: no answer from node-1: its agent serves no health port on the network")
     api.nodes = {"plain": {}}
     assert run("list").stderr == (
         "podwire: no node says that its agent enforces policies (annotation podwire.io/policy)\n"
@@ -156,10 +156,10 @@ def test_no_counts_are_shown_when_no_node_answers(api: Api, run: Run) -> None:
 def test_counters_of_the_nodes_that_answer(api: Api, run: Run) -> None:
     api.nodes = {"node-1": enforcing(), "node-2": enforcing("")}
     api.pages = {"node-1:9440/policy/counters": counters(17)}
-    found = run("counters", "shop/db")
-    assert found.return_value == 1
-    assert found.stdout.splitlines()[1].split() == ["node-1", "shop/db", "ingress", "-", "dropped", "17", "1020"]
-    assert found.stderr.startswith("podwire: no answer from node-2: ")
+    result = run("counters", "shop/db")
+    assert result.return_value == 1
+    assert result.stdout.splitlines()[1].split() == ["node-1", "shop/db", "ingress", "-", "dropped", "17", "1020"]
+    assert result.stderr.startswith("podwire: no answer from node-2: ")
 
 
 def test_log_is_read_from_agents_that_serve_it(api: Api, run: Run) -> None:
@@ -169,10 +169,10 @@ def test_log_is_read_from_agents_that_serve_it(api: Api, run: Run) -> None:
         "node-1:9440/policy/log": "\n".join(lines),
         "node-2:9440/policy/log": (404, "/healthz /readyz /metrics /policy/counters\n"),
     }
-    found = run("log")
-    assert found.return_value == 1
-    assert found.stdout.splitlines() == [f"00:00:0{n}.000 node-1   dropped number {n} of node-1" for n in (1, 2)]
-    assert found.stderr == (
+    result = run("log")
+    assert result.return_value == 1
+    assert result.stdout.splitlines() == [f"00:00:0{n}.000 node-1   dropped number {n} of node-1" for n in (1, 2)]
+    assert result.stderr == (
         "podwire: no answer from node-2: its agent does not serve its policy log on the network "
         "(set health.policyLog in its configuration)\n"
     )
@@ -181,5 +181,5 @@ def test_log_is_read_from_agents_that_serve_it(api: Api, run: Run) -> None:
 
 def test_refused_list_of_nodes_is_an_error(api: Api, run: Run) -> None:
     api.close()
-    found = run("counters", "shop/db")
-    assert "Connect call failed" in str(found.exception)
+    result = run("counters", "shop/db")
+    assert "Connect call failed" in str(result.exception)

@@ -47,16 +47,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def check(folder: Path, *words: str) -> Result:
+def check(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(
-        root, ["policy", "check", "-f", str(folder), *words], catch_exceptions=False, standalone_mode=False
+        root, ["policy", "check", "-f", str(folder), *arguments], catch_exceptions=False, standalone_mode=False
     )
 
 
 def test_a_finding_has_its_line(folder: Path) -> None:
-    found = check(folder)
-    assert found.return_value == 1
-    lines = found.output.splitlines()
+    result = check(folder)
+    assert result.return_value == 1
+    lines = result.output.splitlines()
     assert lines[0].startswith(
         f"{folder}/policy.yaml:12: warning: NetworkPolicy shop/web spec.ingress[0].ports[0]: 80 is the port of Service"
     )
@@ -74,9 +74,9 @@ def test_json(folder: Path) -> None:
 
 def test_what_is_right_is_status_0(folder: Path) -> None:
     (folder / "policy.yaml").write_text(POLICY.replace("port: 80", "port: 8080"))
-    found = check(folder, "--strict")
-    assert found.return_value == 0
-    assert found.output == "1 policy, 2 pods: 0 errors, 0 warnings, 0 notes\n"
+    result = check(folder, "--strict")
+    assert result.return_value == 0
+    assert result.output == "1 policy, 2 pods: 0 errors, 0 warnings, 0 notes\n"
 
 
 def test_notes_count_where_it_is_said(folder: Path) -> None:
@@ -87,15 +87,15 @@ def test_notes_count_where_it_is_said(folder: Path) -> None:
 
 def test_what_is_not_in_the_files_never_counts(folder: Path) -> None:
     (folder / "policy.yaml").write_text(POLICY.replace("namespace: shop", "namespace: till"))
-    found = check(folder, "--strict")
-    assert "[not-checked]" in found.output
-    assert found.return_value == 0
+    result = check(folder, "--strict")
+    assert "[not-checked]" in result.output
+    assert result.return_value == 0
 
 
 @pytest.mark.parametrize("example", ["shop", "vote", "boutique", "guarded/k8s"])
 def test_the_examples_are_without_findings(example: str) -> None:
-    found = check(Path(__file__).parents[3] / "examples" / example, "--strict")
-    assert found.return_value == 0, found.output
+    result = check(Path(__file__).parents[3] / "examples" / example, "--strict")
+    assert result.return_value == 0, result.output
 
 
 def test_what_the_api_would_refuse_is_told_with_its_line(folder: Path) -> None:
@@ -131,8 +131,8 @@ spec:
 
 def test_pods_of_operators_give_hints_and_no_warnings(folder: Path) -> None:
     (folder / "policy.yaml").write_text(OPERATED)
-    found = check(folder)
-    lines = [line for line in found.output.splitlines() if "selects-nothing" in line or "peer-matches-nothing" in line]
+    result = check(folder)
+    lines = [line for line in result.output.splitlines() if "selects-nothing" in line or "peer-matches-nothing" in line]
     assert len(lines) == 2
     assert all(": note: " in line and "an operator may make such pods for Prometheus k8s" in line for line in lines)
     (folder / "policy.yaml").write_text(OPERATED.replace("prometheus: k8s", "app: webb"))
@@ -141,8 +141,10 @@ def test_pods_of_operators_give_hints_and_no_warnings(folder: Path) -> None:
 
 def test_folder_document_without_kind_is_named_and_passed_over(folder: Path) -> None:
     (folder / "values.yaml").write_text("replicas: 2\nimage: {tag: v1}\n")
-    found = check(folder)
-    assert f"{folder}/values.yaml:1: no Kubernetes manifest, which has apiVersion and kind: passed over" in found.output
-    assert found.return_value == 1
+    result = check(folder)
+    assert (
+        f"{folder}/values.yaml:1: no Kubernetes manifest, which has apiVersion and kind: passed over" in result.output
+    )
+    assert result.return_value == 1
     with pytest.raises(ConfigError, match="expected a text, found nothing"):
         check(folder / "values.yaml")

@@ -44,15 +44,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def diff(folder: Path, *words: str) -> Result:
-    places = [str(folder / word) if (folder / word).exists() else word for word in words]
-    return CliRunner().invoke(root, ["policy", "diff", *places], catch_exceptions=False, standalone_mode=False)
+def diff(folder: Path, *arguments: str) -> Result:
+    positions = [str(folder / word) if (folder / word).exists() else word for word in arguments]
+    return CliRunner().invoke(root, ["policy", "diff", *positions], catch_exceptions=False, standalone_mode=False)
 
 
 def test_a_change(folder: Path) -> None:
-    found = diff(folder, "old", "new", "-f", "pods.yaml")
-    assert found.return_value == 1
-    assert found.output.splitlines() == [
+    result = diff(folder, "old", "new", "-f", "pods.yaml")
+    assert result.return_value == 1
+    assert result.output.splitlines() == [
         "Pod shop/web -> Pod shop/db",
         "  now denied: TCP 5432",
         f"    before: allowed by shop/db ingress 0 ({folder}/old/policy.yaml:7)",
@@ -66,31 +66,31 @@ def test_a_change(folder: Path) -> None:
 
 def test_no_change(folder: Path) -> None:
     (folder / "new" / "policy.yaml").write_text(POLICY)
-    found = diff(folder, "old", "new", "-f", "pods.yaml")
-    assert found.return_value == 0
-    assert found.output == "0 pairs now denied, 0 pairs now allowed\n"
+    result = diff(folder, "old", "new", "-f", "pods.yaml")
+    assert result.return_value == 0
+    assert result.output == "0 pairs now denied, 0 pairs now allowed\n"
 
 
 def test_json(folder: Path) -> None:
-    found = json.loads(diff(folder, "old", "new", "-f", "pods.yaml", "-o", "json").output)
-    (difference,) = found["differences"]
+    result = json.loads(diff(folder, "old", "new", "-f", "pods.yaml", "-o", "json").output)
+    (difference,) = result["differences"]
     assert difference["from"] == [{"workload": "Pod shop/web", "pods": ["shop/web"]}]
     assert [change["after"]["allowed"] for change in difference["changes"]] == [False, True]
 
 
 def test_a_side_without_pods_has_those_of_the_other(folder: Path) -> None:
     (folder / "old" / "pods.yaml").write_text(PODS)
-    found = diff(folder, "old", "new")
-    assert found.return_value == 1
-    assert found.output.startswith(f"{folder}/new has no pods: compared with those of {folder}/old\n")
+    result = diff(folder, "old", "new")
+    assert result.return_value == 1
+    assert result.output.startswith(f"{folder}/new has no pods: compared with those of {folder}/old\n")
 
 
 def test_policy_kinds_without_enforcement_are_named_with_their_replacement(folder: Path) -> None:
     older = "apiVersion: policy.networking.k8s.io/v1alpha1\nkind: AdminNetworkPolicy\nmetadata: {name: a}\n"
     for name in ("old", "new"):
         (folder / name / "admin.yaml").write_text(older)
-    found = diff(folder, "old", "new", "-f", "pods.yaml")
-    assert [line for line in found.output.splitlines() if "is skipped" in line] == [
+    result = diff(folder, "old", "new", "-f", "pods.yaml")
+    assert [line for line in result.output.splitlines() if "is skipped" in line] == [
         f"AdminNetworkPolicy a in {folder}/{name}/admin.yaml:1 is skipped: "
         "podwire does not enforce AdminNetworkPolicy of policy.networking.k8s.io/v1alpha1; "
         "ClusterNetworkPolicy of policy.networking.k8s.io/v1alpha2 with tier Admin has replaced it"
@@ -104,9 +104,9 @@ def test_a_policy_that_goes_from_audit_into_force_changes_verdicts(folder: Path)
         (folder / name / "policy.yaml").write_text(POLICY)
     audited = POLICY.replace("namespace: shop}", "namespace: shop, annotations: {podwire.io/mode: audit}}")
     (folder / "old" / "policy.yaml").write_text(audited)
-    found = diff(folder, "old", "new", "-f", "pods.yaml")
-    assert found.return_value == 1
-    lines = found.output.splitlines()
+    result = diff(folder, "old", "new", "-f", "pods.yaml")
+    assert result.return_value == 1
+    lines = result.output.splitlines()
     assert lines[0] == f"in audit and so not in force in {folder}/old: shop/db"
     assert lines[-1].endswith("pairs now denied, 0 pairs now allowed")
     assert "    before: allowed, no policy applies" in lines
@@ -129,15 +129,15 @@ def test_files_are_taken_as_applied_to_the_cluster() -> None:
     shop = Object(metadata=ObjectMeta(name="shop", labels={"team": "sales"}))
     files = world("shop/db: podSelector: {}, policyTypes: [Egress]", cluster="")
     files = msgspec.structs.replace(files, namespaces=(shop,), pods=())
-    notes: list[str] = []
-    old, new = combined(live, files, Sides("live", "new"), notes)
+    remarks: list[str] = []
+    old, new = combined(live, files, Sides("live", "new"), remarks)
     assert old is live
     assert new.pods == live.pods
     assert new.namespaces == (shop,)
     assert [(p.metadata.name, p.spec.types) for p in new.policies] == [("db", ("Egress",)), ("web", ("Ingress",))]
-    assert notes[1] == "policies of the cluster that new does not have stay (--prune takes them out): p, shop/web"
-    _, pruned = combined(live, files, Sides("live", "new", prune=True), notes)
+    assert remarks[1] == "policies of the cluster that new does not have stay (--prune takes them out): p, shop/web"
+    _, pruned = combined(live, files, Sides("live", "new", prune=True), remarks)
     assert [p.metadata.name for p in pruned.policies] == ["db"]
     assert pruned.cluster_policies == ()
-    back, now = combined(files, live, Sides("old", "live"), notes)
+    back, now = combined(files, live, Sides("old", "live"), remarks)
     assert (back.pods, now) == (live.pods, live)

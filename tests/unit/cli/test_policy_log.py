@@ -30,13 +30,13 @@ class Node:
         while True:
             connection, _ = self.listener.accept()
             with connection:
-                words = connection.recv(4096).split(b" ")
-                if len(words) < 2:
+                fields = connection.recv(4096).split(b" ")
+                if len(fields) < 2:
                     return
-                query = parse_qs(urlsplit(words[1].decode()).query)
+                query = parse_qs(urlsplit(fields[1].decode()).query)
                 after, last = (int(query[name][0]) for name in ("after", "last"))
-                told = [entry for entry in self.lines if entry[0] > after][-last:]
-                body = "".join(f"{json.dumps(self.document(*entry))}\n" for entry in told).encode()
+                reported = [entry for entry in self.lines if entry[0] > after][-last:]
+                body = "".join(f"{json.dumps(self.document(*entry))}\n" for entry in reported).encode()
                 head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
                 connection.sendall(head + body)
 
@@ -54,9 +54,9 @@ class Node:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
-    one, other = Node(tmp_path / "node-1"), Node(tmp_path / "node-2")
-    yield one, other
-    one.close()
+    item, other = Node(tmp_path / "node-1"), Node(tmp_path / "node-2")
+    yield item, other
+    item.close()
     other.close()
 
 
@@ -65,16 +65,16 @@ def reader(*nodes: Node) -> Reader:
 
 
 def read(reader: Reader, last: int = 1000) -> list[str]:
-    return [f"{one.node} {one.at}" for one in reader.read(last)]
+    return [f"{item.node} {item.at}" for item in reader.read(last)]
 
 
 def test_lines_of_all_nodes_are_sorted_by_time_without_repeats(nodes: tuple[Node, Node]) -> None:
-    one, other = nodes
-    one.lines, other.lines = [(1, "01"), (2, "03")], [(7, "02")]
+    item, other = nodes
+    item.lines, other.lines = [(1, "01"), (2, "03")], [(7, "02")]
     both = reader(*nodes)
     assert read(both) == ["node-1 01", "node-2 02", "node-1 03"]
     assert read(both) == []
-    one.lines.append((3, "04"))
+    item.lines.append((3, "04"))
     assert read(both) == ["node-1 04"]
     assert both.complaints() == []
 
@@ -86,21 +86,21 @@ def test_only_the_last_lines_of_each_node(nodes: tuple[Node, Node]) -> None:
 
 
 def test_restarted_agent_is_read_from_the_beginning(nodes: tuple[Node, Node]) -> None:
-    one, _ = nodes
-    one.lines = [(number, f"{number:02}") for number in range(1, 6)]
-    only = reader(one)
+    item, _ = nodes
+    item.lines = [(number, f"{number:02}") for number in range(1, 6)]
+    only = reader(item)
     assert len(read(only)) == 5
-    one.lines = []
+    item.lines = []
     assert read(only) == []
-    one.lines = [(1, "07")]
+    item.lines = [(1, "07")]
     assert read(only) == ["node-1 07"]
     assert read(only) == []
 
 
 def test_silent_agent_is_reported_once_and_others_are_read(nodes: tuple[Node, Node], tmp_path: Path) -> None:
-    one, _ = nodes
-    one.lines = [(1, "01")]
-    both = Reader(LocalAgents({"node-1": one.path, "node-9": tmp_path / "nowhere"}))
+    item, _ = nodes
+    item.lines = [(1, "01")]
+    both = Reader(LocalAgents({"node-1": item.path, "node-9": tmp_path / "nowhere"}))
     assert read(both) == ["node-1 01"]
     (complaint,) = both.complaints()
     assert complaint.startswith("no answer from node-9: its agent does not answer on ")
@@ -109,7 +109,7 @@ def test_silent_agent_is_reported_once_and_others_are_read(nodes: tuple[Node, No
 
 
 def test_last_lines_are_those_of_the_requested_policy() -> None:
-    made = [
+    created = [
         LoggedPacket(
             at=f"2026-01-01T00:00:0{n}.000Z",
             node=node,
@@ -125,6 +125,6 @@ def test_last_lines_are_those_of_the_requested_policy() -> None:
         )
         for n, node, policy in ((1, "a", "shop/x"), (2, "a", "shop/x"), (3, "b", "shop/x"), (4, "a", "shop/y"))
     ]
-    assert [one.port for one in last_of(made, "", 1)] == [3, 4]
-    assert [one.port for one in last_of(made, "shop/x", 1)] == [2, 3]
-    assert last_of(made, "", 0) == []
+    assert [item.port for item in last_of(created, "", 1)] == [3, 4]
+    assert [item.port for item in last_of(created, "shop/x", 1)] == [2, 3]
+    assert last_of(created, "", 0) == []

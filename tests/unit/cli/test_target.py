@@ -25,7 +25,7 @@ users: [{name: me, user: {token: x}}]
 def layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Topology]:
     """Two local clusters."""
     monkeypatch.setattr(inventory, "RUN_ROOT", tmp_path / "run")
-    found = {}
+    result = {}
     for number, name in enumerate(("one", "two")):
         run = tmp_path / "run" / name
         topology = Topology(
@@ -36,8 +36,8 @@ def layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Topolo
         file = credentials.kubeconfig_path(topology, "admin")
         file.parent.mkdir(parents=True)
         file.write_text(_KUBECONFIG % ("127.0.0.1", 6443 + number, "b25l"))
-        found[name] = topology
-    return found
+        result[name] = topology
+    return result
 
 
 def test_by_its_place(layouts: dict[str, Topology]) -> None:
@@ -88,11 +88,11 @@ def test_a_kubeconfig_of_another_cluster_is_refused(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     with pytest.raises(ConfigError) as refused:
         running_cluster(None)
-    said = str(refused.value)
-    assert said.startswith(
+    output = str(refused.value)
+    assert output.startswith(
         f"KUBECONFIG: {tmp_path}/config: context 'it' leads to https://api.example:6443, which is no"
     )
-    assert said.endswith("; give --name (clusters here: one, two) or unset KUBECONFIG")
+    assert output.endswith("; give --name (clusters here: one, two) or unset KUBECONFIG")
 
 
 def test_missing_files_of_a_list_are_skipped(layouts: dict[str, Topology], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,16 +49,16 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def asked(folder: str, *words: str) -> dict[str, Any]:
-    found = CliRunner().invoke(root, ["why", "-f", folder, *words, "-o", "json"], catch_exceptions=False)
-    assert found.exit_code == 0
-    return dict(json.loads(found.output))
+def asked(folder: str, *arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(root, ["why", "-f", folder, *arguments, "-o", "json"], catch_exceptions=False)
+    assert result.exit_code == 0
+    return dict(json.loads(result.output))
 
 
 @pytest.mark.parametrize("mode", ["nftables", "iptables"])
 def test_rules_of_each_mode(folder: str, mode: str) -> None:
-    said = asked(folder, "client", "svc/web", "--mode", mode)
-    (hop,) = said["hops"]
+    output = asked(folder, "client", "svc/web", "--mode", mode)
+    (hop,) = output["hops"]
     assert (hop["node"], hop["mode"], hop["state"], hop["outcome"]) == ("node-1", mode, "planned", "forwarded")
     assert [(e["address"], e["used"], e["reason"], e["probability"]) for e in hop["endpoints"]] == [
         ("10.244.0.5", True, "HintedForZone", 1.0),
@@ -69,8 +69,8 @@ def test_rules_of_each_mode(folder: str, mode: str) -> None:
 
 def test_each_node_decides_for_itself(folder: str) -> None:
     for node, endpoint in (("node-1", "10.244.0.5"), ("node-2", "10.244.1.5")):
-        said = asked(folder, "external", f"node/{node}", "30080")
-        (hop,) = said["hops"]
+        output = asked(folder, "external", f"node/{node}", "30080")
+        (hop,) = output["hops"]
         assert hop["node"] == node
         assert [e["address"] for e in hop["endpoints"] if e["used"]] == [endpoint]
         assert hop["snat"] == {
@@ -84,14 +84,14 @@ def test_the_example_of_the_page() -> None:
     root_folder = Path(__file__).parents[3]
     lines = (root_folder / "docs/why.md").read_text().splitlines()
     line = next(line for line in lines if "podwire why -f examples" in line)
-    words = line.split()[3:]
-    said = asked(str(root_folder / words[0]), *words[1:])
-    assert (said["outcome"], len(said["hops"][0]["endpoints"])) == ("forwarded", 3)
+    arguments = line.split()[3:]
+    output = asked(str(root_folder / arguments[0]), *arguments[1:])
+    assert (output["outcome"], len(output["hops"][0]["endpoints"])) == ("forwarded", 3)
 
 
 def test_text(folder: str) -> None:
-    found = CliRunner().invoke(root, ["why", "-f", folder, "client", "10.96.0.99:80"], catch_exceptions=False)
-    lines = found.output.splitlines()
+    result = CliRunner().invoke(root, ["why", "-f", folder, "client", "10.96.0.99:80"], catch_exceptions=False)
+    lines = result.output.splitlines()
     assert lines[0] == "Pod default/client (10.244.0.9) on node-1 -> Address (10.96.0.99:80) TCP"
     assert lines[2:4] == [
         "outcome   DROPPED: 10.96.0.99 is in the Service range, and no Service has it",
@@ -100,7 +100,7 @@ def test_text(folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (("client", "svc/none"), "TO: 'svc/none'"),
         (("nobody", "svc/web"), "FROM: 'nobody'"),
@@ -108,9 +108,9 @@ def test_text(folder: str) -> None:
         (("client", "svc/web", "80/ICMP"), "PORT"),
     ],
 )
-def test_wrong_words(folder: str, words: tuple[str, ...], problem: str) -> None:
+def test_wrong_words(folder: str, arguments: tuple[str, ...], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        CliRunner().invoke(root, ["why", "-f", folder, *words], catch_exceptions=False)
+        CliRunner().invoke(root, ["why", "-f", folder, *arguments], catch_exceptions=False)
 
 
 def test_a_mode_is_for_plans_alone() -> None:
@@ -154,18 +154,18 @@ def guarded(tmp_path: Path) -> str:
 
 
 def test_policies_for_each_endpoint(guarded: str) -> None:
-    found = asked(guarded, "client", "svc/names")
-    assert [(each["pod"], each["outcome"], each["probability"]) for each in found["policies"]] == [
+    result = asked(guarded, "client", "svc/names")
+    assert [(item["pod"], item["outcome"], item["probability"]) for item in result["policies"]] == [
         ("default/web-1", "allowed", 0.5),
         ("default/web-2", "dropped", 0.5),
     ]
-    assert found["outcome"] == "untouched"
+    assert result["outcome"] == "untouched"
 
 
 def test_policies_drop_from_files(guarded: str) -> None:
-    found = asked(guarded, "client", "pod/web-2", "8080")
-    assert found["outcome"] == "dropped"
-    (policy,) = found["policies"]
+    result = asked(guarded, "client", "pod/web-2", "8080")
+    assert result["outcome"] == "dropped"
+    (policy,) = result["policies"]
     line = (MANIFESTS + GUARDED)[: (MANIFESTS + GUARDED).index("  - from: [{podSelector")].count("\n") + 1
     assert policy["message"] == (
         f"default/client -> default/web-2 TCP 8080: dropped at ingress: isolated by default/back "
@@ -179,7 +179,7 @@ def test_policies_drop_from_files(guarded: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "outcome", "ingress"),
+    ("arguments", "outcome", "ingress"),
     [
         (("client", "pod/web-1", "8080"), "allowed", "NotSelected"),
         (("client", "192.0.2.9", "443"), "allowed", "NoPod"),
@@ -192,20 +192,20 @@ def test_policies_drop_from_files(guarded: str) -> None:
         (("web-2", "pod/web-2", "80"), "allowed", "Itself"),
     ],
 )
-def test_policies_for_every_kind_of_ends(guarded: str, words: tuple[str, ...], outcome: str, ingress: str) -> None:
-    (policy,) = asked(guarded, *words)["policies"]
+def test_policies_for_every_kind_of_ends(guarded: str, arguments: tuple[str, ...], outcome: str, ingress: str) -> None:
+    (policy,) = asked(guarded, *arguments)["policies"]
     assert (policy["outcome"], policy["ingress"]["reason"]) == (outcome, ingress)
 
 
 def test_pods_in_the_network_of_a_node(tmp_path: Path) -> None:
     hosted = GUARDED.replace("{nodeName: node-1, ", "{nodeName: node-1, hostNetwork: true, ")
     (tmp_path / "all.yaml").write_text(MANIFESTS + hosted.replace("10.244.0.5", "192.168.7.1"))
-    found = asked(str(tmp_path), "web-1", "pod/web-2", "80")
-    assert found["policies"][0]["egress"]["reason"] == "NoPod"
-    assert "pod default/web-1 uses the network of node-1; policies treat it as that node" in found["notes"]
+    result = asked(str(tmp_path), "web-1", "pod/web-2", "80")
+    assert result["policies"][0]["egress"]["reason"] == "NoPod"
+    assert "pod default/web-1 uses the network of node-1; policies treat it as that node" in result["notes"]
 
 
 def test_policies_as_text(guarded: str) -> None:
-    found = CliRunner().invoke(root, ["why", "-f", guarded, "client", "pod/web-2", "8080"], catch_exceptions=False)
-    assert "outcome   DROPPED at ingress on node-2: isolated by default/back" in found.output
-    assert "enforced  DROPPED on node-2, by the nftables rules it should have" in found.output
+    result = CliRunner().invoke(root, ["why", "-f", guarded, "client", "pod/web-2", "8080"], catch_exceptions=False)
+    assert "outcome   DROPPED at ingress on node-2: isolated by default/back" in result.output
+    assert "enforced  DROPPED on node-2, by the nftables rules it should have" in result.output

@@ -44,17 +44,17 @@ def test_it_insists_until_it_is_said_or_forbidden(failures: tuple[Exception, ...
     async def scenario() -> None:
         api = Api(*failures)
         nodes = {"node-1": Node(metadata=ObjectMeta(name="node-1"))}
-        told = asyncio.Event()
+        event = asyncio.Event()
 
         async def tell() -> None:
             await Announcer(api, "node-1", lambda: nodes).insist(WANTED)
-            told.set()
+            event.set()
 
         tasks = TaskSet(lambda task, failure: None)
         tasks.start("tell", tell())
         assert isinstance(api.clock, FakeClock)
         await api.clock.advance(60)
-        assert told.is_set()
+        assert event.is_set()
         assert api.patches == [WANTED] * patches
         await tasks.close()
         await api.close()
@@ -98,8 +98,8 @@ class Stored(Api):
         self.version += 1
         if "status" in body:
             self.patches.append(body["status"])
-            made = convert(body["status"], NodeStatus, "the test").conditions
-            self.conditions |= {condition.type: condition for condition in made}
+            created = convert(body["status"], NodeStatus, "the test").conditions
+            self.conditions |= {condition.type: condition for condition in created}
         else:
             await super().patch(resource, name, body, *rest, **more)
             self.annotations |= body["metadata"]["annotations"]

@@ -65,7 +65,7 @@ def test_a_busy_part_has_no_versions() -> None:
 
 def test_all_parts_are_compared_with_the_wanted_versions() -> None:
     page = ["policy in force", "policy pods shop/web 7", "proxy in force", "proxy services shop/web 8"]
-    wanted = {"pods": {"shop/web": "7"}, "services": {"shop/web": "8"}}
-    assert difference(page, wanted) == ""
-    assert difference(page, wanted | {"pods": {}}) == "pods shop/web not in force yet"
-    assert difference([*page, "routing busy"], wanted) == "routing is being programmed"
+    expected = {"pods": {"shop/web": "7"}, "services": {"shop/web": "8"}}
+    assert difference(page, expected) == ""
+    assert difference(page, expected | {"pods": {}}) == "pods shop/web not in force yet"
+    assert difference([*page, "routing busy"], expected) == "routing is being programmed"

@@ -19,61 +19,62 @@ def node(name: str, address: str, *ranges: str) -> Node:
 
 
 def test_neighbouring_ranges_are_one_and_families_apart() -> None:
-    found = ClusterRanges(("10.0.0.0/8",))
-    assert list(found.ranges) == ["10.0.0.0/8"]
-    found.follow("a", node("a", "192.0.2.1", "10.244.0.0/24", "fd00::/64"))
-    found.follow("b", node("b", "192.0.2.2", "10.244.1.0/24", "fd00:0:0:1::/64"))
-    assert list(found.ranges) == ["10.244.0.0/23", "fd00::/63"]
-    found.follow("b", node("b", "192.0.2.2", "10.244.1.0/24", "fd00:0:0:1::/64"))
-    assert list(found.ranges) == ["10.244.0.0/23", "fd00::/63"]
-    found.follow("b", None)
-    assert list(found.ranges) == ["10.244.0.0/24", "fd00::/64"]
-    found.follow("b", None)
-    found.follow("a", None)
-    assert list(found.ranges) == ["10.0.0.0/8"]
+    cluster_ranges = ClusterRanges(("10.0.0.0/8",))
+    assert list(cluster_ranges.ranges) == ["10.0.0.0/8"]
+    cluster_ranges.follow("a", node("a", "192.0.2.1", "10.244.0.0/24", "fd00::/64"))
+    cluster_ranges.follow("b", node("b", "192.0.2.2", "10.244.1.0/24", "fd00:0:0:1::/64"))
+    assert list(cluster_ranges.ranges) == ["10.244.0.0/23", "fd00::/63"]
+    cluster_ranges.follow("b", node("b", "192.0.2.2", "10.244.1.0/24", "fd00:0:0:1::/64"))
+    assert list(cluster_ranges.ranges) == ["10.244.0.0/23", "fd00::/63"]
+    cluster_ranges.follow("b", None)
+    assert list(cluster_ranges.ranges) == ["10.244.0.0/24", "fd00::/64"]
+    cluster_ranges.follow("b", None)
+    cluster_ranges.follow("a", None)
+    assert list(cluster_ranges.ranges) == ["10.0.0.0/8"]
 
 
 def test_configured_range_that_contains_nodes_is_no_pod_range() -> None:
-    found = ClusterRanges(("10.0.0.0/8", "fd00::/48", "nonsense"))
-    found.follow("a", node("a", "10.1.2.3"))
-    assert list(found.ranges) == ["fd00::/48"]
-    found.follow("a", node("a", "192.0.2.1"))
-    assert list(found.ranges) == ["10.0.0.0/8", "fd00::/48"]
-    found.configure(("10.8.0.0/16",))
-    assert list(found.ranges) == ["10.8.0.0/16"]
+    cluster_ranges = ClusterRanges(("10.0.0.0/8", "fd00::/48", "nonsense"))
+    cluster_ranges.follow("a", node("a", "10.1.2.3"))
+    assert list(cluster_ranges.ranges) == ["fd00::/48"]
+    cluster_ranges.follow("a", node("a", "192.0.2.1"))
+    assert list(cluster_ranges.ranges) == ["10.0.0.0/8", "fd00::/48"]
+    cluster_ranges.configure(("10.8.0.0/16",))
+    assert list(cluster_ranges.ranges) == ["10.8.0.0/16"]
 
 
 def test_everything_is_a_range_too() -> None:
-    found = ClusterRanges()
-    found.follow("a", node("a", "192.0.2.1", "128.0.0.0/1", "nonsense", "::/1", "8000::/1"))
-    assert list(found.ranges) == ["128.0.0.0/1", "::/0"]
-    found.follow("b", node("b", "192.0.2.2", "0.0.0.0/1"))
-    assert list(found.ranges) == ["0.0.0.0/0", "::/0"]
-    found.follow("c", node("c", "192.0.2.3", "10.0.0.0/8"))
-    found.follow("b", None)
-    assert list(found.ranges) == ["10.0.0.0/8", "128.0.0.0/1", "::/0"]
+    cluster_ranges = ClusterRanges()
+    cluster_ranges.follow("a", node("a", "192.0.2.1", "128.0.0.0/1", "nonsense", "::/1", "8000::/1"))
+    assert list(cluster_ranges.ranges) == ["128.0.0.0/1", "::/0"]
+    cluster_ranges.follow("b", node("b", "192.0.2.2", "0.0.0.0/1"))
+    assert list(cluster_ranges.ranges) == ["0.0.0.0/0", "::/0"]
+    cluster_ranges.follow("c", node("c", "192.0.2.3", "10.0.0.0/8"))
+    cluster_ranges.follow("b", None)
+    assert list(cluster_ranges.ranges) == ["10.0.0.0/8", "128.0.0.0/1", "::/0"]
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_as_if_all_were_collapsed_anew(seed: int) -> None:
-    some = random.Random(seed)
-    found = ClusterRanges()
+    rng = random.Random(seed)
+    cluster_ranges = ClusterRanges()
     nodes: dict[str, tuple[str, ...]] = {}
 
     def one(version: int) -> str:
         # A range of sixteen addresses, cut into pieces that often are neighbours, in each other, or equal.
-        bits = some.randint(0, 4)
-        number = some.randrange(1 << bits) << (4 - bits)
+        bits = rng.randint(0, 4)
+        number = rng.randrange(1 << bits) << (4 - bits)
         return f"10.0.0.{number}/{28 + bits}" if version == 4 else f"fd00::{number:x}/{124 + bits}"
 
     for _ in range(120):
-        name = f"n{some.randrange(12)}"
-        if name in nodes and some.random() < 0.4:
+        name = f"n{rng.randrange(12)}"
+        if name in nodes and rng.random() < 0.4:
             del nodes[name]
-            found.follow(name, None)
+            cluster_ranges.follow(name, None)
         else:
-            nodes[name] = tuple(one(some.choice((4, 6))) for _ in range(some.randint(1, 3)))
-            found.follow(name, node(name, "192.0.2.1", *nodes[name]))
+            nodes[name] = tuple(one(rng.choice((4, 6))) for _ in range(rng.randint(1, 3)))
+            cluster_ranges.follow(name, node(name, "192.0.2.1", *nodes[name]))
         every = [ip_network(text) for texts in nodes.values() for text in texts]
-        parts = [[each for each in every if each.version == version] for version in (4, 6)]
-        assert found.ranges == tuple(str(each) for part in parts for each in collapse_addresses(part))  # type: ignore[type-var]
+        parts = [[item for item in every if item.version == version] for version in (4, 6)]
+        collapsed = [network for part in parts for network in collapse_addresses(part)]  # type: ignore[type-var]
+        assert cluster_ranges.ranges == tuple(map(str, collapsed))

@@ -93,8 +93,8 @@ def test_ip_blocks_match_tunnel_traffic_by_the_nodes_status_address() -> None:
         policy = msgspec.convert({"metadata": {"name": "in", "namespace": "shop"}, "spec": spec}, NetworkPolicy)
         world = World(pods=(here,), nodes=(node,), policies=(policy,))
         ends = world.party("10.180.1.1"), world.party("10.180.0.2")
-        wanted = Connection(source=ends[0], destination=ends[1], protocol="TCP", port=80)
-        assert evaluate(world, wanted).allowed == allowed, blocks
-        made = compile_world(world, "n1")
-        (profile,) = made.profiles.values()
+        connection = Connection(source=ends[0], destination=ends[1], protocol="TCP", port=80)
+        assert evaluate(world, connection).allowed == allowed, blocks
+        created = compile_world(world, "n1")
+        (profile,) = created.profiles.values()
         assert profile.at("10.180.1.1").ruling("TCP", 80).accept == allowed, blocks

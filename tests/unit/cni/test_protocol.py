@@ -46,7 +46,7 @@ def test_a_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "conf", "code", "words"),
+    ("change", "conf", "code", "arguments"),
     [
         ({"CNI_COMMAND": ""}, CONF, 4, "CNI_COMMAND"),
         ({"CNI_COMMAND": "ADDD"}, CONF, 4, "ADDD"),
@@ -69,11 +69,11 @@ def test_a_request() -> None:
         ({"CNI_COMMAND": "CHECK"}, b'{"cniVersion": "0.3.1", "name": "x"}', 1, "CHECK"),
     ],
 )
-def test_a_bad_request_has_its_code(change: dict[str, str], conf: bytes, code: int, words: str) -> None:
+def test_a_bad_request_has_its_code(change: dict[str, str], conf: bytes, code: int, arguments: str) -> None:
     with pytest.raises(CniError) as failure:
         protocol.parse(ENVIRONMENT | change, conf)
     assert failure.value.code == code
-    assert words in str(failure.value)
+    assert arguments in str(failure.value)
 
 
 def test_del_needs_no_namespace() -> None:

@@ -73,9 +73,9 @@ def echo(environment: dict[str, str], stdin: bytes) -> bytes:
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
-    one = Agent(tmp_path / "cni.sock", echo)
-    yield one
-    one.close()
+    item = Agent(tmp_path / "cni.sock", echo)
+    yield item
+    item.close()
 
 
 @pytest.mark.parametrize("argv", PROGRAMS)
@@ -102,8 +102,8 @@ class TestProgram:
         }
         done = run(argv, environment)
         assert done.returncode == 3
-        seen, stdin = json.loads(done.stdout)
-        assert seen == {name: value for name, value in environment.items() if name.startswith("CNI_")}
+        observed, stdin = json.loads(done.stdout)
+        assert observed == {name: value for name, value in environment.items() if name.startswith("CNI_")}
         assert stdin.encode() == CONF
         assert [os.fstat(fd).st_ino for fd in agent.descriptors] == [netns.stat().st_ino]
 
@@ -141,7 +141,7 @@ def test_an_agent_that_stays_away(tmp_path: Path) -> None:
 
     calls = list(itertools.product((param.values[0] for param in PROGRAMS), ("ADD", "DEL")))
     with ThreadPoolExecutor(len(calls)) as pool:  # all of them wait at the same time
-        assert list(pool.map(lambda each: call(*each), calls)) == [(1, 11, True)] * len(calls)
+        assert list(pool.map(lambda item: call(*item), calls)) == [(1, 11, True)] * len(calls)
 
 
 @pytest.mark.parametrize("argv", PROGRAMS)

@@ -48,11 +48,11 @@ def attached() -> Attachment:
 
 
 def test_a_pod_of_two_families() -> None:
-    one = attached()
-    got = wiring.plan(one, wiring.WiringFacts(mtu=1450, sources={4: "10.89.0.11"}))
+    item = attached()
+    got = wiring.plan(item, wiring.WiringFacts(mtu=1450, sources={4: "10.89.0.11"}))
     name = f"checkout-{wiring.key_hash('0123456789ab', 'eth0')}"
-    assert str(got.host) == NODE.replace("MAC", one.mac).replace("checkout-6cd1be", name)
-    assert str(got.pod) == POD.replace("MAC", one.mac)
+    assert str(got.host) == NODE.replace("MAC", item.mac).replace("checkout-6cd1be", name)
+    assert str(got.pod) == POD.replace("MAC", item.mac)
     assert parse(str(got.host)) == got.host
     assert str(got).startswith("# node\nlink ")
 
@@ -79,27 +79,27 @@ sysctl net/ipv6/conf/lan0/accept_ra = 0
 
 
 def test_a_leg_adds_an_interface_and_routes_to_its_networks() -> None:
-    one = attached()
+    item = attached()
     leg = wiring.LegFacts("eth7", 9000, ("10.244.2.0/24", "fd00:0:0:2::/64"))
-    got = wiring.plan(one, wiring.WiringFacts(mtu=1450, leg=leg))
-    without = wiring.plan(one, wiring.WiringFacts(mtu=1450))
-    assert str(got.pod) == LEG.replace("MAC", one.mac).replace("LEG", wiring.leg_mac(one.key))
+    got = wiring.plan(item, wiring.WiringFacts(mtu=1450, leg=leg))
+    without = wiring.plan(item, wiring.WiringFacts(mtu=1450))
+    assert str(got.pod) == LEG.replace("MAC", item.mac).replace("LEG", wiring.leg_mac(item.key))
     assert (
-        str(got.leg) == f"link lan0 mtu 9000 address {wiring.leg_mac(one.key)} down type macvlan link eth7 mode bridge"
+        str(got.leg) == f"link lan0 mtu 9000 address {wiring.leg_mac(item.key)} down type macvlan link eth7 mode bridge"
     )
     assert (got.first, got.host, without.leg) == (without.pod, without.host, None)
-    assert wiring.leg_mac(one.key) != one.mac
+    assert wiring.leg_mac(item.key) != item.mac
 
 
 def test_legs_have_routes_of_the_families_of_the_pod() -> None:
-    one = wiring.attach(REQUEST, ADDRESSES[:1])
+    item = wiring.attach(REQUEST, ADDRESSES[:1])
     leg = wiring.LegFacts("eth7", 9000, ("10.244.2.0/24", "fd00:0:0:2::/64"))
-    assert "fd00" not in str(wiring.plan(one, wiring.WiringFacts(leg=leg)).pod)
+    assert "fd00" not in str(wiring.plan(item, wiring.WiringFacts(leg=leg)).pod)
 
 
 def test_foreign_devices_are_not_recognized_as_pods() -> None:
-    one = attached()
-    link = wiring.plan(one, wiring.WiringFacts()).host.links[0]
+    item = attached()
+    link = wiring.plan(item, wiring.WiringFacts()).host.links[0]
     assert wiring.owner_of(link) == ("0123456789ab", "eth0")
     second = wiring.attach(_request("eth1"), ADDRESSES)
     assert wiring.owner_of(wiring.plan(second, wiring.WiringFacts()).host.links[0]) == ("0123456789ab", "eth1")
@@ -113,13 +113,13 @@ def test_foreign_devices_are_not_recognized_as_pods() -> None:
 
 
 def test_wired_pods_are_rebuilt_from_the_kernel() -> None:
-    one = attached()
-    host = wiring.plan(one, wiring.WiringFacts()).host
+    item = attached()
+    host = wiring.plan(item, wiring.WiringFacts()).host
     [again] = wiring.missing_in_ledger(host, (), "podwire")
-    assert (again.key, again.mac, again.host_link) == (one.key, one.mac, one.host_link)
-    assert set(again.addresses) == set(one.addresses)
+    assert (again.key, again.mac, again.host_link) == (item.key, item.mac, item.host_link)
+    assert set(again.addresses) == set(item.addresses)
     assert (again.namespace, again.pod) == ("shop", "checkout-7d9f")
-    assert wiring.missing_in_ledger(host, (one.key,), "podwire") == []
+    assert wiring.missing_in_ledger(host, (item.key,), "podwire") == []
 
 
 def test_an_unwired_device_is_not_rebuilt() -> None:
@@ -134,10 +134,10 @@ def test_an_unwired_device_is_not_rebuilt() -> None:
 
 def test_without_a_pod_name_the_container_tells() -> None:
     plain = CniRequest(command="ADD", conf=spec.NetConf(name="n"), key=AttachmentKey("n", "0123456789ab", "eth0"))
-    one = wiring.attach(plain, ADDRESSES[:1])
-    assert one.host_link.startswith("01234567-")
-    assert wiring.alias_of(one) == "- 0123456789ab"
-    assert wiring.owner_of(wiring.plan(one, wiring.WiringFacts()).host.links[0]) == ("0123456789ab", "eth0")
+    item = wiring.attach(plain, ADDRESSES[:1])
+    assert item.host_link.startswith("01234567-")
+    assert wiring.alias_of(item) == "- 0123456789ab"
+    assert wiring.owner_of(wiring.plan(item, wiring.WiringFacts()).host.links[0]) == ("0123456789ab", "eth0")
 
 
 def test_names_hold_nothing_that_a_device_s_name_may_not() -> None:

@@ -31,7 +31,7 @@ def parameters(file: str, name: str) -> frozenset[str]:
     """The parameters of a test as they stand in brackets; several parametrisations are joined, the last one first."""
     module = importlib.import_module("tests." + file.removesuffix(".py").replace("/", "."))
     marks = [mark for mark in getattr(module, name).pytestmark if mark.name == "parametrize"]
-    return frozenset("-".join(map(str, each)) for each in product(*(m.kwargs.get("ids") or m.args[1] for m in marks)))
+    return frozenset("-".join(map(str, item)) for item in product(*(m.kwargs.get("ids") or m.args[1] for m in marks)))
 
 
 def exists(test: str) -> bool:

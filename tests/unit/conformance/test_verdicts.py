@@ -16,23 +16,23 @@ GOOD, BAD = Outcome("passed"), Outcome("failed", "why")
 
 def test_a_spec_passes_with_all_of_its_tests() -> None:
     outcomes = {"e2e/t.py::x[1]": GOOD, "e2e/t.py::x[2]": GOOD, "e2e/t.py::y[1]": GOOD, "e2e/t.py::z": GOOD}
-    found = verdicts.of_tests(ROWS, outcomes)
-    assert [(one.spec, one.state) for one in found] == [(A, "passed"), (B, "passed"), (C, "not shown")]
-    assert verdicts.status(found) == 0
+    result = verdicts.of_tests(ROWS, outcomes)
+    assert [(item.spec, item.state) for item in result] == [(A, "passed"), (B, "passed"), (C, "not shown")]
+    assert verdicts.status(result) == 0
 
 
 def test_failed_skipped_and_absent_tests_fail_their_spec() -> None:
-    found = verdicts.of_tests(ROWS, {"e2e/t.py::x[1]": GOOD, "e2e/t.py::x[2]": BAD, "e2e/t.py::z": Outcome("skipped")})
-    assert [one.reason for one in found] == ["e2e/t.py::x: why", "e2e/t.py::z was skipped", "needs a real image"]
+    result = verdicts.of_tests(ROWS, {"e2e/t.py::x[1]": GOOD, "e2e/t.py::x[2]": BAD, "e2e/t.py::z": Outcome("skipped")})
+    assert [item.reason for item in result] == ["e2e/t.py::x: why", "e2e/t.py::z was skipped", "needs a real image"]
     absent = verdicts.of_tests(ROWS, {"e2e/t.py::x": GOOD, "e2e/t.py::y[10]": GOOD, "e2e/t.py::z": GOOD})
     assert absent[0] == Verdict("sig-a", A, "failed", "e2e/t.py::y[1] did not run")
-    assert (verdicts.status(found), verdicts.status(absent)) == (1, 1)
+    assert (verdicts.status(result), verdicts.status(absent)) == (1, 1)
 
 
 def test_known_failures_are_no_failures_until_they_pass() -> None:
     known = {A: "no such program"}
     run = verdicts.of_suite(ROWS, {A: BAD, B: GOOD, C: GOOD}, known)
-    assert [(one.state, one.reason) for one in run] == [
+    assert [(item.state, item.reason) for item in run] == [
         ("known failure", "no such program"), ("passed", ""), ("passed", ""),
     ]  # fmt: skip
     assert verdicts.status(run) == 0
@@ -43,14 +43,18 @@ def test_known_failures_are_no_failures_until_they_pass() -> None:
 
 def test_suite_must_run_every_spec_and_its_own_steps() -> None:
     run = verdicts.of_suite(ROWS, {A: GOOD, B: GOOD, "[SynchronizedAfterSuite]": BAD}, {})
-    assert [(one.sig, one.state, one.reason) for one in run if one.state != "passed"] == [
+    assert [(item.sig, item.state, item.reason) for item in run if item.state != "passed"] == [
         ("SynchronizedAfterSuite", "failed", "why"), ("sig-b", "failed", "the suite did not run this spec"),
     ]  # fmt: skip
 
 
 def test_table_counts_by_sig_and_names_failures() -> None:
-    found = [Verdict("sig-a", A, "passed"), Verdict("sig-a", B, "failed", "why"), Verdict("sig-b", C, "not shown", "r")]
-    assert verdicts.table(found).splitlines() == [
+    result = [
+        Verdict("sig-a", A, "passed"),
+        Verdict("sig-a", B, "failed", "why"),
+        Verdict("sig-b", C, "not shown", "r"),
+    ]
+    assert verdicts.table(result).splitlines() == [
         "SIG    SPECS  PASSED  FAILED  NOT SHOWN",
         "sig-a  2      1       1       0",
         "sig-b  1      0       0       1",
@@ -62,4 +66,4 @@ def test_table_counts_by_sig_and_names_failures() -> None:
         "Failed:",
         f"  {B}: why",
     ]
-    assert verdicts.listed(found[:2]).splitlines() == [f"passed         {A}", f"failed         {B}"]
+    assert verdicts.listed(result[:2]).splitlines() == [f"passed         {A}", f"failed         {B}"]

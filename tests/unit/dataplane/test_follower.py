@@ -38,10 +38,10 @@ class Plane:
 
 @pytest.fixture
 def plane() -> Iterator[Plane]:
-    made = Plane()
-    yield made
-    os.close(made.read)
-    os.close(made.write)
+    created = Plane()
+    yield created
+    os.close(created.read)
+    os.close(created.write)
 
 
 class Bench:

@@ -58,15 +58,15 @@ def make_zone(options: dict[str, Any], fixture: dict[str, Any]) -> Zone:
 
 
 def _lines(section: list[Any]) -> list[str]:
-    found = []
+    result = []
     for rrset in section:
         for rdata in rrset:
             text = rdata.to_text()
             if rrset.rdtype == dns.rdatatype.SOA:
-                words = text.split()
-                text = " ".join([*words[:2], "*", *words[3:]])
-            found.append(f"{rrset.name.to_text()} {rrset.ttl} {dns.rdatatype.to_text(rrset.rdtype)} {text}")
-    return sorted(found)
+                fields = text.split()
+                text = " ".join([*fields[:2], "*", *fields[3:]])
+            result.append(f"{rrset.name.to_text()} {rrset.ttl} {dns.rdatatype.to_text(rrset.rdtype)} {text}")
+    return sorted(result)
 
 
 def _upstream_message(case: dict[str, Any], ask: UpstreamQuery) -> wire.DnsMessage:

@@ -137,9 +137,9 @@ def test_an_alias_is_followed_upstream() -> None:
 
 
 def test_the_second_upstream_is_asked_when_the_first_refuses_connections() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
-        taken.bind(("127.0.0.1", 0))
-        dead = f"127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as used:
+        used.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{used.getsockname()[1]}"
 
     async def body() -> None:
         async with upstream(address_answer) as (_, address), serving(dead, address) as server:

@@ -48,5 +48,5 @@ def test_undecodable_object_gets_an_event_and_others_are_served(plural: str) -> 
 
 def test_role_of_the_server_lets_it_write_events() -> None:
     text = (files("podwire.local") / "addons" / "dns.yaml").read_text(encoding="utf-8")
-    role = next(each for each in yaml.safe_load_all(text) if each["kind"] == "ClusterRole")
+    role = next(item for item in yaml.safe_load_all(text) if item["kind"] == "ClusterRole")
     assert {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]} in role["rules"]

@@ -177,9 +177,9 @@ def test_offsets_of_ttls_are_found() -> None:
         edns=Edns(),
     )
     data = bytearray(wire.encode(message))
-    found = wire.find_ttls(bytes(data))
-    assert [ttl for _, ttl in found] == [77, 9]
-    for offset, ttl in found:
+    result = wire.find_ttls(bytes(data))
+    assert [ttl for _, ttl in result] == [77, 9]
+    for offset, ttl in result:
         struct.pack_into("!I", data, offset, ttl - 5)
     assert [record.ttl for record in wire.parse_message(bytes(data)).answer] == [72, 4]
 

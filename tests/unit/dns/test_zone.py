@@ -45,10 +45,10 @@ def endpoints(owner: str, *addresses: str, ready: bool | None = True, hostnames:
 
 @pytest.fixture
 def zone() -> Zone:
-    made = Zone(ZoneOptions())
-    made.index.set_namespace("shop", present=True)
-    made.index.mark_synced()
-    return made
+    created = Zone(ZoneOptions())
+    created.index.set_namespace("shop", present=True)
+    created.index.mark_synced()
+    return created
 
 
 def ask(zone: Zone, name: str, qtype: int = wire.A) -> ZoneAnswer:

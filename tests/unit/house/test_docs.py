@@ -49,7 +49,7 @@ def test_terms_of_the_glossary_are_in_order_and_name_modules() -> None:
 
 
 def test_commands_that_are_not_run_stand_in_the_documentation() -> None:
-    documented = {one for page in documented_pages() for one in commands_of(page)}
-    stale = [f"{one.page}: {one.command}" for one in NOT_RUN if one not in documented]
+    documented = {item for page in documented_pages() for item in commands_of(page)}
+    stale = [f"{item.page}: {item.command}" for item in NOT_RUN if item not in documented]
     assert not stale, f"tests/documented.py has commands that no page has: {', '.join(stale)}"
     assert len(documented) > 100

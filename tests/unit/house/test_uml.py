@@ -43,9 +43,9 @@ class Machine:
         self.programs.mkdir()
         self.temporary.mkdir()
         for name in _BASICS:
-            found = shutil.which(name)
-            assert found is not None
-            (self.programs / name).symlink_to(found)
+            result = shutil.which(name)
+            assert result is not None
+            (self.programs / name).symlink_to(result)
         self.put("id", "echo 0")
         self.put("mount", "exit 0")
         self.put("modprobe", "exit 0")
@@ -58,11 +58,11 @@ class Machine:
         path.write_text(f"#!/bin/bash\n{text}\n")
         path.chmod(0o755)
 
-    def run(self, *words: str, limit_s: int = 30) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, limit_s: int = 30) -> subprocess.CompletedProcess[str]:
         bash = shutil.which("bash")
         assert bash is not None
         done = subprocess.run(
-            [bash, str(_ROOT / "scripts/uml"), *words], capture_output=True, text=True, timeout=60, check=False,
+            [bash, str(_ROOT / "scripts/uml"), *arguments], capture_output=True, text=True, timeout=60, check=False,
             env={"PATH": str(self.programs), "TMPDIR": str(self.temporary), "UML_LIMIT_S": str(limit_s)},
         )  # fmt: skip
         assert list(self.temporary.iterdir()) == []

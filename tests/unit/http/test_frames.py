@@ -35,9 +35,9 @@ def test_each_write_ends_with_a_frame_however_data_arrives(sizes: list[int], ste
     splitter, sent = FrameSplitter(), 0
     for start in range(0, len(data), step):
         chunk = data[start : start + step]
-        pieces = splitter.split(chunk)
-        assert b"".join(pieces) == chunk
-        for piece in pieces:
+        chunks = splitter.split(chunk)
+        assert b"".join(chunks) == chunk
+        for piece in chunks:
             inside = {end for end in ends if sent < end < sent + len(piece)}
             assert not inside
             sent += len(piece)

@@ -23,9 +23,9 @@ def answers(path: Path) -> None:
     """Returns when somebody listens."""
     until = time.monotonic() + 60
     while True:
-        with socket.socket(socket.AF_UNIX) as one:
+        with socket.socket(socket.AF_UNIX) as item:
             try:
-                one.connect(str(path))
+                item.connect(str(path))
             except OSError:
                 assert time.monotonic() < until, "nobody listens"
                 time.sleep(0.001)
@@ -73,7 +73,7 @@ def test_the_socket_is_private_and_replaces_a_stale_one(tmp_path: Path) -> None:
         return stat.S_IMODE(path.stat().st_mode)
 
     assert served(path, lambda _: iter(("x",)), mode) == 0o600
-    assert [one.name for one in tmp_path.iterdir()] == ["agent.sock"]
+    assert [item.name for item in tmp_path.iterdir()] == ["agent.sock"]
 
 
 def refuse(_: Query) -> Iterator[str]:
@@ -81,10 +81,11 @@ def refuse(_: Query) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("target", "words"), [("/else", "no page /else; the pages are /state"), ("/state?part=x", "no part x; there is")]
+    ("target", "arguments"),
+    [("/else", "no page /else; the pages are /state"), ("/state?part=x", "no part x; there is")],
 )
-def test_wrong_queries_and_paths_are_refused(tmp_path: Path, target: str, words: str) -> None:
-    with pytest.raises(ProtocolError, match=words):
+def test_wrong_queries_and_paths_are_refused(tmp_path: Path, target: str, arguments: str) -> None:
+    with pytest.raises(ProtocolError, match=arguments):
         ask(tmp_path / "s", target, refuse)
 
 
@@ -109,9 +110,9 @@ def test_an_incomplete_page_is_an_error(tmp_path: Path) -> None:
 
     async def answer() -> list[str]:
         reading = asyncio.ensure_future(asyncio.to_thread(lambda: list(fetch(path, "/state"))))
-        with (await asyncio.to_thread(listener.accept))[0] as one:
-            one.recv(4096)
-            one.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nab\n")
+        with (await asyncio.to_thread(listener.accept))[0] as item:
+            item.recv(4096)
+            item.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nab\n")
         return await reading
 
     with listener, pytest.raises(ProtocolError, match="incomplete"):

@@ -93,20 +93,20 @@ def test_pipelined_requests_are_answered_in_order() -> None:
 
 
 def test_repeated_headers_keep_all_their_lines() -> None:
-    seen: list[Request] = []
+    requests: list[Request] = []
 
     async def body() -> None:
         tasks = TaskSet(lambda name, failure: None)
-        server = HttpServer(lambda request: seen.append(request) or Response(200), tasks, SystemClock())  # type: ignore[func-returns-value]
+        server = HttpServer(lambda request: requests.append(request) or Response(200), tasks, SystemClock())  # type: ignore[func-returns-value]
         address = await server.listen("127.0.0.1", 0)
         await _exchange(address, b"GET / HTTP/1.1\r\nA: 1\r\nB: 2\r\na: 3\r\nConnection: close\r\n\r\n")
         await server.close()
         await tasks.close()
 
     _run(body)
-    found = seen[0]
-    assert (found.header_values("a"), found.header_values("b"), found.header_values("c")) == (["1", "3"], ["2"], [])
-    assert found.headers["a"] == "3"
+    result = requests[0]
+    assert (result.header_values("a"), result.header_values("b"), result.header_values("c")) == (["1", "3"], ["2"], [])
+    assert result.headers["a"] == "3"
 
 
 def test_limits_are_refused_with_their_status() -> None:
@@ -193,10 +193,10 @@ def test_a_client_that_does_not_read_is_disconnected() -> None:
             writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
             await reader.readexactly(1)
             await asyncio.sleep(0.6)
-            left = 0
+            remaining = 0
             while chunk := await reader.read(_LARGE):  # read() takes as many bytes at a time as the limit says: one
-                left += len(chunk)
-            assert left < _LARGE
+                remaining += len(chunk)
+            assert remaining < _LARGE
             writer.close()
 
     _run(body)

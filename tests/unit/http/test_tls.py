@@ -143,12 +143,12 @@ def test_session_is_kept_once_for_each_connection(server: Server) -> None:
             first.send(encode_request("GET", "/", [("host", "x")]))
             await first.head()
             assert first.transport is not None and context.remember(first.transport)
-            kept = context.session
+            remaining = context.session
             second = await connect("127.0.0.1", port, context)
             second.send(encode_request("GET", "/", [("host", "x")]))
             await second.head()
             assert second.transport is not None and context.remember(second.transport)
-            assert kept is not None and context.session is kept
+            assert remaining is not None and context.session is remaining
             first.abort()
             second.abort()
 

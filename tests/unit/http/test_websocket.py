@@ -75,17 +75,17 @@ def received(*chunks: bytes) -> tuple[list[bytes], Recorded]:
 def test_the_answer_carries_the_key_of_the_rfc() -> None:
     request = Request("GET", "/exec", {"upgrade": "WebSocket", "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}, b"")
     assert is_upgrade(request)
-    made: list[WebSocket] = []
+    web_sockets: list[WebSocket] = []
 
     async def body() -> Recorded:
         transport = Recorded()
-        accept(request, "v5.channel.k8s.io", made.append).take(transport, client_frame(PING, b"early"))
+        accept(request, "v5.channel.k8s.io", web_sockets.append).take(transport, client_frame(PING, b"early"))
         return transport
 
     written = asyncio.run(body()).written
     assert b"\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n" in written
     assert b"\r\nSec-WebSocket-Protocol: v5.channel.k8s.io\r\n\r\n\x8a\x05early" in written
-    assert len(made) == 1
+    assert len(web_sockets) == 1
     assert not is_upgrade(Request("GET", "/exec", {"upgrade": "websocket"}, b""))
 
 
@@ -159,7 +159,7 @@ def ends(client: Client, server: Callable[[WebSocket], Awaitable[None]]) -> None
     """Runs both ends of a connection over a socket."""
 
     async def body() -> None:
-        made: asyncio.Queue[WebSocket] = asyncio.Queue()
+        created: asyncio.Queue[WebSocket] = asyncio.Queue()
 
         class Accepting(WebSocket):
             def __init__(self) -> None:
@@ -168,12 +168,12 @@ def ends(client: Client, server: Callable[[WebSocket], Awaitable[None]]) -> None
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 assert isinstance(transport, asyncio.Transport)
                 super().__init__(transport)
-                made.put_nowait(self)
+                created.put_nowait(self)
 
         listening = await asyncio.get_running_loop().create_server(Accepting, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
         async with asyncio.timeout(20):
-            await asyncio.gather(client(reader, writer), server(await made.get()))
+            await asyncio.gather(client(reader, writer), server(await created.get()))
         writer.close()
         listening.close()
 

@@ -27,9 +27,9 @@ def test_bytes_of_an_attribute() -> None:
 
 
 def test_numbers_of_any_width() -> None:
-    found = attributes.parse(attributes.u8(1, 7) + attributes.u32(2, 70000))
-    assert [attributes.number(found, kind, 9) for kind in (1, 2, 3)] == [7, 70000, 9]
-    assert attributes.string(found, 5) == ""
+    result = attributes.parse(attributes.u8(1, 7) + attributes.u32(2, 70000))
+    assert [attributes.number(result, kind, 9) for kind in (1, 2, 3)] == [7, 70000, 9]
+    assert attributes.string(result, 5) == ""
 
 
 @given(st.binary(max_size=60))
@@ -46,8 +46,8 @@ def test_lengths_that_point_outside(data: bytes) -> None:
 
 
 def test_messages_of_a_datagram() -> None:
-    one = NLMSGHDR.pack(19, 2, 3, 4, 5) + b"abc\0"
+    item = NLMSGHDR.pack(19, 2, 3, 4, 5) + b"abc\0"
     two = NLMSGHDR.pack(16, 6, 7, 8, 9)
-    assert list(attributes.messages(one + two)) == [(2, 3, 4, b"abc"), (6, 7, 8, b"")]
+    assert list(attributes.messages(item + two)) == [(2, 3, 4, b"abc"), (6, 7, 8, b"")]
     with pytest.raises(ProtocolError, match="message of 99 bytes"):
         list(attributes.messages(NLMSGHDR.pack(99, 0, 0, 0, 0)))

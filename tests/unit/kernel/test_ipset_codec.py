@@ -30,8 +30,8 @@ def test_a_set_as_bytes() -> None:
 
 def test_a_set_of_ports_as_bytes() -> None:
     want = IpSet(name="p", kind="bitmap:port", ports=(1, 256))
-    found = parse(codec.create(want, 3), 4)
-    assert (found[5], parse(found[7])) == (b"\0", {4: b"\0\x01", 5: b"\x01\0"})
+    result = parse(codec.create(want, 3), 4)
+    assert (result[5], parse(result[7])) == (b"\0", {4: b"\0\x01", 5: b"\x01\0"})
 
 
 def test_an_element_as_bytes() -> None:
@@ -59,14 +59,14 @@ def answers(want: IpSet, room: int = 3) -> list[bytes]:
     """A dump of a set, as the kernel tells it: what is sent to make it, cut into messages."""
     head = codec.create(want, 1)
     keys = list(want.elements)
-    told = [
+    reported = [
         codec.set_name(want.name)
         + nested(
             8, *(nested(7, parse(codec.change(want, key, want.elements[key]), 4)[7]) for key in keys[at : at + room])
         )
         for at in range(0, len(keys), room)
     ]
-    return [head + told[0][len(codec.set_name(want.name)) :], *told[1:]] if told else [head]
+    return [head + reported[0][len(codec.set_name(want.name)) :], *reported[1:]] if reported else [head]
 
 
 ADDRESSES = st.ip_addresses().map(str)

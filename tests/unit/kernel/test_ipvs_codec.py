@@ -30,10 +30,10 @@ def test_a_virtual_server_as_bytes() -> None:
 
 def test_a_real_server_as_bytes() -> None:
     sent = codec.encode_destination(codec.IPVS_CMD_SET_DEST, WEB, Destination("10.180.0.1", 8080, 0))
-    found = parse(sent, codec.GENLMSGHDR_SIZE)
+    result = parse(sent, codec.GENLMSGHDR_SIZE)
     assert sent[0] == 6
-    assert set(parse(found[1])) == {1, 2, 3, 4}
-    assert parse(found[2]) == {
+    assert set(parse(result[1])) == {1, 2, 3, 4}
+    assert parse(result[2]) == {
         11: struct.pack("=H", 2), 1: bytes((10, 180, 0, 1)) + bytes(12), 2: bytes((0x1F, 0x90)),
         3: struct.pack("=I", 0), 4: struct.pack("=I", 0), 5: bytes(4), 6: bytes(4),
     }  # fmt: skip

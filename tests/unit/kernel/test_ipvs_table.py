@@ -25,18 +25,18 @@ EMPTY = VirtualServer(Key("tcp", "10.96.0.11", 443), "rr")
 
 
 def test_servers_of_both_families_are_found_by_their_keys() -> None:
-    found = parse(TEXT)
-    assert len(found) == 4
+    result = parse(TEXT)
+    assert len(result) == 4
     for server in (WEB, DNS, EMPTY):
-        assert found[listed_key(server.key)] == listed(server)
+        assert result[listed_key(server.key)] == listed(server)
 
 
 def test_scheduler_weight_and_real_servers_make_a_difference() -> None:
-    found = parse(TEXT)[listed_key(WEB.key)]
-    one, other = WEB.destinations
-    for destinations in ((one,), (one, Destination("10.180.0.2", 8080)), (one, Destination("10.180.0.3", 8080, 0))):
-        assert listed(VirtualServer(WEB.key, "rr", destinations=destinations)) != found
-    assert listed(VirtualServer(WEB.key, "wrr", destinations=(one, other))) != found
+    result = parse(TEXT)[listed_key(WEB.key)]
+    item, other = WEB.destinations
+    for destinations in ((item,), (item, Destination("10.180.0.2", 8080)), (item, Destination("10.180.0.3", 8080, 0))):
+        assert listed(VirtualServer(WEB.key, "rr", destinations=destinations)) != result
+    assert listed(VirtualServer(WEB.key, "wrr", destinations=(item, other))) != result
 
 
 def test_kernel_without_virtual_servers_lists_none() -> None:

@@ -21,5 +21,5 @@ def test_unsolicited_neighbour_advertisement() -> None:
     assert frame[22:38] == address and frame[54:56].hex() == "8800" and frame[58:62].hex() == "20000000"
     assert frame[62:78] == address and frame[78:].hex() == "0201020000000001"
     pseudo = frame[22:54] + bytes.fromhex("000000200000003a") + frame[54:]
-    words = sum(int.from_bytes(pseudo[at : at + 2], "big") for at in range(0, len(pseudo), 2))
-    assert (words & 0xFFFF) + (words >> 16) in (0xFFFF, 0x1FFFE)
+    arguments = sum(int.from_bytes(pseudo[at : at + 2], "big") for at in range(0, len(pseudo), 2))
+    assert (arguments & 0xFFFF) + (arguments >> 16) in (0xFFFF, 0x1FFFE)

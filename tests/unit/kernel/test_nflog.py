@@ -13,8 +13,8 @@ _TCP = struct.pack("!HHIIBBHHH", 40000, 5432, 7, 0, 0x50, 2, 64240, 0, 0)
 
 
 def ipv4(body: bytes, protocol: int, *, offset: int = 0, options: bytes = b"") -> bytes:
-    words = 5 + len(options) // 4
-    head = struct.pack("!BBHHHBBH", 0x40 | words, 0, words * 4 + len(body), 1, offset, 64, protocol, 0)
+    arguments = 5 + len(options) // 4
+    head = struct.pack("!BBHHHBBH", 0x40 | arguments, 0, arguments * 4 + len(body), 1, offset, 64, protocol, 0)
     return head + socket.inet_aton("10.0.0.1") + socket.inet_aton("10.0.0.2") + options + body
 
 
@@ -28,9 +28,9 @@ def payload(packet: bytes, *more: bytes) -> bytes:
 
 
 def ends(packet: bytes) -> tuple[str, str, str, int, int]:
-    found = decode(payload(packet))
-    assert found is not None
-    return found.source, found.destination, found.protocol, found.source_port, found.destination_port
+    result = decode(payload(packet))
+    assert result is not None
+    return result.source, result.destination, result.protocol, result.source_port, result.destination_port
 
 
 def test_all_that_the_kernel_tells() -> None:
@@ -88,8 +88,8 @@ def test_datagram_holds_several_packets_and_may_be_truncated() -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_are_too_strange(data: bytes) -> None:
-    for one in packets(data):
-        decode(one)
+    for packet in packets(data):
+        decode(packet)
     decode(data)
     decode(payload(data))
 

@@ -22,12 +22,12 @@ from podwire.state.nft_text import parse_rule, parse_table
 
 EVERYTHING = parse_table((Path(__file__).parents[2] / "golden/nft/everything.nft").read_text())
 RULES = [rule for chain in EVERYTHING.chains for rule in chain.rules]
-SETS = {each.name: each for each in EVERYTHING.sets}
+SETS = {declared.name: declared for declared in EVERYTHING.sets}
 
 
 def back_and_forth(rule: Rule, family: str = "ip") -> Rule:
     written = linearize(rule, family)
-    carried = {each.set.name: each.set for each in written.sets}
+    carried = {declared.set.name: declared.set for declared in written.sets}
     return delinearize(written.expressions, family, SETS | carried, rule.comment)
 
 
@@ -76,7 +76,7 @@ def test_attributes_are_padded() -> None:
     assert dict(nl.attribute_list(nl.u32(1, 7) + nl.nested(2, nl.u64(3, 9)))) == {1: b"\0\0\0\x07", 2: nl.u64(3, 9)}
 
 
-@pytest.mark.parametrize("declared", EVERYTHING.sets, ids=lambda each: each.name)
+@pytest.mark.parametrize("declared", EVERYTHING.sets, ids=lambda item: item.name)
 def test_sets_and_elements_come_back(declared: Set) -> None:
     table, read = read_set(set_body("t", declared, 1, declared.size))
     assert (table, read) == ("t", declared.without_elements())
@@ -102,11 +102,11 @@ def test_long_lists_are_cut() -> None:
 
 def test_a_batch_is_framed_and_asks_once() -> None:
     batch = Batch(diff(None, EVERYTHING), 100)
-    found = list(nl.messages(batch.encode()))
-    assert found[0][0] == uapi.NFNL_MSG_BATCH_BEGIN
-    assert found[-1][0] == uapi.NFNL_MSG_BATCH_END
-    assert [sequence for _, _, sequence, _ in found] == list(range(100, 100 + len(found)))
-    assert [index for index, (_, flags, _, _) in enumerate(found) if flags & uapi.NLM_F_ACK] == [len(found) - 2]
+    result = list(nl.messages(batch.encode()))
+    assert result[0][0] == uapi.NFNL_MSG_BATCH_BEGIN
+    assert result[-1][0] == uapi.NFNL_MSG_BATCH_END
+    assert [sequence for _, _, sequence, _ in result] == list(range(100, 100 + len(result)))
+    assert [index for index, (_, flags, _, _) in enumerate(result) if flags & uapi.NLM_F_ACK] == [len(result) - 2]
     operation, message = batch.subject(101)
     assert str(operation) == "add table"
     assert message

@@ -92,8 +92,8 @@ def test_a_write_waits_only_shortly_for_a_busy_connection() -> None:
         await asyncio.gather(*(client.patch(NODES, f"n{i}", {}) for i in range(3)))
         held = server.connections
         assert held in (4, 5, 6)
-        for one in slow:
-            one.cancel()
+        for item in slow:
+            item.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
         client.connections.config = replace(client.config, turn_s=60)
         await asyncio.gather(*(client.patch(NODES, f"n{i}", {}) for i in range(3)))
@@ -110,19 +110,19 @@ def test_an_abandoned_turn_passes_to_the_next_write(monkeypatch: pytest.MonkeyPa
     async def body(client: Client, server: http.ScriptedServer) -> None:
         first = asyncio.ensure_future(client.patch(NODES, "first", {}))
         await asyncio.sleep(0.001)
-        others = [asyncio.ensure_future(client.patch(NODES, f"n{i}", {})) for i in range(2)]
+        rest = [asyncio.ensure_future(client.patch(NODES, f"n{i}", {})) for i in range(2)]
         give_back = client.connections.give_back
 
         def give_back_and_cancel(connection: ClientConnection) -> None:
             give_back(connection)
-            others[0].cancel()
+            rest[0].cancel()
 
         monkeypatch.setattr(client.connections, "give_back", give_back_and_cancel)
         await first
         monkeypatch.undo()
-        await asyncio.gather(*others, return_exceptions=True)
-        assert others[0].cancelled()
-        assert others[1].exception() is None
+        await asyncio.gather(*rest, return_exceptions=True)
+        assert rest[0].cancelled()
+        assert rest[1].exception() is None
         assert server.connections == 1
 
     against(handler, body, turn_s=60)

@@ -23,7 +23,7 @@ def test_rate_limit_allows_a_burst_then_one_in_five_seconds() -> None:
 
 
 def test_equal_events_increase_the_count() -> None:
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def handler(received_request: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, {})
 
     async def run() -> list[http.ReceivedRequest]:
@@ -42,9 +42,9 @@ def test_equal_events_increase_the_count() -> None:
             await client.close()
             return server.received
 
-    seen = asyncio.run(run())
-    assert [(s.method, s.json.get("count")) for s in seen] == [("POST", 1), ("PATCH", 2), ("PATCH", 3), ("POST", 1)]
-    first = seen[0].json
+    observed = asyncio.run(run())
+    assert [(s.method, s.json.get("count")) for s in observed] == [("POST", 1), ("PATCH", 2), ("PATCH", 3), ("POST", 1)]
+    first = observed[0].json
     assert first["involvedObject"] == {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -54,7 +54,7 @@ def test_equal_events_increase_the_count() -> None:
         "resourceVersion": "7",
     }
     assert first["source"] == {"component": "kubelet", "host": "n1"}
-    assert seen[1].target.startswith(f"/api/v1/namespaces/d/events/{first['metadata']['name']}?")
+    assert observed[1].target.startswith(f"/api/v1/namespaces/d/events/{first['metadata']['name']}?")
 
 
 def test_events_are_dropped_while_the_api_is_unreachable() -> None:

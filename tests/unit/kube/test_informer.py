@@ -37,9 +37,9 @@ class Script:
         self.watches = list(watches)
         self.targets: list[str] = []
 
-    async def __call__(self, seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
-        self.targets.append(seen.target)
-        if "watch=true" not in seen.target:
+    async def __call__(self, received_request: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+        self.targets.append(received_request.target)
+        if "watch=true" not in received_request.target:
             version, items = self.lists.pop(0)
             return http.answer(writer, {"metadata": {"resourceVersion": version}, "items": items})
         if not self.watches:
@@ -47,8 +47,8 @@ class Script:
             await writer.drain()
             await asyncio.sleep(3600)
         http.open_stream(writer)
-        for one in self.watches.pop(0):
-            http.chunk(writer, one)
+        for item in self.watches.pop(0):
+            http.chunk(writer, item)
         writer.write(b"0\r\n\r\n")
         return True
 
@@ -123,7 +123,7 @@ def test_objects_are_kept_in_their_trimmed_form() -> None:
 
     script = Script([("3", [pod("a", "1", "n1")])], [[event("ADDED", pod("b", "5", "n2"))]])
     informer, changes = follow(script, lambda i, c: len(c) == 2, trim=trim)
-    assert [one.spec for one in informer.objects.values()] == [PodSpec(), PodSpec()]
+    assert [obj.spec for obj in informer.objects.values()] == [PodSpec(), PodSpec()]
     assert (informer.resource_version, changes) == ("5", [("d/a", False, True), ("d/b", False, True)])
 
 
@@ -246,10 +246,10 @@ def test_the_fake_informer_reports_the_same_changes() -> None:
     watch = [event("ADDED", pod("c", "5")), event("MODIFIED", pod("a", "6", "n1")), event("DELETED", pod("b", "7"))]
     script = Script([("3", [pod("a", "1"), pod("b", "2")])], [watch])
     informer, changes = follow(script, lambda i, c: len(c) == 5)
-    fake, told = Collection[Pod](), list[Change]()
+    fake, reported = Collection[Pod](), list[Change]()
     fake.put("d/a", Pod())
-    fake.subscribe(lambda key, old, new: told.append((key, old is not None, new is not None)))
+    fake.subscribe(lambda key, old, new: reported.append((key, old is not None, new is not None)))
     for key, value in (("d/b", Pod()), ("d/c", Pod()), ("d/a", Pod()), ("d/b", None)):
         fake.put(key, value)
-    assert (told, sorted(fake.objects)) == (changes, sorted(informer.objects))
+    assert (reported, sorted(fake.objects)) == (changes, sorted(informer.objects))
     assert (fake.get("d/b"), informer.get("d/b")) == (None, None)

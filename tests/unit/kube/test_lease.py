@@ -52,11 +52,11 @@ class LeaseClient:
             await asyncio.sleep(3600)
         if self.leases.stored is None:
             raise NotFound(404, "NotFound", "no lease")
-        found = {"metadata": dict(self.leases.stored["metadata"]), "spec": dict(self.leases.stored["spec"])}
+        result = {"metadata": dict(self.leases.stored["metadata"]), "spec": dict(self.leases.stored["spec"])}
         if self.leases.under_way:
             self.leases.under_way = False
             self.put(self.leases.stored)
-        return found
+        return result
 
     async def create(self, resource: Resource[Any], body: JsonObject, namespace: str) -> JsonObject:
         return self.put(body)

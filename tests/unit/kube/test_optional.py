@@ -21,11 +21,11 @@ class LateKind:
     def __init__(self, missing: int) -> None:
         self.missing = missing
 
-    async def __call__(self, seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def __call__(self, received_request: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         if self.missing:
             self.missing -= 1
             return http.answer(writer, {"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
-        if "watch=true" in seen.target:
+        if "watch=true" in received_request.target:
             http.open_stream(writer)
             await writer.drain()
             await asyncio.sleep(3600)

@@ -38,14 +38,14 @@ class Api:
         self.counted: list[int] = []
         """The counts of Events that came again."""
 
-    async def __call__(self, seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
-        if seen.method == "PATCH":
-            self.counted.append(seen.json["count"])
+    async def __call__(self, received_request: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+        if received_request.method == "PATCH":
+            self.counted.append(received_request.json["count"])
             return http.answer(writer, {})
-        if seen.method == "POST":
-            self.events.append(seen.json)
+        if received_request.method == "POST":
+            self.events.append(received_request.json)
             return http.answer(writer, {})
-        if "watch=true" not in seen.target:
+        if "watch=true" not in received_request.target:
             return http.answer(writer, {"metadata": {"resourceVersion": "2"}, "items": self.listed})
         http.open_stream(writer)
         for event in self.watched:
@@ -134,8 +134,12 @@ def test_deleted_object_goes_even_in_an_undecodable_form() -> None:
 
 def test_list_keeps_the_last_valid_form_of_an_undecodable_object() -> None:
     class Relisted(Api):
-        async def __call__(self, seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
-            answered = await super().__call__(seen, writer) if "watch=true" not in seen.target or self.turned else None
+        async def __call__(self, received_request: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+            answered = (
+                await super().__call__(received_request, writer)
+                if "watch=true" not in received_request.target or self.turned
+                else None
+            )
             if answered is not None:
                 return answered
             self.turned = True

@@ -30,9 +30,14 @@ def test_file_without_shape_keeps_it_and_resets_settings() -> None:
     running = ClusterConfig(
         nodes=2, segments=2, pod_cidrs=("10.1.0.0/16",), api_port=6443, proxy=ProxySettings(mode="iptables")
     )
-    kept = parse_config("policy: {established: keep}\n", "c.yaml", running)
-    assert (kept.nodes, kept.segments, kept.pod_cidrs, kept.api_port) == (2, 2, ("10.1.0.0/16",), 6443)
-    assert (kept.policy.established, kept.proxy.mode) == ("keep", ClusterConfig().proxy.mode)
+    remaining = parse_config("policy: {established: keep}\n", "c.yaml", running)
+    assert (remaining.nodes, remaining.segments, remaining.pod_cidrs, remaining.api_port) == (
+        2,
+        2,
+        ("10.1.0.0/16",),
+        6443,
+    )
+    assert (remaining.policy.established, remaining.proxy.mode) == ("keep", ClusterConfig().proxy.mode)
     assert parse_config("nodes: 4\n", "c.yaml", running).nodes == 4
 
 
@@ -97,7 +102,7 @@ def test_next_up_knows_how_the_cluster_was_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("expected", "output"),
     [
         ({"pod_cidrs": ("10.1.0.0/16",)}, "podCIDRs: cannot change while the cluster exists (10.244.0.0/16 now"),
         ({"service_cidrs": ("10.1.0.0/16",)}, "serviceCIDRs: cannot change"),
@@ -110,24 +115,26 @@ def test_next_up_knows_how_the_cluster_was_made(tmp_path: Path) -> None:
         ({"log_level": "debug"}, "logLevel: cannot change while the cluster exists (info now, not debug)"),
     ],
 )
-def test_what_an_existing_cluster_cannot_change_is_refused(wanted: dict[str, Any], said: str) -> None:
+def test_what_an_existing_cluster_cannot_change_is_refused(expected: dict[str, Any], output: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        check_change(ClusterConfig(), ClusterConfig(**wanted), "c.yaml")
-    assert str(refused.value).startswith(f"c.yaml: {said}")
+        check_change(ClusterConfig(), ClusterConfig(**expected), "c.yaml")
+    assert str(refused.value).startswith(f"c.yaml: {output}")
     assert str(refused.value).endswith("or run `podwire down` first, which deletes the cluster")
 
 
 def test_nodes_backend_and_modes_of_an_existing_cluster_change() -> None:
-    wanted = ClusterConfig(nodes=7, routing=RoutingSection(backend="hostgw"), proxy=ProxySettings(mode="iptables"))
-    check_change(ClusterConfig(), wanted, "c.yaml")
-    assert wanted != ClusterConfig()
+    cluster_config = ClusterConfig(
+        nodes=7, routing=RoutingSection(backend="hostgw"), proxy=ProxySettings(mode="iptables")
+    )
+    check_change(ClusterConfig(), cluster_config, "c.yaml")
+    assert cluster_config != ClusterConfig()
 
 
 def test_fixed_settings_that_a_file_leaves_out_stay() -> None:
     known = ClusterConfig(images=(ImageMapping(name="a", command=("b",)),), log_level="debug", api_port=6443)
-    found = parse_config("proxy: {mode: iptables}", "c.yaml", known)
-    assert (found.images, found.log_level, found.api_port) == (known.images, "debug", 6443)
-    check_change(known, found, "c.yaml")
+    result = parse_config("proxy: {mode: iptables}", "c.yaml", known)
+    assert (result.images, result.log_level, result.api_port) == (known.images, "debug", 6443)
+    check_change(known, result, "c.yaml")
 
 
 def test_a_missing_file_is_named() -> None:
@@ -136,14 +143,14 @@ def test_a_missing_file_is_named() -> None:
 
 
 def test_policy_settings_round_trip_through_cluster_settings() -> None:
-    found = parse_config("policy: {established: keep, encapsulation: allow}", "c.yaml")
-    data = network_config(found, None)["data"]
+    result = parse_config("policy: {established: keep, encapsulation: allow}", "c.yaml")
+    data = network_config(result, None)["data"]
     assert {key: data[key] for key in data if key.startswith("policy.")} == {
         "policy.established": "keep",
         "policy.encapsulation": "allow",
     }
-    assert overlay({}, data, "settings").policy == found.policy
-    back = network_config(ClusterConfig(), found)["data"]
-    assert overlay({}, back, "settings", None, found.policy).policy == PolicySettings()
+    assert overlay({}, data, "settings").policy == result.policy
+    back = network_config(ClusterConfig(), result)["data"]
+    assert overlay({}, back, "settings", None, result.policy).policy == PolicySettings()
     with pytest.raises(ConfigError, match=r"^c\.yaml: policy\.established: "):
         parse_config("policy: {established: always}", "c.yaml")

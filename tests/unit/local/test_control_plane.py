@@ -68,9 +68,9 @@ def test_a_deployment_becomes_available_and_its_service_has_endpoints(plane: Sta
 
             async def slices() -> Sequence[EndpointSlice] | None:
                 chosen = "kubernetes.io/service-name=web"
-                found = await p.client.list(ENDPOINTSLICES, "default", label_selector=chosen)
-                ready = [e for s in found.items for e in s.endpoints or () if e.conditions.ready]
-                return found.items if len(ready) == 3 and len(found.items) == 1 else None  # the empty one goes
+                result = await p.client.list(ENDPOINTSLICES, "default", label_selector=chosen)
+                ready = [e for s in result.items for e in s.endpoints or () if e.conditions.ready]
+                return result.items if len(ready) == 3 and len(result.items) == 1 else None  # the empty one goes
 
             (only,) = await p.until(slices)
             assert only.ports and only.ports[0].port == 80
@@ -80,8 +80,8 @@ def test_a_deployment_becomes_available_and_its_service_has_endpoints(plane: Sta
             assert "endpoints.kubernetes.io/last-change-trigger-time" in only.metadata.annotations
 
             async def mirrored() -> bool | None:
-                found = await p.client.get(ENDPOINTS, "web", "default")
-                return len(found["subsets"][0].get("addresses", [])) == 3 if found.get("subsets") else None
+                result = await p.client.get(ENDPOINTS, "web", "default")
+                return len(result["subsets"][0].get("addresses", [])) == 3 if result.get("subsets") else None
 
             await p.until(mirrored)
             nodes = (await p.client.list(NODES)).items
@@ -188,11 +188,11 @@ def test_unschedulable_pod_names_the_reason_and_is_bound_later(plane: StartContr
             await p.client.create(PODS, pod, "default")
 
             async def refused() -> JsonObject | None:
-                found = await p.client.get(PODS, "a", "default")
+                result = await p.client.get(PODS, "a", "default")
                 return next(
                     (
                         c
-                        for c in found.get("status", {}).get("conditions", [])
+                        for c in result.get("status", {}).get("conditions", [])
                         if c["type"] == "PodScheduled" and c["status"] == "False"
                     ),
                     None,

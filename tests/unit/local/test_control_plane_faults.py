@@ -42,8 +42,8 @@ def deployment(name: str, replicas: int = 2, image: str = "i", **spec: Any) -> J
 
 async def pods_where(p: ControlPlane, test: Callable[[Pod], Any], count: int) -> list[Pod]:
     async def probe() -> list[Pod] | None:
-        found = [pod for pod in (await p.client.list(PODS, "default")).items if test(pod)]
-        return found if len(found) == count else None
+        results = [pod for pod in (await p.client.list(PODS, "default")).items if test(pod)]
+        return results if len(results) == count else None
 
     return await p.until(probe)
 
@@ -114,15 +114,15 @@ def test_pods_that_a_taint_evicts_are_disruption_targets(plane: StartControlPlan
         async with plane(nodes=1) as p:
             await p.client.create(DEPLOYMENTS, deployment("web", 1), "default")
             await pods_where(p, lambda pod: pod.ready, 1)
-            seen = Informer(p.client, PODS)
+            informer = Informer(p.client, PODS)
             reasons: set[str] = set()
 
             def note(_key: str, _old: Pod | None, new: Pod | None) -> None:
                 reasons.update(c.reason for c in new.status.conditions if c.type == "DisruptionTarget") if new else None
 
-            seen.subscribe(note)
-            watching = asyncio.ensure_future(seen.run())
-            await seen.synced.wait()
+            informer.subscribe(note)
+            watching = asyncio.ensure_future(informer.run())
+            await informer.synced.wait()
             taint = {"spec": {"taints": [{"key": "gone", "effect": "NoExecute"}]}}
             await p.client.patch(NODES, "node-1", taint)
 
@@ -140,11 +140,11 @@ def test_nodes_stay_ready_while_the_api_is_away(plane: StartControlPlane) -> Non
         async with plane(nodes=2, config=LocalControllerConfig(node_times=NodeTimes(grace_s=5.0, contact_s=0.1))) as p:
             for name in ("node-1", "node-2"):
                 await p.client.create(LEASES, {"metadata": {"name": name}}, "kube-node-lease")
-            seen = Informer(p.client, NODES)
+            informer = Informer(p.client, NODES)
             lost: list[str] = []
-            seen.subscribe(lambda name, _old, node: None if node is None or node.ready else lost.append(name))
-            watching = asyncio.ensure_future(seen.run())
-            await seen.synced.wait()
+            informer.subscribe(lambda name, _old, node: None if node is None or node.ready else lost.append(name))
+            watching = asyncio.ensure_future(informer.run())
+            await informer.synced.wait()
 
             async def beat(*names: str) -> None:
                 for name in names:
@@ -198,8 +198,8 @@ def test_an_orphan_is_adopted_and_a_relabelled_pod_released(plane: StartControlP
             await p.client.patch(PODS, "orphan", {"metadata": {"labels": {"app": "debug"}}}, "default")
 
             async def released() -> bool:
-                found = await p.client.get(PODS, "orphan", "default")
-                return "ownerReferences" not in found["metadata"]
+                result = await p.client.get(PODS, "orphan", "default")
+                return "ownerReferences" not in result["metadata"]
 
             await p.until(released)
             await pods_where(p, lambda pod: pod.metadata.owner_references, 2)
@@ -217,13 +217,13 @@ def test_pod_relabelled_out_of_its_set_is_replaced(plane: StartControlPlane) -> 
         async with plane(nodes=1) as p:
             body = deployment("web", 2)["spec"]
             await p.client.create(REPLICASETS, {"metadata": {"name": "web"}, "spec": body}, "default")
-            taken = (await pods_where(p, lambda pod: pod.ready, 2))[0].metadata.name
+            used = (await pods_where(p, lambda pod: pod.ready, 2))[0].metadata.name
             await p.until(partial(counted, p, 2))
             await asyncio.sleep(0.2)  # nothing is on its way that would have the set looked at anyway
             patch = {"metadata": {"ownerReferences": [], "labels": {"app": "debug"}}}
-            await p.client.patch(PODS, taken, patch, "default")
+            await p.client.patch(PODS, used, patch, "default")
             owned = await pods_where(p, lambda pod: pod.metadata.owner_references and pod.ready, 2)
-            assert taken not in {pod.metadata.name for pod in owned}
+            assert used not in {pod.metadata.name for pod in owned}
 
     asyncio.run(run())
 

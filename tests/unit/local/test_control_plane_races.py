@@ -50,10 +50,10 @@ async def quiet() -> None:
     await asyncio.sleep(0.5)
 
 
-async def settled(p: ControlPlane, wanted: int, test: Callable[[Pod], Any] = lambda pod: True) -> set[str]:
+async def settled(p: ControlPlane, expected: int, test: Callable[[Pod], Any] = lambda pod: True) -> set[str]:
     async def probe() -> set[str] | None:
-        found = await names(p, test)
-        return found if len(found) == wanted else None
+        result = await names(p, test)
+        return result if len(result) == expected else None
 
     return await p.until(probe)
 
@@ -68,19 +68,19 @@ def lost(
     done: bool = False,
 ) -> list[int]:
     """Some requests come to nothing, or (``done``) are done and the answer does not arrive."""
-    real, left = getattr(p.client, verb), [times]
+    real, remaining = getattr(p.client, verb), [times]
 
     async def failing(resource: Resource[Any], *args: Any, **how: Any) -> Any:
-        if not left[0] or not concerns(resource, how):
+        if not remaining[0] or not concerns(resource, how):
             return await real(resource, *args, **how)
-        left[0] -= 1
+        remaining[0] -= 1
         if done:
             await real(resource, *args, **how)
             await asyncio.sleep(0.1)  # its event is there by now
         raise ApiUnreachable("the connection was reset")
 
     monkeypatch.setattr(p.client, verb, failing)
-    return left
+    return remaining
 
 
 @pytest.mark.parametrize("resource", [REPLICASETS, STATEFULSETS], ids=lambda resource: resource.plural)
@@ -91,10 +91,10 @@ def test_failed_pod_deletion_is_retried(
         async with plane(nodes=1) as p:
             await p.client.create(resource, workload(replicas=2), "default")
             await settled(p, 2, lambda pod: pod.ready)
-            left = lost(p, monkeypatch, "delete", 2, lambda resource, how: resource is PODS)
+            remaining = lost(p, monkeypatch, "delete", 2, lambda resource, how: resource is PODS)
             await p.client.patch(resource, "web", {"spec": {"replicas": 1}}, "default")
             await settled(p, 1)
-            assert left == [0]
+            assert remaining == [0]
 
     asyncio.run(run())
 
@@ -111,11 +111,11 @@ def test_what_is_adopted_is_not_made_again(
         async with plane(nodes=1) as p:
             await p.client.create(PODS, pod(name), "default")
             await settled(p, 1, lambda pod: pod.ready)
-            seen = Informer(p.client, PODS)
-            made: list[str] = []
-            seen.subscribe(lambda key, old, new: made.append(key) if old is None else None)
-            watching = asyncio.ensure_future(seen.run())
-            await seen.synced.wait()
+            informer = Informer(p.client, PODS)
+            created: list[str] = []
+            informer.subscribe(lambda key, old, new: created.append(key) if old is None else None)
+            watching = asyncio.ensure_future(informer.run())
+            await informer.synced.wait()
             await p.client.create(resource, workload(updateStrategy={"type": "OnDelete"}, **more), "default")
             await settled(p, 1, lambda pod: pod.metadata.owner_references)
 
@@ -124,7 +124,7 @@ def test_what_is_adopted_is_not_made_again(
                 return status.get("currentNumberScheduled", status.get("replicas")) == 1
 
             await p.until(counted)
-            assert made == [f"default/{name}"]
+            assert created == [f"default/{name}"]
             watching.cancel()
 
     asyncio.run(run())
@@ -190,7 +190,7 @@ def test_all_pods_of_a_lost_node_are_marked_despite_failures(
             for name in ("one", "two"):
                 forever = {"key": "node.kubernetes.io/unreachable", "operator": "Exists"}
                 await p.client.create(PODS, pod(name, tolerations=[forever], nodeName="node-1"), "default")
-            left = lost(p, monkeypatch, "patch", 1, lambda resource, how: resource is PODS)
+            remaining = lost(p, monkeypatch, "patch", 1, lambda resource, how: resource is PODS)
 
             async def unready() -> bool:
                 conditions = (await p.client.get(NODES, "node-1"))["status"]["conditions"]
@@ -198,7 +198,7 @@ def test_all_pods_of_a_lost_node_are_marked_despite_failures(
                 return given_up and not await names(p, lambda pod: pod.ready)
 
             await p.until(unready)
-            assert left == [0]
+            assert remaining == [0]
 
     asyncio.run(run())
 
@@ -206,12 +206,12 @@ def test_all_pods_of_a_lost_node_are_marked_despite_failures(
 def test_a_binding_whose_answer_is_lost_counts(plane: StartControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with plane(nodes=1) as p:
-            left = lost(p, monkeypatch, "create", 1, lambda _, how: how.get("subresource") == "binding", done=True)
+            remaining = lost(p, monkeypatch, "create", 1, lambda _, how: how.get("subresource") == "binding", done=True)
             await p.client.create(PODS, pod("one", **containers(cpu="3")), "default")
             await settled(p, 1, lambda pod: pod.ready)
 
             async def answered() -> bool:
-                return left == [0]
+                return remaining == [0]
 
             await p.until(answered)
             await asyncio.sleep(0.3)
@@ -231,9 +231,9 @@ def test_recreated_set_adopts_its_orphans_every_time(plane: StartControlPlane) -
     async def run() -> None:
         async with plane(nodes=1) as p:
             for _ in range(4):
-                stored = await p.client.create(STATEFULSETS, workload(replicas=1), "default")
+                saved = await p.client.create(STATEFULSETS, workload(replicas=1), "default")
 
-                def of_this_one(pod: Pod, uid: str = stored["metadata"]["uid"]) -> bool:
+                def of_this_one(pod: Pod, uid: str = saved["metadata"]["uid"]) -> bool:
                     return [owner.uid for owner in pod.metadata.owner_references] == [uid] and pod.ready
 
                 assert await settled(p, 1, of_this_one) == {"web-0"}

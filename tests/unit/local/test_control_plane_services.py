@@ -73,7 +73,7 @@ def service(name: str = "web", kind: str = "LoadBalancer", **spec: Any) -> JsonO
 
 
 def ingress(item: JsonObject) -> list[str]:
-    return [one["ip"] for one in item["status"].get("loadBalancer", {}).get("ingress", [])]
+    return [entry["ip"] for entry in item["status"].get("loadBalancer", {}).get("ingress", [])]
 
 
 async def addressed(p: ControlPlane, name: str = "web") -> list[str]:
@@ -84,13 +84,13 @@ async def addressed(p: ControlPlane, name: str = "web") -> list[str]:
 
 
 async def reasons(p: ControlPlane, name: str = "web") -> set[str]:
-    found = (await p.client.list(EVENTS, "default")).items
-    return {e["reason"] for e in found if e["involvedObject"]["name"] == name}
+    result = (await p.client.list(EVENTS, "default")).items
+    return {e["reason"] for e in result if e["involvedObject"]["name"] == name}
 
 
-async def told(p: ControlPlane, *wanted: str, name: str = "web") -> None:
+async def told(p: ControlPlane, *expected: str, name: str = "web") -> None:
     async def probe() -> bool:
-        return await reasons(p, name) >= set(wanted)
+        return await reasons(p, name) >= set(expected)
 
     await p.until(probe)
 
@@ -164,8 +164,8 @@ def test_without_a_balancer_services_wait_and_are_not_touched(plane: StartContro
             created = await p.client.create(SERVICES.raw, service(), "default")
             await p.client.delete(SERVICES, "cloud", "default")
             await asyncio.sleep(0.3)
-            found = await p.client.get(SERVICES.raw, "web", "default")
-            assert found["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
+            result = await p.client.get(SERVICES.raw, "web", "default")
+            assert result["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
             going = await p.client.get(SERVICES.raw, "cloud", "default")
             assert going["metadata"]["finalizers"] == [FINALIZER]
             assert await reasons(p) == set()
@@ -187,8 +187,8 @@ def test_each_class_has_its_balancer(plane: StartControlPlane) -> None:
                 await addressed(p, "a")
                 await addressed(p, "b")
                 assert (set(usual.given), set(other.given)) == ({"default/a"}, {"default/b"})
-                left = await p.client.get(SERVICES.raw, "c", "default")
-                assert "finalizers" not in left["metadata"]
+                remaining = await p.client.get(SERVICES.raw, "c", "default")
+                assert "finalizers" not in remaining["metadata"]
             with pytest.raises(ConfigError, match="l2 and l3 both serve the class ''"):
                 ServiceController(Environment(p.client), (Addresses(), Addresses("l3")))
 
@@ -214,9 +214,9 @@ def test_what_cannot_be_done_is_told_and_tried_again(plane: StartControlPlane) -
                 balancer.failure = "the router does not answer"
                 await p.client.delete(SERVICES, "web", "default")
                 await asyncio.sleep(0.2)
-                kept = await p.client.get(SERVICES.raw, "web", "default")
-                assert kept["metadata"]["finalizers"] == [FINALIZER]
-                assert ingress(kept) == ["192.0.2.1"]
+                remaining = await p.client.get(SERVICES.raw, "web", "default")
+                assert remaining["metadata"]["finalizers"] == [FINALIZER]
+                assert ingress(remaining) == ["192.0.2.1"]
                 balancer.failure = ""
                 balancer.changed("default/web")
                 await gone(p)
@@ -241,8 +241,8 @@ def test_restart_continues_and_missing_balancer_blocks_no_deletion(plane: StartC
                 assert await addressed(p) == [balancer.given["default/web"]]
             async with serving(p):
                 await asyncio.sleep(0.2)
-                kept = await p.client.get(SERVICES.raw, "web", "default")
-                assert ingress(kept) == [balancer.given["default/web"]]
+                remaining = await p.client.get(SERVICES.raw, "web", "default")
+                assert ingress(remaining) == [balancer.given["default/web"]]
                 await p.client.delete(SERVICES, "web", "default")
                 await gone(p)
 
@@ -253,8 +253,8 @@ def test_restart_continues_and_missing_balancer_blocks_no_deletion(plane: StartC
 
 
 async def slices(p: ControlPlane, name: str = "web") -> Sequence[EndpointSlice]:
-    found = await p.client.list(ENDPOINTSLICES, "default", label_selector=f"kubernetes.io/service-name={name}")
-    return found.items
+    result = await p.client.list(ENDPOINTSLICES, "default", label_selector=f"kubernetes.io/service-name={name}")
+    return result.items
 
 
 def deployment(name: str, replicas: int, **labels: str) -> JsonObject:
@@ -269,9 +269,9 @@ async def endpoints(p: ControlPlane, count: int, name: str = "web") -> EndpointS
     """The one slice, when it has so many ready endpoints."""
 
     async def probe() -> EndpointSlice | None:
-        found = await slices(p, name)
-        ready = [e for s in found for e in s.endpoints or () if e.conditions.ready]
-        return found[0] if len(found) == 1 and len(ready) == count else None
+        result = await slices(p, name)
+        ready = [e for s in result for e in s.endpoints or () if e.conditions.ready]
+        return result[0] if len(result) == 1 and len(ready) == count else None
 
     return await p.until(probe)
 
@@ -304,8 +304,8 @@ def test_slices_of_an_earlier_service_go_and_follow_the_selector(plane: StartCon
             await p.client.patch(SERVICES, "web", {"spec": {"selector": {"app": "nobody", "tier": None}}}, "default")
 
             async def none() -> Sequence[EndpointSlice] | None:
-                found = await slices(p)
-                return found if len(found) == 1 and not found[0].endpoints else None
+                result = await slices(p)
+                return result if len(result) == 1 and not result[0].endpoints else None
 
             (empty,) = await p.until(none)
             assert "endpoints.kubernetes.io/last-change-trigger-time" not in empty.metadata.annotations
@@ -328,16 +328,16 @@ def test_hints_by_size_come_and_go_as_events(plane: StartControlPlane) -> None:
                 return sorted(t.name for e in item.endpoints or () for t in (e.hints.for_zones if e.hints else ()))
 
             async def hinted() -> bool:
-                found = await slices(p)
-                return len(found) == 1 and zones(found[0]) == ["z1", "z1", "z2", "z2"]
+                result = await slices(p)
+                return len(result) == 1 and zones(result[0]) == ["z1", "z1", "z2", "z2"]
 
             await p.until(hinted)
             await told(p, "TopologyAwareHintsEnabled")
             await p.client.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 1}}, "default")
 
             async def bare() -> bool:
-                found = await slices(p)
-                return len(found) == 1 and len(found[0].endpoints or ()) == 1 and not zones(found[0])
+                result = await slices(p)
+                return len(result) == 1 and len(result[0].endpoints or ()) == 1 and not zones(result[0])
 
             await p.until(bare)
             await told(p, "TopologyAwareHintsDisabled")
@@ -367,7 +367,9 @@ def test_evicted_pod_leaves_the_slice(plane: StartControlPlane) -> None:
 
             async def without() -> bool:
                 both = [await slices(p), await slices(p, "strict")]
-                names = {e.target_ref and e.target_ref.name for found in both for s in found for e in s.endpoints or ()}
+                names = {
+                    e.target_ref and e.target_ref.name for result in both for s in result for e in s.endpoints or ()
+                }
                 return victim not in names
 
             await p.until(without)
@@ -386,8 +388,8 @@ def test_a_published_pod_stays_ready_when_it_becomes_unready(plane: StartControl
             async def readiness(name: str) -> dict[str, tuple[bool, bool]]:
                 return {
                     e.target_ref.name: (bool(e.conditions.ready), bool(e.conditions.serving))
-                    for found in await slices(p, name)
-                    for e in found.endpoints or ()
+                    for endpoint_slice in await slices(p, name)
+                    for e in endpoint_slice.endpoints or ()
                     if e.target_ref is not None
                 }
 

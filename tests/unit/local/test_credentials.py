@@ -17,11 +17,11 @@ NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 @pytest.fixture
 def topology(tmp_path: Path) -> Topology:
-    made = Topology(name="c", index=0, segment_count=1, run=str(tmp_path / "run"), state=str(tmp_path / "state"))
-    Path(made.state).mkdir()
-    credentials.ensure(made, 6443, ("10.96.0.1",), NOW)
-    credentials.ensure_node(made, made.nodes(1)[0], NOW)
-    return made
+    created = Topology(name="c", index=0, segment_count=1, run=str(tmp_path / "run"), state=str(tmp_path / "state"))
+    Path(created.state).mkdir()
+    credentials.ensure(created, 6443, ("10.96.0.1",), NOW)
+    credentials.ensure_node(created, created.nodes(1)[0], NOW)
+    return created
 
 
 def signed_in(topology: Topology, user: str) -> tuple[str, list[str], str]:
@@ -29,7 +29,7 @@ def signed_in(topology: Topology, user: str) -> tuple[str, list[str], str]:
     document = yaml.safe_load(credentials.kubeconfig_path(topology, user).read_text())
     text = base64.b64decode(document["users"][0]["user"]["client-certificate-data"])
     subject = x509.load_pem_x509_certificate(text).subject
-    groups = [str(found.value) for found in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+    groups = [str(result.value) for result in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
     name = subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
     return str(name), groups, document["clusters"][0]["cluster"]["server"]
 

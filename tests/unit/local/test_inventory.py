@@ -51,8 +51,8 @@ for _ in range(150):
 
 def test_concurrent_clusters_never_share_addresses(tmp_path: Path) -> None:
     (tmp_path / "claims").mkdir()
-    words = [sys.executable, "-c", _COME_AND_GO, str(tmp_path)]
-    running = [subprocess.Popen([*words, str(number)], stderr=subprocess.PIPE, text=True) for number in range(3)]
-    said = [process.communicate(timeout=60)[1] for process in running]
-    assert said == ["", "", ""]
+    arguments = [sys.executable, "-c", _COME_AND_GO, str(tmp_path)]
+    running = [subprocess.Popen([*arguments, str(number)], stderr=subprocess.PIPE, text=True) for number in range(3)]
+    output = [process.communicate(timeout=60)[1] for process in running]
+    assert output == ["", "", ""]
     assert not (tmp_path / "run").exists()

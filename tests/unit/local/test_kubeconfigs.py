@@ -32,10 +32,12 @@ current-context: prod
 
 @pytest.fixture
 def topology(tmp_path: Path) -> Topology:
-    found = Topology(name="podwire", index=0, segment_count=1, run=str(tmp_path / "run"), state=str(tmp_path / "state"))
-    Path(found.run).mkdir()
-    write_own(found, 6443)
-    return found
+    result = Topology(
+        name="podwire", index=0, segment_count=1, run=str(tmp_path / "run"), state=str(tmp_path / "state")
+    )
+    Path(result.run).mkdir()
+    write_own(result, 6443)
+    return result
 
 
 def write_own(topology: Topology, port: int, authority: str = "b25l") -> None:
@@ -45,9 +47,9 @@ def write_own(topology: Topology, port: int, authority: str = "b25l") -> None:
 
 
 def read(file: Path) -> dict[str, Any]:
-    found = yaml.safe_load(file.read_text())
-    assert isinstance(found, dict)
-    return found
+    result = yaml.safe_load(file.read_text())
+    assert isinstance(result, dict)
+    return result
 
 
 def test_a_new_file_has_the_cluster_alone(topology: Topology, tmp_path: Path) -> None:

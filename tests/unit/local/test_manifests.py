@@ -14,8 +14,8 @@ NAMESPACE = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"
 
 
 def test_documents_keep_file_and_line() -> None:
-    found = parse_manifests(f"# first\n{POD}---\n---\n{NAMESPACE}", "app.yaml")
-    assert [(m.source, m.name) for m in found] == [("app.yaml:2", "Pod shop/p"), ("app.yaml:7", "Namespace shop")]
+    result = parse_manifests(f"# first\n{POD}---\n---\n{NAMESPACE}", "app.yaml")
+    assert [(m.source, m.name) for m in result] == [("app.yaml:2", "Pod shop/p"), ("app.yaml:7", "Namespace shop")]
 
 
 def test_lists_are_opened_up() -> None:
@@ -60,20 +60,20 @@ spec:
     ],
 )
 def test_fields_have_lines(path: str, line: int) -> None:
-    (found,) = parse_manifests(FIELDS, "p.yaml")
-    assert found.at(path) == f"p.yaml:{line}"
+    (result,) = parse_manifests(FIELDS, "p.yaml")
+    assert result.at(path) == f"p.yaml:{line}"
 
 
 def test_items_of_lists_and_json_have_lines() -> None:
     pod = '{"apiVersion": "v1",\n"kind": "Pod",\n"metadata": {"name": "a"}}'
     text = f'{{"apiVersion": "v1", "kind": "List", "items": [\n{pod}]}}'
-    (found,) = parse_manifests(text, "p.json")
-    assert (found.source, found.at("metadata.name")) == ("p.json:2", "p.json:4")
+    (result,) = parse_manifests(text, "p.json")
+    assert (result.source, result.at("metadata.name")) == ("p.json:2", "p.json:4")
 
 
 def test_namespaces_come_first() -> None:
-    found = in_order(parse_manifests(f"{POD}---\n{NAMESPACE}", "app.yaml"))
-    assert [m.kind for m in found] == ["Namespace", "Pod"]
+    result = in_order(parse_manifests(f"{POD}---\n{NAMESPACE}", "app.yaml"))
+    assert [m.kind for m in result] == ["Namespace", "Pod"]
 
 
 @pytest.mark.parametrize(
@@ -127,13 +127,13 @@ def test_a_folder_is_read_in_order_of_names(tmp_path: Path) -> None:
 
 
 def test_aliases_and_merged_keys_are_read() -> None:
-    (found,) = parse_manifests(f"{POD}a: &a {{x: 1, y: 2}}\nb: {{<<: *a, y: 3}}\nc: [*a, *a]\n", "a.yaml")
-    assert found.body["b"] == {"x": 1, "y": 3}
+    (result,) = parse_manifests(f"{POD}a: &a {{x: 1, y: 2}}\nb: {{<<: *a, y: 3}}\nc: [*a, *a]\n", "a.yaml")
+    assert result.body["b"] == {"x": 1, "y": 3}
 
 
 def test_names_that_are_numbers_are_text() -> None:
-    (found,) = parse_manifests(f"{POD}labels: {{8080: a, true: b, 1.5: c, '7': d}}\n", "a.yaml")
-    assert found.body["labels"] == {"8080": "a", "true": "b", "1.5": "c", "7": "d"}
+    (result,) = parse_manifests(f"{POD}labels: {{8080: a, true: b, 1.5: c, '7': d}}\n", "a.yaml")
+    assert result.body["labels"] == {"8080": "a", "true": "b", "1.5": "c", "7": "d"}
 
 
 def test_folders_in_a_folder(tmp_path: Path) -> None:
@@ -176,9 +176,9 @@ def test_files_that_say_something_else_than_the_cluster() -> None:
     written = ManifestLines(
         parse_manifests(FIELDS.replace("  name: db\n", "  name: db\n  namespace: shop\n"), "p.yaml")
     )
-    (found,) = parse_manifests(FIELDS, "p.yaml")
+    (result,) = parse_manifests(FIELDS, "p.yaml")
     meta = ObjectMeta(name="db", namespace="shop")
-    live = msgspec.structs.replace(msgspec.convert(found.body, NetworkPolicy), metadata=meta)
+    live = msgspec.structs.replace(msgspec.convert(result.body, NetworkPolicy), metadata=meta)
     defaulted = msgspec.structs.replace(live, spec=msgspec.structs.replace(live.spec, policy_types=("Ingress",)))
     changed = msgspec.structs.replace(live, spec=msgspec.structs.replace(live.spec, ingress=()))
     assert list(written.different([defaulted])) == []

@@ -15,9 +15,9 @@ from podwire.runtime.process import start_ticks
 
 @pytest.fixture
 def topology(tmp_path: Path) -> Topology:
-    found = Topology(name="shown", index=0, segment_count=1, run=str(tmp_path / "run"), state=str(tmp_path / "state"))
-    (Path(found.run) / "processes").mkdir(parents=True)
-    return found
+    result = Topology(name="shown", index=0, segment_count=1, run=str(tmp_path / "run"), state=str(tmp_path / "state"))
+    (Path(result.run) / "processes").mkdir(parents=True)
+    return result
 
 
 def record(topology: Topology, *names: str, running: bool = True) -> None:

@@ -40,8 +40,8 @@ class Agents:
 
     def begin(self, node: Node) -> None:
         name = node.metadata.name
-        found = Node(metadata=ObjectMeta(name=name, uid=node.metadata.uid))
-        report = PolicyReport(self.client, name, lambda: found, lambda kind, key: self.metas.get((name, kind, key)))
+        result = Node(metadata=ObjectMeta(name=name, uid=node.metadata.uid))
+        report = PolicyReport(self.client, name, lambda: result, lambda kind, key: self.metas.get((name, kind, key)))
         self.reports[name] = report
         report.committed({})
         self.tasks.start(name, report.run())
@@ -50,7 +50,7 @@ class Agents:
         """These nodes have the policy in force as it is now."""
         policies = (await self.client.list(NETWORKPOLICIES, "default")).items
         for name in names:
-            known = {("NetworkPolicy", f"default/{each.metadata.name}"): each.metadata for each in policies}
+            known = {("NetworkPolicy", f"default/{policy.metadata.name}"): policy.metadata for policy in policies}
             before = {key[1:] for key in self.metas if key[0] == name}
             self.metas = {key: meta for key, meta in self.metas.items() if key[0] != name}
             self.metas |= {(name, *key): meta for key, meta in known.items()}
@@ -58,23 +58,25 @@ class Agents:
             self.reports[name].committed({Changed(kind, key): heard for kind, key in known.keys() | before})
 
 
-async def said(p: ControlPlane, wanted: str, name: str = "deny") -> JsonObject:
+async def said(p: ControlPlane, expected: str, name: str = "deny") -> JsonObject:
     """The annotation, when it says that it is in force on so many nodes."""
 
     async def probe() -> JsonObject | None:
         policy = await p.client.get(NETWORKPOLICIES, name, "default")
         text = policy["metadata"].get("annotations", {}).get("podwire.io/enforced", "{}")
-        found = json.loads(text)
+        result = json.loads(text)
         return (
-            found if found.get("nodes") == wanted and found["generation"] == policy["metadata"]["generation"] else None
+            result
+            if result.get("nodes") == expected and result["generation"] == policy["metadata"]["generation"]
+            else None
         )
 
     return await p.until(probe)
 
 
 async def events(p: ControlPlane) -> list[tuple[str, str]]:
-    found = (await p.client.list(EVENTS, "default")).items
-    return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["kind"] == "NetworkPolicy"]
+    result = (await p.client.list(EVENTS, "default")).items
+    return [(e["reason"], e["message"]) for e in result if e["involvedObject"]["kind"] == "NetworkPolicy"]
 
 
 def test_policy_reports_the_number_of_enforcing_nodes(plane: StartControlPlane) -> None:
@@ -88,7 +90,7 @@ def test_policy_reports_the_number_of_enforcing_nodes(plane: StartControlPlane) 
             assert re.fullmatch(r"[1-9][\d.]*m?s", first["took"]) and first["since"].endswith("Z")
 
             async def told() -> list[tuple[str, str]]:
-                return [each for each in await events(p) if each[0] == "Enforced"]
+                return [event for event in await events(p) if event[0] == "Enforced"]
 
             text = f"In force on 3 of 3 nodes, {first['took']} after the nodes received the change"
             assert await p.until(told) == [("Enforced", text)]
@@ -101,7 +103,7 @@ def test_policy_reports_the_number_of_enforcing_nodes(plane: StartControlPlane) 
             assert "since" not in partly
 
             async def complained() -> list[tuple[str, str]]:
-                return [each for each in await events(p) if each[0] == "PartlyEnforced"]
+                return [event for event in await events(p) if event[0] == "PartlyEnforced"]
 
             text = "In force on 2 of 3 nodes; not on node-3: nft: no memory"
             assert await p.until(complained) == [("PartlyEnforced", text)]
@@ -145,15 +147,15 @@ def test_reports_are_small_and_outlive_their_agents(plane: StartControlPlane) ->
             await second.commit("node-1", "node-2", "node-3")
             await asyncio.sleep(0.3)
             after = await p.client.get(CONFIGMAPS, name_of("node-1"), NAMESPACE)
-            last = [parse(each["data"]).commits["NetworkPolicy"][-1] for each in (before, after)]
+            last = [parse(item["data"]).commits["NetworkPolicy"][-1] for item in (before, after)]
             assert last[0].digest == last[1].digest
 
             await p.client.delete(NODES, "node-3")
             assert (await said(p, "2/2", "deny-0"))["generation"] == 1
 
             async def gone() -> bool:
-                found = await p.client.list(CONFIGMAPS, NAMESPACE, label_selector="podwire.io/report=policies")
-                return len(found.items) == 2
+                result = await p.client.list(CONFIGMAPS, NAMESPACE, label_selector="podwire.io/report=policies")
+                return len(result.items) == 2
 
             await p.until(gone)
             await second.tasks.close()
@@ -169,7 +171,7 @@ def test_an_annotation_that_nobody_knows_is_an_event(plane: StartControlPlane) -
             await p.client.create(NETWORKPOLICIES, body, "default")
 
             async def told() -> list[tuple[str, str]]:
-                return [each for each in await events(p) if each[0] == "AnnotationNotKnown"]
+                return [event for event in await events(p) if event[0] == "AnnotationNotKnown"]
 
             (event,) = await p.until(told)
             assert event[1] == (

@@ -11,8 +11,8 @@ def topology(index: int = 0, segments: int = 1) -> Topology:
 
 
 def test_one_segment_counts_nodes_from_eleven() -> None:
-    places = topology().nodes(3)
-    assert [(p.name, str(p.address)) for p in places] == [
+    positions = topology().nodes(3)
+    assert [(p.name, str(p.address)) for p in positions] == [
         ("node-1", "10.89.0.11"),
         ("node-2", "10.89.0.12"),
         ("node-3", "10.89.0.13"),
@@ -21,18 +21,18 @@ def test_one_segment_counts_nodes_from_eleven() -> None:
 
 
 def test_two_segments_take_turns() -> None:
-    places = topology(segments=2).nodes(4)
-    assert [str(p.address) for p in places] == ["10.89.0.11", "10.89.1.11", "10.89.0.12", "10.89.1.12"]
+    positions = topology(segments=2).nodes(4)
+    assert [str(p.address) for p in positions] == ["10.89.0.11", "10.89.1.11", "10.89.0.12", "10.89.1.12"]
 
 
 @given(st.sets(st.integers(0, CLUSTERS - 1), min_size=2, max_size=2), st.integers(1, SEGMENTS))
 def test_clusters_share_no_address(indexes: set[int], segments: int) -> None:
-    one, other = (topology(index, segments) for index in indexes)
+    item, other = (topology(index, segments) for index in indexes)
     count = 3 * segments
-    assert not {p.address for p in one.nodes(count)} & {p.address for p in other.nodes(count)}
-    assert not {p.address6 for p in one.nodes(count)} & {p.address6 for p in other.nodes(count)}
-    assert one.host_link != other.host_link
-    assert len(one.host_link) <= 15
+    assert not {p.address for p in item.nodes(count)} & {p.address for p in other.nodes(count)}
+    assert not {p.address6 for p in item.nodes(count)} & {p.address6 for p in other.nodes(count)}
+    assert item.host_link != other.host_link
+    assert len(item.host_link) <= 15
 
 
 def test_a_full_segment_stays_below_the_router() -> None:

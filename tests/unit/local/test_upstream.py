@@ -83,7 +83,7 @@ def test_queries_are_relayed_over_both_transports() -> None:
             for send in (dns.asyncquery.udp, dns.asyncquery.tcp):
                 query = dns.message.make_query(NAME, "A", use_edns=0)
                 reply = await send(query, "127.0.0.1", timeout=5, port=port)
-                assert [str(one) for one in reply.answer] == [f"{NAME} 60 IN A 192.0.2.7"]
+                assert [str(item) for item in reply.answer] == [f"{NAME} 60 IN A 192.0.2.7"]
 
     run(body)
 
@@ -124,6 +124,6 @@ def test_garbage_gets_no_answer_and_the_next_request_does() -> None:
 
 def test_a_refusal_repeats_the_question_alone() -> None:
     query = dns.message.make_query(NAME, "AAAA", use_edns=0, payload=1232)
-    found = dns.message.from_wire(refusal(query.to_wire()))
-    assert (found.id, found.question, found.edns) == (query.id, query.question, -1)
+    result = dns.message.from_wire(refusal(query.to_wire()))
+    assert (result.id, result.question, result.edns) == (query.id, query.question, -1)
     assert refusal(b"short") == b""

@@ -31,7 +31,7 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "output"),
     [
         ({"ownWord": "q"}, "f.yaml: top.ownWord: 'q' is not known; there are s, t"),
         ({"part": {"word": "z"}}, "f.yaml: top.part.word: 'z' is not known; there are x, y"),
@@ -47,10 +47,10 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
         ([], "f.yaml: top: expected `object`, got `array`"),
     ],
 )
-def test_the_field_and_what_would_fit_are_named(document: Any, said: str) -> None:
+def test_the_field_and_what_would_fit_are_named(document: Any, output: str) -> None:
     with pytest.raises(ConfigError) as caught:
         convert(document, Whole, "f.yaml", "top")
-    assert str(caught.value) == said
+    assert str(caught.value) == output
 
 
 def test_without_a_place_the_path_is_that_in_the_document() -> None:
@@ -69,7 +69,7 @@ def test_what_fits_is_a_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("a: [b\n", "f.yaml:2: not YAML: did not find expected ',' or ']'"),
         (
@@ -79,8 +79,8 @@ def test_what_fits_is_a_value() -> None:
         ("\x00", "f.yaml: not YAML: "),
     ],
 )
-def test_what_is_no_yaml(text: str, said: str) -> None:
+def test_what_is_no_yaml(text: str, output: str) -> None:
     with pytest.raises(yaml.YAMLError) as caught:
         yaml.load(text, Loader=yaml.CSafeLoader)
-    assert str(not_yaml(caught.value, "f.yaml")).startswith(said)
+    assert str(not_yaml(caught.value, "f.yaml")).startswith(output)
     assert str(not_yaml(caught.value, "settings", "policy.log")).startswith("settings: policy.log: not YAML: ")

@@ -21,13 +21,13 @@ def test_ports_of_containers_and_sidecars_count() -> None:
     sidecar = {"name": "s", "restartPolicy": "Always",
                "ports": [{"containerPort": 9, "hostPort": 9, "hostIP": "192.0.2.1", "protocol": "UDP"}]}  # fmt: skip
     init = {"name": "i", "ports": [{"containerPort": 7, "hostPort": 7}]}
-    found = ports(containers=[main], initContainers=[init, sidecar])
-    assert found == (("192.0.2.1", "UDP", 9), ("0.0.0.0", "TCP", 8080))  # noqa: S104
+    result = ports(containers=[main], initContainers=[init, sidecar])
+    assert result == (("192.0.2.1", "UDP", 9), ("0.0.0.0", "TCP", 8080))  # noqa: S104
     assert ports(containers=[{"name": "c", "ports": [{"containerPort": 80}]}], hostNetwork=True) == (EVERYWHERE,)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "taken", "conflict"),
+    ("expected", "host_port", "conflict"),
     [
         (HERE, HERE, True),
         (HERE, EVERYWHERE, True),
@@ -37,5 +37,5 @@ def test_ports_of_containers_and_sidecars_count() -> None:
         (EVERYWHERE, ("192.0.2.1", "TCP", 81), False),
     ],
 )
-def test_ports_overlap_at_one_address(wanted: HostPort, taken: HostPort, conflict: bool) -> None:
-    assert overlap((wanted,), (taken,)) is conflict
+def test_ports_overlap_at_one_address(expected: HostPort, host_port: HostPort, conflict: bool) -> None:
+    assert overlap((expected,), (host_port,)) is conflict

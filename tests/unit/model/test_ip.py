@@ -35,7 +35,7 @@ def result(function: Callable[[str], Any], text: str) -> object:
 @example("0.0.0.0/0")
 def test_texts_are_read_as_by_ipaddress(text: str) -> None:
     assert result(parse_address, text) == result(ip_address, text)
-    assert result(parse_network, text) == result(lambda each: ip_network(each, strict=False), text)
-    assert result(ip_text, text) == result(lambda each: str(ip_address(each)), text)
-    assert result(network_text, text) == result(lambda each: str(ip_network(each)), text)
-    assert result(pack_ip, text) == result(lambda each: ip_address(each).packed, text)
+    assert result(parse_network, text) == result(lambda item: ip_network(item, strict=False), text)
+    assert result(ip_text, text) == result(lambda item: str(ip_address(item)), text)
+    assert result(network_text, text) == result(lambda item: str(ip_network(item)), text)
+    assert result(pack_ip, text) == result(lambda item: ip_address(item).packed, text)

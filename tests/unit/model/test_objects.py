@@ -17,8 +17,8 @@ def test_keys() -> None:
 
 def test_the_controller_is_the_owner_that_says_so() -> None:
     owners = (OwnerReference(name="a"), OwnerReference(name="b", controller=True))
-    found = controller_of(ObjectMeta(owner_references=owners))
-    assert found is not None and found.name == "b"
+    result = controller_of(ObjectMeta(owner_references=owners))
+    assert result is not None and result.name == "b"
     assert controller_of(ObjectMeta(owner_references=owners[:1])) is None
 
 
@@ -47,10 +47,10 @@ def test_spellings_of_the_api_are_kept() -> None:
 
 
 def test_objects_are_values() -> None:
-    one, other = Service(metadata=ObjectMeta(name="a")), Service(metadata=ObjectMeta(name="a"))
-    assert one == other
+    item, other = Service(metadata=ObjectMeta(name="a")), Service(metadata=ObjectMeta(name="a"))
+    assert item == other
     with pytest.raises(AttributeError):
-        one.kind = "X"  # type: ignore[misc]
+        item.kind = "X"  # type: ignore[misc]
 
 
 def test_a_slice_may_lack_its_lists() -> None:

@@ -7,8 +7,8 @@ from podwire.model.storage import StorageClass, default_class
 
 
 def storage_class(name: str, created: str, default: str = "true") -> StorageClass:
-    notes = {"storageclass.kubernetes.io/is-default-class": default}
-    meta = {"name": name, "creationTimestamp": created, "annotations": notes}
+    remarks = {"storageclass.kubernetes.io/is-default-class": default}
+    meta = {"name": name, "creationTimestamp": created, "annotations": remarks}
     return msgspec.convert({"metadata": meta}, StorageClass)
 
 
@@ -21,5 +21,5 @@ PLAIN = storage_class("d", "2026-03-01T00:00:00Z", "false")
     ("classes", "chosen"), [((), ""), ((PLAIN,), ""), ((OLD, NEW, PLAIN), "c"), ((NEW, TWIN), "a")]
 )
 def test_newest_default_class_is_chosen(classes: tuple[StorageClass, ...], chosen: str) -> None:
-    found = default_class(list(classes))
-    assert (found.metadata.name if found is not None else "") == chosen
+    result = default_class(list(classes))
+    assert (result.metadata.name if result is not None else "") == chosen

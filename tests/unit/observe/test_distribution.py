@@ -5,12 +5,12 @@ from podwire.observe.health import Health
 
 
 def test_buckets_count_up_to_their_bound() -> None:
-    seen = Distribution((1, 2, 4))
+    distribution = Distribution((1, 2, 4))
     for value in (0.5, 1, 1.5, 9):
-        seen.observe(value)
-    histogram = seen.histogram("x", "X.")
+        distribution.observe(value)
+    histogram = distribution.histogram("x", "X.")
     assert histogram.buckets == (("1.0", 2), ("2.0", 3), ("4.0", 3), ("+Inf", 4))
-    assert (histogram.sum, seen.count) == (12, 4)
+    assert (histogram.sum, distribution.count) == (12, 4)
 
 
 def test_doubling() -> None:
@@ -18,11 +18,11 @@ def test_doubling() -> None:
 
 
 def test_the_text_form() -> None:
-    seen = Distribution((0.5,))
-    seen.observe(0.25)
+    distribution = Distribution((0.5,))
+    distribution.observe(0.25)
     health = Health()
     health.metrics["proxy"] = lambda: [
-        seen.histogram("sync_seconds", "Time.", {"ip_family": f}) for f in ("IPv4", "IPv6")
+        distribution.histogram("sync_seconds", "Time.", {"ip_family": f}) for f in ("IPv4", "IPv6")
     ]
     assert health.render().decode() == (
         "# HELP sync_seconds Time.\n"

@@ -21,9 +21,9 @@ def test_addresses_of_a_range_are_found(start: set[str], steps: list[tuple[set[s
         for address in changed:
             order.change(address)
         first, last = BASE + first, BASE + first + length
-        wanted = sorted((int(ip_address(address)), address) for address in present)
-        found = order.within(first, last, present.__contains__)
-        assert found == [address for number, address in wanted if first <= number <= last]
+        expected = sorted((int(ip_address(address)), address) for address in present)
+        result = order.within(first, last, present.__contains__)
+        assert result == [address for number, address in expected if first <= number <= last]
 
 
 def test_many_changes_at_once_are_found() -> None:

@@ -17,8 +17,8 @@ def test_attached_pod_has_the_addresses_of_this_node() -> None:
     attached = AttachedPods(pods, "n1")
     assert attached.add(AttachedPod(pod="shop/web", device="veth1", addresses=("10.0.0.7",), uid="u1")) == "shop/web"
     assert attached.devices() == {"shop/web": "veth1"}
-    found = attached.objects(["shop/web"])["shop/web"]
-    assert found is not None and found.addresses == ("10.0.0.7",)
+    result = attached.objects(["shop/web"])["shop/web"]
+    assert result is not None and result.addresses == ("10.0.0.7",)
 
 
 def test_device_of_a_pod_with_another_uid_does_not_count() -> None:

@@ -14,38 +14,40 @@ def table(*decided: tuple[object, Ruling], rest: Ruling) -> PortTable:
     return maker.table(rest)
 
 
-def found(made: PortTable) -> list[tuple[str, int, int, bool, str]]:
-    return [(e.protocol, e.first, e.last, e.ruling.audit, e.ruling.audit_policy) for e in made.entries]
+def found(port_table: PortTable) -> list[tuple[str, int, int, bool, str]]:
+    return [(e.protocol, e.first, e.last, e.ruling.audit, e.ruling.audit_policy) for e in port_table.entries]
 
 
 def test_denial_without_rule_in_audit_is_marked() -> None:
     whole = table((WEB, Ruling(True, "shop/a", 0)), rest=SHUT)
-    made = mark(table(rest=OPEN), whole, AuditScope(isolating=True))
-    assert found(made) == [
+    created = mark(table(rest=OPEN), whole, AuditScope(isolating=True))
+    assert found(created) == [
         ("TCP", 0, 79, True, ""),
         ("TCP", 80, 89, False, ""),
         ("TCP", 90, 65535, True, ""),
         ("UDP", 0, 65535, True, ""),
         ("SCTP", 0, 65535, True, ""),
     ]
-    assert made.other.audit and made.other.accept
+    assert created.other.audit and created.other.accept
 
 
 def test_dropped_traffic_is_not_marked() -> None:
     held = table((WEB, Ruling(False, "base", 3)), rest=OPEN)
-    made = mark(held, table(rest=SHUT), AuditScope(isolating=True))
-    assert made.ruling("TCP", 80) == Ruling(False, "base", 3)
-    assert made.ruling("TCP", 90).audit
+    created = mark(held, table(rest=SHUT), AuditScope(isolating=True))
+    assert created.ruling("TCP", 80) == Ruling(False, "base", 3)
+    assert created.ruling("TCP", 90).audit
 
 
 def test_first_matching_pass_rule_is_named() -> None:
     accepted = Ruling(True, "second", 0)
     passing = ((WEB, Ruling(False, "first", 0)), (HIGH, Ruling(False, "first", 1)), (EVERYTHING, Ruling(False, "x", 2)))
     audited = AuditScope(policies=frozenset({"first", "x"}), passing=passing)
-    made = mark(table(rest=accepted), table(rest=SHUT), audited)
-    rules = [(e.first, e.last, e.ruling.audit_policy, e.ruling.audit_rule) for e in made.entries if e.protocol == "TCP"]
+    created = mark(table(rest=accepted), table(rest=SHUT), audited)
+    rules = [
+        (e.first, e.last, e.ruling.audit_policy, e.ruling.audit_rule) for e in created.entries if e.protocol == "TCP"
+    ]
     assert rules == [(0, 79, "x", 2), (80, 89, "first", 0), (90, 65535, "first", 1)]
-    assert (made.other.audit_policy, made.other.policy) == ("x", "second")
+    assert (created.other.audit_policy, created.other.policy) == ("x", "second")
 
 
 def test_log_setting_stays_with_the_ruling() -> None:

@@ -28,16 +28,16 @@ BLOCKS = st.lists(
 
 @given(BLOCKS, st.lists(st.integers(0, 1023), min_size=1, max_size=30))
 def test_the_rules_that_hold_at_an_address(blocks: list[tuple[int, IPBlock]], numbers: list[int]) -> None:
-    made = Blocks(blocks, 4)
+    created = Blocks(blocks, 4)
     for number in numbers:
         address = f"10.0.{number >> 8}.{number & 255}"
-        assert made.holding(address) == frozenset(rule for rule, block in blocks if in_block(address, block))
+        assert created.holding(address) == frozenset(rule for rule, block in blocks if in_block(address, block))
 
 
 @given(BLOCKS)
 def test_intervals_are_disjoint_and_in_order_and_neighbours_differ(blocks: list[tuple[int, IPBlock]]) -> None:
-    found = Blocks(blocks, 4).intervals
-    for (first, last, rules), (following, _, other) in itertools.pairwise(found):
+    result = Blocks(blocks, 4).intervals
+    for (first, last, rules), (following, _, other) in itertools.pairwise(result):
         assert first <= last < following
         assert last + 1 < following or rules != other
 
@@ -47,21 +47,23 @@ def test_rules_that_come_and_go_leave_other_ranges(blocks: list[tuple[int, IPBlo
     own: dict[int, list[IPBlock]] = {}
     for number, block in blocks:
         own.setdefault(number, []).append(block)
-    made = Blocks((), 4)
+    created = Blocks((), 4)
     present: set[int] = set()
     for number in data.draw(st.lists(st.sampled_from(sorted(own) or [0]), max_size=12)):
-        before, change = list(made.intervals), made.remove if number in present else made.add
+        before, change = list(created.intervals), created.remove if number in present else created.add
         ranges = change(number, own.get(number, ()))
         present ^= {number}
-        assert made.intervals == Blocks([pair for pair in blocks if pair[0] in present], 4).intervals
-        assert made.take_orphaned() >= {rules for _, _, rules in before} - {rules for _, _, rules in made.intervals}
-        assert {rules for _, _, rules in made.intervals} == {
-            rules for _, _, rules in (*before, *made.intervals) if made.uses(rules)
+        assert created.intervals == Blocks([pair for pair in blocks if pair[0] in present], 4).intervals
+        assert created.take_orphaned() >= {rules for _, _, rules in before} - {
+            rules for _, _, rules in created.intervals
+        }
+        assert {rules for _, _, rules in created.intervals} == {
+            rules for _, _, rules in (*before, *created.intervals) if created.uses(rules)
         }
         for address in range(1024):
             at = (10 << 24) + address
             changed = any(first <= at <= last for first, last in ranges)
-            assert changed or rules_at(before, at) == rules_at(made.intervals, at)
+            assert changed or rules_at(before, at) == rules_at(created.intervals, at)
 
 
 def rules_at(intervals: list[Interval], address: int) -> frozenset[int]:

@@ -33,12 +33,12 @@ class Crowd(Chaos):
     CLUSTER_POLICIES = ("w", "x", "y", "z")
 
     def policy(self, name: str) -> NetworkPolicy:
-        made = super().policy(name)
-        before = next((each for each in self.world.policies if key_of(each.metadata) == name), made)
-        spec = msgspec.structs.replace(before.spec, pod_selector=made.spec.pod_selector)
+        created = super().policy(name)
+        before = next((item for item in self.world.policies if key_of(item.metadata) == name), created)
+        spec = msgspec.structs.replace(before.spec, pod_selector=created.spec.pod_selector)
         moved = msgspec.structs.replace(before, spec=spec)
-        turned = msgspec.structs.replace(before, metadata=made.metadata)
-        return self.random.choice((made, made, moved, turned))
+        turned = msgspec.structs.replace(before, metadata=created.metadata)
+        return self.random.choice((created, created, moved, turned))
 
 
 class Blocks(Crowd):
@@ -100,8 +100,8 @@ def ingress(compiler: Compiler) -> Profile:
 @BOTH_WAYS
 def test_rules_of_a_policy_that_moved_replace_its_old_rules(old: dict[str, Any], new: dict[str, Any]) -> None:
     compiler = compile_world(WORLD, "n1")
-    for each in (policy("a", old), policy("b", new), policy("moved", old, 80)):
-        compiler.set_policy(f"shop/{each.metadata.name}", each)
+    for item in (policy("a", old), policy("b", new), policy("moved", old, 80)):
+        compiler.set_policy(f"shop/{item.metadata.name}", item)
     compiler.flush()
     compiler.set_policy("shop/moved", policy("moved", new, 81))
     flush(compiler)
@@ -122,16 +122,16 @@ def test_policies_that_change_places_keep_their_own_rules(old: dict[str, Any], n
             compiler.flush()
     flush(compiler)
     table = ingress(compiler).at(PEER)
-    found = {port: table.ruling("TCP", port).policy for port in (80, 81, 90, 91)}
-    assert found == {80: "", 81: "shop/one", 90: "", 91: "shop/other"}
+    result = {port: table.ruling("TCP", port).policy for port in (80, 81, 90, 91)}
+    assert result == {80: "", 81: "shop/one", 90: "", 91: "shop/other"}
 
 
 @BOTH_WAYS
 def test_cluster_policy_that_moved_out_of_audit_denies(old: dict[str, Any], new: dict[str, Any]) -> None:
-    old, new = ({"matchLabels": {"kubernetes.io/metadata.name": "shop"}} if each else {} for each in (old, new))
+    old, new = ({"matchLabels": {"kubernetes.io/metadata.name": "shop"}} if entry else {} for entry in (old, new))
     compiler = compile_world(WORLD, "n1")
-    for each in (cluster_policy("a", old, 1), cluster_policy("b", new, 2), cluster_policy("moved", old, 3, audit=True)):
-        compiler.set_cluster_policy(each.metadata.name, each)
+    for item in (cluster_policy("a", old, 1), cluster_policy("b", new, 2), cluster_policy("moved", old, 3, audit=True)):
+        compiler.set_cluster_policy(item.metadata.name, item)
     compiler.flush()
     compiler.set_cluster_policy("moved", cluster_policy("moved", new, 4))
     flush(compiler)
@@ -139,7 +139,10 @@ def test_cluster_policy_that_moved_out_of_audit_denies(old: dict[str, Any], new:
     assert key is not None
     table = compiler.profiles[key].at(PEER)
     rulings = [table.ruling("TCP", port) for port in (3, 4)]
-    assert [(each.accept, each.audit, each.policy) for each in rulings] == [(True, False, ""), (False, False, "moved")]
+    assert [(ruling.accept, ruling.audit, ruling.policy) for ruling in rulings] == [
+        (True, False, ""),
+        (False, False, "moved"),
+    ]
 
 
 def test_audit_of_policies_that_moved_agrees_with_the_evaluator() -> None:
@@ -159,11 +162,11 @@ def test_rules_of_a_new_policy_may_share_their_block() -> None:
     peers = [{"podSelector": WEB}, {"podSelector": EVERYONE}]
     block = {"ipBlock": {"cidr": "203.0.113.0/24"}}
     rules = [{"from": [block, peer], "ports": [{"port": 80 + place}]} for place, peer in enumerate(peers)]
-    made = {"metadata": {"name": "blocks", "namespace": "shop"}, "spec": {"podSelector": WEB, "ingress": rules}}
+    created = {"metadata": {"name": "blocks", "namespace": "shop"}, "spec": {"podSelector": WEB, "ingress": rules}}
     compiler = compile_world(WORLD, "n1")
     compiler.set_policy("shop/a", policy("a", WEB))
     compiler.flush()
-    compiler.set_policy("shop/blocks", msgspec.convert(made, NetworkPolicy))
+    compiler.set_policy("shop/blocks", msgspec.convert(created, NetworkPolicy))
     flush(compiler)
     table = ingress(compiler).at(PEER)
     assert [table.ruling("TCP", port).accept for port in (79, 80, 81, 82)] == [False, True, True, False]
@@ -205,8 +208,8 @@ def test_policy_with_another_block_costs_its_ranges_alone() -> None:
 
 def of_block(number: int, cidr: str) -> NetworkPolicy:
     rule = {"from": [{"ipBlock": {"cidr": cidr}}], "ports": [{"port": 1000 + number}]}
-    made = {"metadata": {"name": f"p{number}", "namespace": "shop"}, "spec": {"podSelector": WEB, "ingress": [rule]}}
-    return msgspec.convert(made, NetworkPolicy)
+    created = {"metadata": {"name": f"p{number}", "namespace": "shop"}, "spec": {"podSelector": WEB, "ingress": [rule]}}
+    return msgspec.convert(created, NetworkPolicy)
 
 
 def test_egress_policy_with_a_known_port_name_changes_in_place() -> None:
@@ -214,8 +217,8 @@ def test_egress_policy_with_a_known_port_name_changes_in_place() -> None:
     for number, name in ((0, "http"), (1, "http"), (2, "sql")):
         rule = {"to": [{"namespaceSelector": {}}], "ports": [{"port": 1000 + number}, {"port": name}]}
         spec = {"podSelector": WEB, "policyTypes": ["Egress"], "egress": [rule]}
-        made = {"metadata": {"name": f"p{number}", "namespace": "shop"}, "spec": spec}
-        compiler.set_policy(f"shop/p{number}", msgspec.convert(made, NetworkPolicy))
+        created = {"metadata": {"name": f"p{number}", "namespace": "shop"}, "spec": spec}
+        compiler.set_policy(f"shop/p{number}", msgspec.convert(created, NetworkPolicy))
         flush(compiler, in_place=number == 1)
     compiler.set_policy("shop/p1", None)
     flush(compiler)

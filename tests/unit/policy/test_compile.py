@@ -34,14 +34,14 @@ def ruling_of(decision: Decision) -> Found:
     return decision.allowed, decision.policy, decision.rule, decision.audit, decision.audit_rule
 
 
-def compiled(compiler: Compiler, direction: str, subject: Party, peer: Party, wanted: Connection) -> Found:
+def compiled(compiler: Compiler, direction: str, subject: Party, peer: Party, connection: Connection) -> Found:
     """What a node's profiles say of one direction."""
     assert subject.pod is not None
     of = compiler.pods[key_of(subject.pod.metadata)]
     key = of.ingress if direction == INGRESS else of.egress
     if key is None:
         return True, "", -1, (), -1
-    ruling = compiler.profiles[key].at(peer.address).ruling(wanted.protocol, wanted.port)
+    ruling = compiler.profiles[key].at(peer.address).ruling(connection.protocol, connection.port)
     alone = (ruling.audit_policy,) if ruling.audit_policy else compiler.profiles[key].policies.audited
     return ruling.accept, ruling.policy, ruling.rule, alone if ruling.audit else (), ruling.audit_rule
 
@@ -56,9 +56,9 @@ def sides(connection: Connection) -> Iterator[tuple[str, Party, Party]]:
 
 def agree(world: World, compilers: dict[str, Compiler], connection: Connection, rules: EvaluationOptions) -> None:
     for direction, subject, peer in sides(connection):
-        wanted = ruling_of(decide(world, connection, direction, rules))
-        found = compiled(compilers[subject.node], direction, subject, peer, connection)
-        assert found == wanted, (direction, subject.name, peer.name, connection.protocol, connection.port)
+        expected = ruling_of(decide(world, connection, direction, rules))
+        result = compiled(compilers[subject.node], direction, subject, peer, connection)
+        assert result == expected, (direction, subject.name, peer.name, connection.protocol, connection.port)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -194,28 +194,32 @@ class Chaos:
 
     def change(self) -> None:
         """One change of anything."""
-        what = self.random.choice((self.change_policy, self.change_cluster_policy, self.change_pod, self.change_labels))
-        what()
+        subject = self.random.choice(
+            (self.change_policy, self.change_cluster_policy, self.change_pod, self.change_labels)
+        )
+        subject()
 
     def change_policy(self) -> None:
         name = self.random.choice(self.POLICIES)
-        rest = tuple(each for each in self.world.policies if key_of(each.metadata) != name)
-        made = self.policy(name) if self.random.random() < 0.8 else None
-        self.world = msgspec.structs.replace(self.world, policies=rest + ((made,) if made else ()))
+        rest = tuple(policy for policy in self.world.policies if key_of(policy.metadata) != name)
+        created = self.policy(name) if self.random.random() < 0.8 else None
+        self.world = msgspec.structs.replace(self.world, policies=rest + ((created,) if created else ()))
         for compiler in self.compilers.values():
-            compiler.set_policy(name, made)
+            compiler.set_policy(name, created)
 
     def change_cluster_policy(self) -> None:
         name = self.random.choice(self.CLUSTER_POLICIES)
-        rest = tuple(each for each in self.world.cluster_policies if each.metadata.name != name)
-        made = self.cluster_policy(name) if self.random.random() < 0.7 else None
-        self.world = msgspec.structs.replace(self.world, cluster_policies=rest + ((made,) if made else ()))
+        rest = tuple(
+            cluster_policy for cluster_policy in self.world.cluster_policies if cluster_policy.metadata.name != name
+        )
+        created = self.cluster_policy(name) if self.random.random() < 0.7 else None
+        self.world = msgspec.structs.replace(self.world, cluster_policies=rest + ((created,) if created else ()))
         for compiler in self.compilers.values():
-            compiler.set_cluster_policy(name, made)
+            compiler.set_cluster_policy(name, created)
 
     def change_pod(self) -> None:
         pod = self.random.choice(self.world.pods)
-        rest = tuple(each for each in self.world.pods if each is not pod)
+        rest = tuple(item for item in self.world.pods if item is not pod)
         meta = msgspec.structs.replace(
             pod.metadata,
             labels=self.random.choice(({"app": "web"}, {"app": "db", "tier": ""}, {})),
@@ -223,24 +227,24 @@ class Chaos:
         )
         phase = self.random.choice(("Running", "Running", "Running", "Failed"))
         status = msgspec.structs.replace(pod.status, phase=phase)
-        made = msgspec.structs.replace(pod, metadata=meta, status=status)
-        self.put_pods((*rest, made), key_of(meta), made)
+        created = msgspec.structs.replace(pod, metadata=meta, status=status)
+        self.put_pods((*rest, created), key_of(meta), created)
         if self.random.random() < 0.3:
-            self.twin(made)
+            self.twin(created)
 
     def twin(self, pod: Pod) -> None:
         """Another pod takes over the address before the first is gone; or it goes."""
         name = f"{pod.metadata.name}-twin"
         key = f"{pod.metadata.namespace}/{name}"
-        rest = tuple(each for each in self.world.pods if key_of(each.metadata) != key)
+        rest = tuple(pod for pod in self.world.pods if key_of(pod.metadata) != key)
         if len(rest) < len(self.world.pods) or pod.metadata.name.endswith("-twin") or pod.spec.host_network:
             self.put_pods(rest, key, None)
             return
         meta = msgspec.structs.replace(
             pod.metadata, name=name, labels={"app": "db"}, creation_timestamp="2026-05-01T00:00:00Z"
         )
-        made = msgspec.structs.replace(pod, metadata=meta)
-        self.put_pods((*rest, made), key, made)
+        created = msgspec.structs.replace(pod, metadata=meta)
+        self.put_pods((*rest, created), key, created)
 
     def put_pods(self, pods: tuple[Pod, ...], key: str, pod: Pod | None) -> None:
         self.world = msgspec.structs.replace(self.world, pods=pods)
@@ -250,8 +254,8 @@ class Chaos:
     def change_labels(self) -> None:
         name = self.random.choice(("shop", "blog"))
         labels = self.random.choice(({}, {"team": "press"}))
-        rest = tuple(each for each in self.world.namespaces if each.metadata.name != name)
-        made = Object(metadata=ObjectMeta(name=name, labels=labels))
+        rest = tuple(namespace for namespace in self.world.namespaces if namespace.metadata.name != name)
+        obj = Object(metadata=ObjectMeta(name=name, labels=labels))
         nodes: tuple[Node, ...] = self.world.nodes
         if self.random.random() < 0.5:
             turned = {"role": self.random.choice(("gateway", "worker"))}
@@ -259,7 +263,7 @@ class Chaos:
                 nodes[0], metadata=msgspec.structs.replace(nodes[0].metadata, labels=turned)
             )
             nodes = (first, *nodes[1:])
-        self.world = msgspec.structs.replace(self.world, namespaces=(*rest, made), nodes=nodes)
+        self.world = msgspec.structs.replace(self.world, namespaces=(*rest, obj), nodes=nodes)
         for compiler in self.compilers.values():
             compiler.set_namespace(name, labels)
             compiler.set_node(nodes[0].metadata.name, nodes[0])
@@ -269,8 +273,8 @@ class Chaos:
         addresses = [address for pod in self.world.pods for address in pod.addresses]
         addresses += ["192.168.99.1", "fd99::2", "203.0.113.9", "203.0.113.1", "10.180.0.77"]
         for _ in range(25):
-            one, other = (self.random.choice(addresses) for _ in range(2))
-            if (":" in one) == (":" in other):
+            item, other = (self.random.choice(addresses) for _ in range(2))
+            if (":" in item) == (":" in other):
                 ports = (
                     (8080, "TCP"),
                     (8081, "TCP"),
@@ -281,7 +285,7 @@ class Chaos:
                     (5432, "TCP"),
                 )
                 port, protocol = self.random.choice(ports)
-                source, destination = self.world.party(one), self.world.party(other)
+                source, destination = self.world.party(item), self.world.party(other)
                 yield Connection(source=source, destination=destination, protocol=protocol, port=port)
 
 
@@ -318,8 +322,8 @@ def test_incremental_compile_equals_full_compile_and_reports_changes(seed: int) 
 def copy(compiler: Compiler) -> dict[str, Any]:
     """All that a data plane would program."""
     profiles = {
-        key: [made.peers.hosts, tables(made, 4), tables(made, 6), made.peers.default]
-        for key, made in compiler.profiles.items()
+        key: [created.peers.hosts, tables(created, 4), tables(created, 6), created.peers.default]
+        for key, created in compiler.profiles.items()
     }
     return {"pods": dict(compiler.pods), "profiles": profiles}
 
@@ -380,7 +384,7 @@ def test_labels_of_pods_that_are_gone_do_not_pile_up() -> None:
 
 
 def test_labels_count_from_the_moment_that_a_policy_mentions_them() -> None:
-    case = next(each for each in CASES if each.name == "without a policy everything passes")
+    case = next(item for item in CASES if item.name == "without a policy everything passes")
     compiler = compile_world(case.world, "n1")
     web = next(pod for pod in case.world.pods if key_of(pod.metadata) == "shop/web")
     for number in (0, 1):
@@ -392,8 +396,8 @@ def test_labels_count_from_the_moment_that_a_policy_mentions_them() -> None:
     def let_in(labels: dict[str, str]) -> set[str]:
         peer = {"podSelector": {"matchLabels": labels}}
         spec = {"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{"from": [peer]}]}
-        made = {"metadata": {"name": "in", "namespace": "shop"}, "spec": spec}
-        compiler.set_policy("shop/in", msgspec.convert(made, NetworkPolicy))
+        created = {"metadata": {"name": "in", "namespace": "shop"}, "spec": spec}
+        compiler.set_policy("shop/in", msgspec.convert(created, NetworkPolicy))
         compiler.flush()
         key = compiler.pods["shop/db"].ingress
         assert key is not None

@@ -28,13 +28,13 @@ class Contents:
 
 def test_profiles_are_added_before_their_pods_and_removed_after() -> None:
     compiler = compile_world(CASES[0].world, "n1")
-    first, *others = compiler.pods
+    first, *rest = compiler.pods
     contents = Contents()
     follow(contents, compiler, compiler.everything(), {first: "veth1"})
     assert contents.said == [
         ("made", True),
         (first, "veth1", compiler.pods[first]),
-        *((pod, "", None) for pod in others),
+        *((pod, "", None) for pod in rest),
         ("ended", set()),
     ], "a pod without a device is none of this node's"
 

@@ -48,8 +48,8 @@ class Followed:
         self.losses.follow(PolicyDelta(pods=dict(self.compiler.pods)))
 
     def put(self, *policies: NetworkPolicy) -> PolicyDelta:
-        for each in policies:
-            self.compiler.set_policy(f"shop/{each.metadata.name}", each)
+        for item in policies:
+            self.compiler.set_policy(f"shop/{item.metadata.name}", item)
         return self.compiler.flush()
 
     def after(self, change: Callable[[Compiler], None]) -> set[str]:
@@ -80,8 +80,8 @@ def test_fewer_ports_take_away_and_more_do_not() -> None:
 
 def test_removed_policy_revokes_unless_it_was_the_last() -> None:
     followed = Followed(IN, ALSO)
-    assert followed.after(lambda made: made.set_policy("shop/in", None)) == {DB, "fd18::2"}
-    assert followed.after(lambda made: made.set_policy("shop/also", None)) == set()
+    assert followed.after(lambda created: created.set_policy("shop/in", None)) == {DB, "fd18::2"}
+    assert followed.after(lambda created: created.set_policy("shop/also", None)) == set()
 
 
 def test_removed_peer_loses_connections_and_added_peer_does_not() -> None:
@@ -89,8 +89,8 @@ def test_removed_peer_loses_connections_and_added_peer_does_not() -> None:
     web = next(pod for pod in OPEN.world.pods if pod.metadata.name == "web" and pod.metadata.namespace == "shop")
     meta = msgspec.structs.replace(web.metadata, labels={"app": "other"})
     other = msgspec.structs.replace(web, metadata=meta)
-    assert followed.after(lambda made: made.set_pod("shop/web", other)) == {WEB, "fd18::1"}
-    assert followed.after(lambda made: made.set_pod("shop/web", web)) == set()
+    assert followed.after(lambda created: created.set_pod("shop/web", other)) == {WEB, "fd18::1"}
+    assert followed.after(lambda created: created.set_pod("shop/web", web)) == set()
 
 
 def test_of_many_peers_the_pods_themselves_are_looked_at() -> None:
@@ -98,13 +98,13 @@ def test_of_many_peers_the_pods_themselves_are_looked_at() -> None:
     web = next(pod for pod in OPEN.world.pods if pod.metadata.name == "web" and pod.metadata.namespace == "shop")
 
     def many(count: int, labels: dict[str, str]) -> Callable[[Compiler], None]:
-        def change(made: Compiler) -> None:
+        def change(compiler: Compiler) -> None:
             for number in range(count):
                 meta = msgspec.structs.replace(web.metadata, name=f"w{number}", labels=labels)
                 status = msgspec.structs.replace(web.status, pod_ip=f"10.180.7.{number}", pod_ips=())
                 spec = msgspec.structs.replace(web.spec, node_name="n2")
                 pod = msgspec.structs.replace(web, metadata=meta, status=status, spec=spec)
-                made.set_pod(f"shop/w{number}", pod)
+                compiler.set_pod(f"shop/w{number}", pod)
 
         return change
 
@@ -119,9 +119,9 @@ def test_flows_of_remote_pods_new_pods_and_cluster_policies() -> None:
     assert followed.putting(policy("old", **of("old"))) == set()
     deny = {"metadata": {"name": "deny"}, "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}}}
     rule = {"action": "Deny", "from": [{"namespaces": {}}]}
-    made = msgspec.convert(deny | {"spec": deny["spec"] | {"ingress": [rule]}}, ClusterNetworkPolicy)  # type: ignore[operator]
-    found = followed.after(lambda compiler: compiler.set_cluster_policy("deny", made))
-    assert found >= {WEB, DB, OTHER}
+    created = msgspec.convert(deny | {"spec": deny["spec"] | {"ingress": [rule]}}, ClusterNetworkPolicy)  # type: ignore[operator]
+    result = followed.after(lambda compiler: compiler.set_cluster_policy("deny", created))
+    assert result >= {WEB, DB, OTHER}
 
 
 def flow(source: str, target: str, sport: int = 40000, dport: int = 53, back: str = "") -> Flow:
@@ -142,8 +142,8 @@ def test_a_flow_denied_in_both_directions_is_deleted() -> None:
 
 
 def test_finished_handshakes_stay_and_portless_protocols_have_own_rules() -> None:
-    made = verdicts(Followed(PORT, OUT, policy("web", **of("web"))).compiler)
-    one = flow(WEB, DB, dport=53)
+    created = verdicts(Followed(PORT, OUT, policy("web", **of("web"))).compiler)
+    item = flow(WEB, DB, dport=53)
     for protocol, assured, forgotten in (
         ("UDP", True, False),
         ("ICMP", False, True),
@@ -154,28 +154,28 @@ def test_finished_handshakes_stay_and_portless_protocols_have_own_rules() -> Non
         ("TCP", True, False),
         ("TCP", False, False),
     ):
-        assert made(one._replace(protocol=protocol, assured=assured)) is forgotten, protocol
+        assert created(item._replace(protocol=protocol, assured=assured)) is forgotten, protocol
     anything = verdicts(Followed(policy("in", **of("db", ingress=[{"from": peers("web")}]))).compiler)
-    assert not anything(one._replace(protocol="ICMP")), "a rule without ports"
+    assert not anything(item._replace(protocol="ICMP")), "a rule without ports"
 
 
 def test_ports_and_directions_are_looked_at() -> None:
-    made = verdicts(Followed(PORT, OUT, policy("web", **of("web"))).compiler)
-    assert not made(flow(WEB, DB, dport=53))
-    assert made(flow(WEB, DB, dport=54))
-    assert made(flow(WEB, OTHER))
+    created = verdicts(Followed(PORT, OUT, policy("web", **of("web"))).compiler)
+    assert not created(flow(WEB, DB, dport=53))
+    assert created(flow(WEB, DB, dport=54))
+    assert created(flow(WEB, OTHER))
 
 
 def test_node_is_source_by_every_address_destination_by_known_ones() -> None:
     compiler = compile_world(OPEN.world, "n1", own_node_egress=False)
-    for each in (policy("in", **of("db")), policy("out", **of("db", policyTypes=["Egress"]))):
-        compiler.set_policy(f"shop/{each.metadata.name}", each)
+    for item in (policy("in", **of("db")), policy("out", **of("db", policyTypes=["Egress"]))):
+        compiler.set_policy(f"shop/{item.metadata.name}", item)
     compiler.flush()
-    made = verdicts(compiler, frozenset((NODE, "172.17.0.1")))
-    assert made.allowed("172.17.0.1", DB, 53)
-    assert made.allowed(DB, "172.17.0.1", 53)
-    assert not made.allowed(DB, NODE, 53)
-    assert not made.allowed("172.17.0.2", DB, 53)
+    created = verdicts(compiler, frozenset((NODE, "172.17.0.1")))
+    assert created.allowed("172.17.0.1", DB, 53)
+    assert created.allowed(DB, "172.17.0.1", 53)
+    assert not created.allowed(DB, NODE, 53)
+    assert not created.allowed("172.17.0.2", DB, 53)
 
 
 class Kernel:

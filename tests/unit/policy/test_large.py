@@ -126,15 +126,15 @@ class Large:
 
     def agree(self, count: int) -> set[str]:
         """Compares some connections; the policies that decided."""
-        found = set()
+        result = set()
         for connection in self.connections(count):
             for direction, subject, peer in sides(connection):
                 if subject.node != "n0":
                     continue
-                wanted = ruling_of(decide(self.world, connection, direction, EvaluationOptions()))
-                assert compiled(self.compiler, direction, subject, peer, connection) == wanted, connection
-                found.add(wanted[1])
-        return found
+                expected = ruling_of(decide(self.world, connection, direction, EvaluationOptions()))
+                assert compiled(self.compiler, direction, subject, peer, connection) == expected, connection
+                result.add(expected[1])
+        return result
 
     def change(self) -> None:
         """Other policies, and other labels of pods."""

@@ -33,9 +33,9 @@ def borrowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_data_plane_is_opened_and_cleared_by_its_name(borrowed: None) -> None:
-    made = open_dataplane("mine", PolicyFacts(marks=0xFF), "/run/netns/x")
-    assert isinstance(made, Plane)
-    assert (made.facts.marks, made.netns) == (0xFF, "/run/netns/x")
+    created = open_dataplane("mine", PolicyFacts(marks=0xFF), "/run/netns/x")
+    assert isinstance(created, Plane)
+    assert (created.facts.marks, created.netns) == (0xFF, "/run/netns/x")
     assert PolicyModes("x").names() == ("mine", "other")
     assert PolicyModes("x").clear("mine")
     assert cleared == ["x"]

@@ -23,15 +23,15 @@ ABSENT = NotFound(404, "NotFound", "configmaps not found")
 class Api(Client):
     """Keeps one object, and what was done to it."""
 
-    def __init__(self, stored: dict[str, Any] | None = None) -> None:
+    def __init__(self, saved: dict[str, Any] | None = None) -> None:
         self.time = FakeClock()
         super().__init__(ApiConfig("http://127.0.0.1:1"), self.time)
-        self.stored = stored
+        self.stored = saved
         self.done: list[str] = []
         self.failures: list[Exception] = []
 
-    def _do(self, what: str) -> dict[str, Any]:
-        self.done.append(what)
+    def _do(self, subject: str) -> dict[str, Any]:
+        self.done.append(subject)
         if self.failures:
             raise self.failures.pop(0)
         if self.stored is None:
@@ -42,9 +42,9 @@ class Api(Client):
         return self._do("get")
 
     async def patch(self, resource: Any, name: str, body: Any, *_rest: Any, **_more: Any) -> dict[str, Any]:
-        stored = self._do("patch")
-        stored["data"] |= body["data"]
-        return stored
+        saved = self._do("patch")
+        saved["data"] |= body["data"]
+        return saved
 
     async def create(self, resource: Any, body: Any, *_rest: Any, **_more: Any) -> Any:
         self.stored = body
@@ -75,18 +75,18 @@ class Bench:
         self.report.committed({Changed("NetworkPolicy", key): self.api.time.monotonic() - 0.004})
 
     def digest(self) -> str:
-        made = Digest()
+        digest = Digest()
         for key, meta in self.metas.items():
-            made.put(key, meta)
-        return str(made)
+            digest.put(key, meta)
+        return str(digest)
 
 
 def with_bench(
-    stored: dict[str, Any] | None = None,
+    saved: dict[str, Any] | None = None,
 ) -> Callable[[Callable[[Bench], Awaitable[None]]], Callable[[], None]]:
     def decorate(scenario: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:
         async def run() -> None:
-            bench = Bench(Api(stored))
+            bench = Bench(Api(saved))
             tasks = TaskSet(lambda _task, failure: bench.api.done.append(repr(failure)))
             tasks.start("report", bench.report.run())
             await scenario(bench)

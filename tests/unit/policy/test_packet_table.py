@@ -21,7 +21,7 @@ POD_RANGES = {"n1": ("10.180.0.0/24", "fd18::/64"), "n2": ("10.180.1.0/24", "fd1
 
 
 def nftables(world: World, node: str, *, own_node_egress: bool = True) -> Verdict:
-    addresses = next(each for each in world.nodes if each.metadata.name == node).internal_ips
+    addresses = next(item for item in world.nodes if item.metadata.name == node).internal_ips
     compiler = compile_world(world, node, own_node_egress=own_node_egress)
     tables = []
     for index, family in enumerate(("ip", "ip6")):
@@ -95,5 +95,5 @@ def test_random_clusters(seed: int, name: str) -> None:
         planes = {node: DATAPLANES[name](chaos.world, node) for node in ("n1", "n2")}
         for connection in chaos.connections():
             if connection.source != connection.destination and not of_nobody(connection):
-                wanted = evaluate(chaos.world, connection)
-                assert passes(planes, connection) == wanted.allowed, (connection.source.name, connection, wanted)
+                expected = evaluate(chaos.world, connection)
+                assert passes(planes, connection) == expected.allowed, (connection.source.name, connection, expected)

@@ -84,8 +84,8 @@ def test_the_page_selects_new_or_last_lines() -> None:
     for _ in range(1500):
         log.write(PACKET)
     assert [len(page()), page()[0]["number"]] == [1000, 501]
-    assert [one["number"] for one in page(after="1498")] == [1499, 1500]
-    assert [one["number"] for one in page(last="1")] == [1500]
+    assert [item["number"] for item in page(after="1498")] == [1499, 1500]
+    assert [item["number"] for item in page(last="1")] == [1500]
     assert page(after="1500") == page(last="0") == []
     with pytest.raises(ValueError, match="invalid literal"):
         log.page({"last": ["all"]})
@@ -97,7 +97,7 @@ def test_passing_connection_is_logged_once_a_minute() -> None:
     for _ in range(5):
         log.write(passing)
     log.write(replace(passing, source_port=4001))
-    assert [(one["verdict"], one["sourcePort"]) for one in page()] == [("audited", 4000), ("audited", 4001)]
+    assert [(item["verdict"], item["sourcePort"]) for item in page()] == [("audited", 4000), ("audited", 4001)]
     assert page()[0]["why"] == "Ingress in audit about about 5432"
     asyncio.run(clock.advance(61))
     log.write(passing)
@@ -107,20 +107,20 @@ def test_passing_connection_is_logged_once_a_minute() -> None:
 def test_a_rule_that_is_there_no_more() -> None:
     log, _, page = opened_log()
     log.write(replace(PACKET, prefix="rule-9"))
-    assert [(one["verdict"], one["policies"]) for one in page()] == [("dropped", [])]
+    assert [(item["verdict"], item["policies"]) for item in page()] == [("dropped", [])]
 
 
 def test_drops_without_policy_name_their_reason_and_direction() -> None:
     log, _, page = opened_log()
     log.write(replace(PACKET, prefix="podwire-borrowed", input=1, output=999_999))
-    (one,) = page()
-    said = "the packet came from a pod's device with an address that is not that pod's (from lo to device 999999)"
-    assert one["why"] == f"shop/web -> shop/db TCP 5432: dropped: {said}"
-    assert (one["verdict"], one["policies"]) == ("dropped", [])
+    (item,) = page()
+    output = "the packet came from a pod's device with an address that is not that pod's (from lo to device 999999)"
+    assert item["why"] == f"shop/web -> shop/db TCP 5432: dropped: {output}"
+    assert (item["verdict"], item["policies"]) == ("dropped", [])
 
 
 def test_log_says_when_policies_would_now_allow_the_packet() -> None:
     log, _, page = opened_log()
     log.write(replace(PACKET, destination_port=81))
-    (one,) = page()
-    assert one["why"] == "about 81; the rules were different when the packet came (no ingress rule of shop/deny)"
+    (item,) = page()
+    assert item["why"] == "about 81; the rules were different when the packet came (no ingress rule of shop/deny)"

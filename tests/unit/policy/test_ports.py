@@ -32,8 +32,8 @@ def test_ranges_are_sets(one: list[Range], other: list[Range]) -> None:
     assert ports(mine) == ports(one)
     assert ports(overlap(mine, theirs)) == ports(one) & ports(other)
     assert ports(without(mine, theirs)) == ports(one) - ports(other)
-    for found in (mine, overlap(mine, theirs), without(mine, theirs)):
-        assert merged(found) == found
+    for result in (mine, overlap(mine, theirs), without(mine, theirs)):
+        assert merged(result) == result
 
 
 def test_adjacent_ranges_are_merged() -> None:
@@ -56,13 +56,13 @@ def test_the_first_rule_that_speaks_of_a_port_decides(rules: list[tuple[str, lis
                 if spoken == protocol and port in ports(ranges)
             )
             assert table.ruling(protocol, port) == next(decides, rest)
-    others = (Ruling(accept, "rule", place) for place, (_, _, other, accept) in enumerate(rules) if other)
-    assert table.ruling("ICMP", 0) == next(others, rest)
+    remaining = (Ruling(accept, "rule", place) for place, (_, _, other, accept) in enumerate(rules) if other)
+    assert table.ruling("ICMP", 0) == next(remaining, rest)
     for protocol in PROTOCOLS:
         own = [entry for entry in table.entries if entry.protocol == protocol]
         assert [entry.first for entry in own] == [0, *(entry.last + 1 for entry in own[:-1])]
         assert own[-1].last == 65535
-        assert all(one.ruling != other.ruling for one, other in itertools.pairwise(own))
+        assert all(item.ruling != other.ruling for item, other in itertools.pairwise(own))
 
 
 def test_tier_passes_only_to_the_next_tier() -> None:

@@ -18,32 +18,32 @@ def rule(**fields: object) -> CompiledRule:
 
 
 def test_a_peer_that_fares_as_its_surroundings_has_no_entry() -> None:
-    made = profile(rule(blocks=(IPBlock(cidr="10.0.0.0/8"),), selectors=frozenset({7}), ports=HTTP))
+    created = profile(rule(blocks=(IPBlock(cidr="10.0.0.0/8"),), selectors=frozenset({7}), ports=HTTP))
     inside = PeerMatch(address="10.0.0.1", selectors=frozenset({7}))
     outside = PeerMatch(address="11.0.0.1", selectors=frozenset({7}))
-    assert made.table(inside) is None
-    assert made.table(outside) is not None
-    assert not made.follow(inside, inside.address)
-    assert made.follow(outside, outside.address)
-    assert not made.follow(outside, outside.address)
-    assert list(made.peers.hosts) == ["11.0.0.1"]
-    assert made.follow(None, outside.address)
-    assert made.peers.hosts == {}
+    assert created.table(inside) is None
+    assert created.table(outside) is not None
+    assert not created.follow(inside, inside.address)
+    assert created.follow(outside, outside.address)
+    assert not created.follow(outside, outside.address)
+    assert list(created.peers.hosts) == ["11.0.0.1"]
+    assert created.follow(None, outside.address)
+    assert created.peers.hosts == {}
 
 
 def test_ten_thousand_peers_share_their_tables() -> None:
-    made = profile(rule(selectors=frozenset({7}), ports=HTTP), rule(selectors=frozenset({8}), ports=EVERYTHING))
+    created = profile(rule(selectors=frozenset({7}), ports=HTTP), rule(selectors=frozenset({8}), ports=EVERYTHING))
     for number in range(10_000):
         address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
-        made.follow(PeerMatch(address=address, selectors=frozenset({7, number % 3 + 7})), address)
-    assert len(made.peers.hosts) == 10_000
-    assert len({id(table) for table in made.peers.hosts.values()}) == 2
+        created.follow(PeerMatch(address=address, selectors=frozenset({7, number % 3 + 7})), address)
+    assert len(created.peers.hosts) == 10_000
+    assert len({id(table) for table in created.peers.hosts.values()}) == 2
 
 
 def test_the_own_node_is_always_accepted() -> None:
-    made = profile()
-    assert made.peers.default.uniform == Ruling(accept=False)
-    table = made.table(PeerMatch(address="192.168.99.1", own_node=True))
+    created = profile()
+    assert created.peers.default.uniform == Ruling(accept=False)
+    table = created.table(PeerMatch(address="192.168.99.1", own_node=True))
     assert table is not None
     assert table.uniform == Ruling(accept=True)
 
@@ -59,10 +59,10 @@ def test_named_ports_are_the_destinations() -> None:
 
 
 def test_table_of_an_address() -> None:
-    made = profile(rule(blocks=(IPBlock(cidr="10.0.0.0/8"),), ports=HTTP))
-    made.follow(PeerMatch(address="192.168.99.1", own_node=True), "192.168.99.1")
-    assert made.at("10.1.1.1").ruling("TCP", 80).accept
-    assert not made.at("10.1.1.1").ruling("TCP", 81).accept
-    assert made.at("192.168.99.1").ruling("TCP", 81).accept
-    assert made.at("fd00::1") == made.peers.default
-    assert [(first >> 24, last >> 24) for first, last, _ in made.peers.ranges(4)] == [(10, 10)]
+    created = profile(rule(blocks=(IPBlock(cidr="10.0.0.0/8"),), ports=HTTP))
+    created.follow(PeerMatch(address="192.168.99.1", own_node=True), "192.168.99.1")
+    assert created.at("10.1.1.1").ruling("TCP", 80).accept
+    assert not created.at("10.1.1.1").ruling("TCP", 81).accept
+    assert created.at("192.168.99.1").ruling("TCP", 81).accept
+    assert created.at("fd00::1") == created.peers.default
+    assert [(first >> 24, last >> 24) for first, last, _ in created.peers.ranges(4)] == [(10, 10)]

@@ -31,7 +31,7 @@ def planned(name: str, world: World, node: str, *, own_node_egress: bool) -> Ver
     """What the rules make of a packet that a data plane would program on a node."""
     seam = open_tracing(name)
     assert seam is not None, "every data plane can be traced"
-    addresses = next(each for each in world.nodes if each.metadata.name == node).internal_ips
+    addresses = next(item for item in world.nodes if item.metadata.name == node).internal_ips
     compiler = compile_world(world, node, own_node_egress=own_node_egress)
     devices = {key: device(key) for key in compiler.pods}
     facts = PolicyFacts(pod_ranges=POD_RANGES[node], addresses=addresses)
@@ -47,27 +47,27 @@ def test_rules_and_evaluator_agree(seed: int, name: str) -> None:
     own_node_egress = seed % 3 > 0
     planes = {node: planned(name, world, node, own_node_egress=own_node_egress) for node in ("n1", "n2")}
     for connection in policies.connections(world, CONNECTIONS):
-        wanted = evaluate(world, connection, EvaluationOptions(own_node_egress=own_node_egress))
-        assert passes(planes, connection) == wanted.allowed, (connection.source.name, connection, wanted)
+        expected = evaluate(world, connection, EvaluationOptions(own_node_egress=own_node_egress))
+        assert passes(planes, connection) == expected.allowed, (connection.source.name, connection, expected)
 
 
 def test_a_seed_gives_the_same_again() -> None:
-    one, other = (RandomPolicies(BASE, 7) for _ in range(2))
-    world = one.world()
+    item, other = (RandomPolicies(BASE, 7) for _ in range(2))
+    world = item.world()
     assert world == other.world()
-    assert one.changed(world) == other.changed(world)
-    assert list(one.connections(world, 50)) == list(other.connections(world, 50))
+    assert item.changed(world) == other.changed(world)
+    assert list(item.connections(world, 50)) == list(other.connections(world, 50))
     assert RandomPolicies(BASE, 8).world() != world
 
 
 def test_random_policies_are_neither_all_open_nor_all_shut() -> None:
-    found: list[bool] = []
+    result: list[bool] = []
     by_rule = 0
     for seed in range(40):
         policies = RandomPolicies(BASE, seed)
         world = policies.world()
         verdicts = [evaluate(world, connection) for connection in policies.connections(world, 50)]
-        found += (verdict.allowed for verdict in verdicts)
+        result += (verdict.allowed for verdict in verdicts)
         by_rule += sum(bool(verdict.ingress.policy or verdict.egress.policy) for verdict in verdicts)
-    assert 0.3 < sum(found) / len(found) < 0.8
-    assert by_rule > 0.2 * len(found), "rules decide, not only that there is none"
+    assert 0.3 < sum(result) / len(result) < 0.8
+    assert by_rule > 0.2 * len(result), "rules decide, not only that there is none"

@@ -16,9 +16,9 @@ def index() -> SelectorIndex:
 def test_directions_that_are_no_type_have_no_rules() -> None:
     spec = {"policyTypes": ["Egress"], "ingress": [{}], "egress": []}
     policy = msgspec.convert({"metadata": {"name": "a", "namespace": "shop"}, "spec": spec}, NetworkPolicy)
-    made = network_policy(policy, index())
-    assert made.rules == {"Egress": ()}
-    assert made.key == "shop/a"
+    created = network_policy(policy, index())
+    assert created.rules == {"Egress": ()}
+    assert created.key == "shop/a"
 
 
 def test_ports_are_numbers_and_names() -> None:
@@ -37,11 +37,11 @@ def test_selectors_are_released() -> None:
     policy = msgspec.convert(
         {"metadata": {"namespace": "shop"}, "spec": {"ingress": [{"from": [{"podSelector": {}}]}]}}, NetworkPolicy
     )
-    made = network_policy(policy, known)
-    assert made.subject in known.matching("shop", {})
-    made.release(known)
+    created = network_policy(policy, known)
+    assert created.subject in known.matching("shop", {})
+    created.release(known)
     again = network_policy(policy, known)
-    assert again.subject != made.subject
+    assert again.subject != created.subject
 
 
 def cluster(*egress: dict[str, object]) -> ClusterNetworkPolicy:

@@ -53,18 +53,18 @@ class Memory:
         """Called by each update; a test spends time there."""
         self.read, self.write = os.pipe()
 
-    def _take(self, what: str, compiler: Compiler, devices: Mapping[str, str], pods: Iterable[str]) -> Written:
+    def _take(self, subject: str, compiler: Compiler, devices: Mapping[str, str], pods: Iterable[str]) -> Written:
         if self.failures:
             self.failures -= 1
             raise KernelError("nft", "add element", 12)
-        self.calls.append(what)
+        self.calls.append(subject)
         for pod in pods:
-            found = compiler.pods.get(pod)
+            result = compiler.pods.get(pod)
             self.devices.pop(pod, None)
             self.isolated.discard(pod)
-            if found is not None and pod in devices:
-                self.devices[pod] = f"{devices[pod]} {','.join(found.addresses)}"
-                if found.ingress is not None:
+            if result is not None and pod in devices:
+                self.devices[pod] = f"{devices[pod]} {','.join(result.addresses)}"
+                if result.ingress is not None:
                     self.isolated.add(pod)
         return []
 
@@ -168,14 +168,14 @@ def with_bench(scenario: Callable[[Bench], Awaitable[None]]) -> Callable[[], Non
     """A test that runs a scenario with an enforcement that runs."""
 
     async def run() -> None:
-        made = Bench()
+        bench = Bench()
         try:
             async with asyncio.TaskGroup() as group:
-                running = group.create_task(made.enforcement.run())
-                await scenario(made)
+                running = group.create_task(bench.enforcement.run())
+                await scenario(bench)
                 running.cancel()
         finally:
-            made.plane.close()
+            bench.plane.close()
 
     def test() -> None:
         asyncio.run(run())

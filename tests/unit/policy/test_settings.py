@@ -9,12 +9,12 @@ from podwire.policy.settings import LogSettings, PolicySettings, as_keys, parse_
 
 def test_defaults_and_configured_values() -> None:
     assert parse_settings({}) == PolicySettings(own_node_egress=True, established="strict", encapsulation="drop")
-    found = parse_settings({"ownNodeEgress": False, "established": "keep", "encapsulation": "allow"})
-    assert found == PolicySettings(own_node_egress=False, established="keep", encapsulation="allow")
+    result = parse_settings({"ownNodeEgress": False, "established": "keep", "encapsulation": "allow"})
+    assert result == PolicySettings(own_node_egress=False, established="keep", encapsulation="allow")
 
 
 @pytest.mark.parametrize(
-    ("document", "words"),
+    ("document", "arguments"),
     [
         ({"established": "maybe"}, r"^agent\.yaml: policy\.established: 'maybe' is not known; there are keep, strict"),
         ({"encapsulation": True}, r"^agent\.yaml: policy\.encapsulation: expected `str`"),
@@ -30,8 +30,8 @@ def test_defaults_and_configured_values() -> None:
         ({"encapsulated": "drop"}, r"^agent\.yaml: policy: unknown field `encapsulated`"),
     ],
 )
-def test_a_wrong_value_is_named(document: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_a_wrong_value_is_named(document: dict[str, object], arguments: str) -> None:
+    with pytest.raises(ConfigError, match=arguments):
         parse_settings(document, "agent.yaml")
 
 

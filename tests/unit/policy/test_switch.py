@@ -25,9 +25,9 @@ def modes() -> RecordingModes:
 
 @pytest.fixture
 def switch(modes: RecordingModes) -> Iterator[Switch]:
-    made = Switch(modes, "nftables", PolicyFacts())
-    yield made
-    made.close()
+    created = Switch(modes, "nftables", PolicyFacts())
+    yield created
+    created.close()
 
 
 def test_the_first_load_clears_other_modes(modes: RecordingModes, switch: Switch) -> None:
@@ -87,10 +87,13 @@ def test_auto_is_the_first_that_there_is(modes: RecordingModes, switch: Switch) 
 
 def test_where_none_can_be_had_selected_pods_are_refused(modes: RecordingModes) -> None:
     modes.failures |= {"open nftables": LACKS, "open iptables": LACKS_BOTH}
-    for wanted in ("auto", "nftables", "iptables"):
-        switch = Switch(modes, wanted, PolicyFacts())
-        failure = LACKS_BOTH if wanted == "iptables" else LACKS
-        assert (switch.name, switch.problem) == ("none", ("iptables" if wanted == "iptables" else "nftables", failure))
+    for expected in ("auto", "nftables", "iptables"):
+        switch = Switch(modes, expected, PolicyFacts())
+        failure = LACKS_BOTH if expected == "iptables" else LACKS
+        assert (switch.name, switch.problem) == (
+            "none",
+            ("iptables" if expected == "iptables" else "nftables", failure),
+        )
         assert not any(switch.load(EMPTY, {}))
         compiler = Compiler("n1")
         compiler.pods["shop/db"] = PodProfiles(addresses=(), ingress=ProfileKey(direction="Ingress"))

@@ -15,9 +15,9 @@ def test_policies_make_the_same_of_trimmed_pods() -> None:
     for case in CASES:
         trimmed = replace(case.world, pods=tuple(trim_pod(pod) for pod in case.world.pods))
         for node in ("n1", "n2"):
-            one, other = compile_world(case.world, node), compile_world(trimmed, node)
-            assert one.pods == other.pods
-            for key, profile in one.profiles.items():
+            item, other = compile_world(case.world, node), compile_world(trimmed, node)
+            assert item.pods == other.pods
+            for key, profile in item.profiles.items():
                 assert profile.peers.hosts == other.profiles[key].peers.hosts
 
 
@@ -29,13 +29,13 @@ def test_replicas_share_labels_and_ports() -> None:
         labels = {"".join(("a", "pp")): "".join(("we", "b"))}
         return replace(pod, metadata=replace(pod.metadata, name=name, labels=labels), spec=spec)
 
-    one, other = trim_pod(replica("a")), trim_pod(replica("b"))
-    assert (one.metadata.name, other.metadata.name) == ("a", "b")
-    assert one.metadata.labels is other.metadata.labels
-    assert one.spec.containers is other.spec.containers
-    assert one.spec.node_name is other.spec.node_name
-    assert [port.name for port in one.declared_ports] == ["http"]
-    assert len(one.spec.containers) == 1
+    item, other = trim_pod(replica("a")), trim_pod(replica("b"))
+    assert (item.metadata.name, other.metadata.name) == ("a", "b")
+    assert item.metadata.labels is other.metadata.labels
+    assert item.spec.containers is other.spec.containers
+    assert item.spec.node_name is other.spec.node_name
+    assert [port.name for port in item.declared_ports] == ["http"]
+    assert len(item.spec.containers) == 1
 
 
 def test_a_port_without_name_is_nothing_that_a_policy_reads() -> None:

@@ -49,12 +49,12 @@ def test_texts_of_rule_hits(hit: RuleHit, text: str, verdict: str, policies: tup
 )
 def test_log_settings_select_packets(asked: str, drops: bool, allows: bool, dropped: bool, allowed: bool) -> None:  # noqa: FBT001
     log = LogSettings(drops=drops, allows=allows)
-    for ruling, wanted in (
+    for ruling, expected in (
         (Ruling(accept=False, log=asked), dropped),
         (Ruling(accept=True, audit=True, log=asked), dropped),
         (Ruling(True, "shop/a", 0, log=asked), allowed),
     ):
-        assert rule_identity(OWNER, ruling).logged(log) == wanted
+        assert rule_identity(OWNER, ruling).logged(log) == expected
         assert not rule_identity(OWNER, ruling).logged(SILENT)
     assert not rule_identity(OWNER, Ruling(accept=True)).logged(LogSettings(allows=True))
 

@@ -20,8 +20,8 @@ class Notebook:
         self._ends = os.pipe()
         self._note(f"open for {facts.name}")
 
-    def _note(self, what: str) -> None:
-        written.append(f"{self.name}: {what}")
+    def _note(self, subject: str) -> None:
+        written.append(f"{self.name}: {subject}")
 
     def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> tuple[str, ...]:
         self._note(f"load {' '.join(services)}")

@@ -51,7 +51,7 @@ class Memory:
         self.work: Callable[[], None] = lambda: None
         self.read, self.write = os.pipe()
 
-    def _note(self, what: str, services: ServiceMap) -> None:
+    def _note(self, subject: str, services: ServiceMap) -> None:
         self.work()
         if self.surprises:
             self.surprises -= 1
@@ -60,7 +60,7 @@ class Memory:
             self.failures -= 1
             raise KernelError("nft", "add element", 12)
         ports = (f"{key}={','.join(map(str, p.cluster_endpoints))}" for key, v in services.items() for p in v)
-        self.calls.append((what, tuple(ports)))
+        self.calls.append((subject, tuple(ports)))
 
     def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> Written:
         self.facts = facts

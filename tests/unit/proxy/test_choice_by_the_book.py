@@ -15,9 +15,11 @@ NODES, ZONES = ("n1", "n2"), ("z1", "z2")
 @st.composite
 def endpoints(draw: st.DrawFn) -> list[api.Endpoint]:
     """Up to five, some of which have the same address."""
-    found = []
+    result = []
     for _ in range(draw(st.integers(0, 5))):
-        zones, nodes = (draw(st.lists(st.sampled_from(words), max_size=2, unique=True)) for words in (ZONES, NODES))
+        zones, nodes = (
+            draw(st.lists(st.sampled_from(arguments), max_size=2, unique=True)) for arguments in (ZONES, NODES)
+        )
         hints = api.EndpointHints(
             for_zones=tuple(api.HintTarget(name=zone) for zone in zones),
             for_nodes=tuple(api.HintTarget(name=node) for node in nodes),
@@ -27,7 +29,7 @@ def endpoints(draw: st.DrawFn) -> list[api.Endpoint]:
             serving=draw(st.sampled_from((None, True, False))),
             terminating=draw(st.sampled_from((None, True, False))),
         )
-        found.append(
+        result.append(
             api.Endpoint(
                 addresses=(f"10.0.0.{draw(st.integers(1, 6))}",),
                 node_name=draw(st.sampled_from((None, *NODES))),
@@ -35,18 +37,18 @@ def endpoints(draw: st.DrawFn) -> list[api.Endpoint]:
                 hints=hints if draw(st.booleans()) else None,
             )
         )
-    return found
+    return result
 
 
 class Known:
     """One endpoint as Kubernetes sees it: what is not said of its conditions is well."""
 
     def __init__(self, entry: api.Endpoint) -> None:
-        said = entry.conditions
+        output = entry.conditions
         self.address = entry.addresses[0]
-        self.ready = said.ready is None or said.ready
-        self.serving = said.serving is None or said.serving
-        self.terminating = bool(said.terminating)
+        self.ready = output.ready is None or output.ready
+        self.serving = output.serving is None or output.serving
+        self.terminating = bool(output.terminating)
         self.local = entry.node_name == "n1"
         self.zones = {hint.name for hint in entry.hints.for_zones} if entry.hints else set()
         self.nodes = {hint.name for hint in entry.hints.for_nodes} if entry.hints else set()
@@ -57,21 +59,21 @@ def by_the_book(entries: list[api.Endpoint], zone: str) -> tuple[list[str], list
     """Addresses of policy Cluster and of policy Local, and whether there are any at all."""
     every: dict[str, Known] = {}
     for entry in entries:
-        one = Known(entry)
-        if one.address not in every or (every[one.address].terminating and not one.terminating):
-            every[one.address] = one
+        item = Known(entry)
+        if item.address not in every or (every[item.address].terminating and not item.terminating):
+            every[item.address] = item
     known = list(every.values())
-    ready = [one for one in known if one.ready]
+    ready = [entry for entry in known if entry.ready]
     chosen = ready
-    if ready and all(one.nodes for one in ready) and any("n1" in one.nodes for one in ready):
-        chosen = [one for one in ready if "n1" in one.nodes]
-    elif ready and zone and all(one.zones for one in ready) and any(zone in one.zones for one in ready):
-        chosen = [one for one in ready if zone in one.zones]
+    if ready and all(entry.nodes for entry in ready) and any("n1" in entry.nodes for entry in ready):
+        chosen = [entry for entry in ready if "n1" in entry.nodes]
+    elif ready and zone and all(entry.zones for entry in ready) and any(zone in entry.zones for entry in ready):
+        chosen = [entry for entry in ready if zone in entry.zones]
     if not chosen:
-        chosen = [one for one in known if one.falls_back]
-    local = [one for one in ready if one.local] or [one for one in known if one.local and one.falls_back]
-    anything = any(one.ready or one.falls_back for one in known)
-    return sorted(one.address for one in chosen), sorted(one.address for one in local), anything
+        chosen = [entry for entry in known if entry.falls_back]
+    local = [entry for entry in ready if entry.local] or [entry for entry in known if entry.local and entry.falls_back]
+    anything = any(entry.ready or entry.falls_back for entry in known)
+    return sorted(entry.address for entry in chosen), sorted(entry.address for entry in local), anything
 
 
 @settings(max_examples=400, deadline=None)
@@ -81,7 +83,7 @@ def test_endpoints_are_chosen_as_kubernetes_chooses_them(entries: list[api.Endpo
         metadata=ObjectMeta(name="web", namespace="default"),
         spec=api.ServiceSpec(cluster_ip="10.96.0.1", ports=(api.ServicePort(port=80),)),
     )
-    pieces = [
+    chunks = [
         api.EndpointSlice(
             metadata=ObjectMeta(name=name, namespace="default", labels={SERVICE_NAME_LABEL: "web"}),
             endpoints=tuple(part),
@@ -89,8 +91,8 @@ def test_endpoints_are_chosen_as_kubernetes_chooses_them(entries: list[api.Endpo
         )
         for name, part in (("web-1", entries[:cut]), ("web-2", entries[cut:]))
     ]
-    (port,) = resolve(service, pieces, NodeFacts(name="n1", zone=zone))
+    (port,) = resolve(service, chunks, NodeFacts(name="n1", zone=zone))
     cluster, local, anything = by_the_book(entries, zone)
-    assert [one.address for one in port.cluster_endpoints] == cluster
-    assert [one.address for one in port.local_endpoints] == local
+    assert [cluster_endpoint.address for cluster_endpoint in port.cluster_endpoints] == cluster
+    assert [local_endpoint.address for local_endpoint in port.local_endpoints] == local
     assert port.has_endpoints == anything

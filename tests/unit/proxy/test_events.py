@@ -22,7 +22,7 @@ def test_objects_of_which_something_is_left_out_get_an_event() -> None:
     service = SERVICE | {"spec": SERVICE["spec"] | {"ports": ports}}
     endpoint_slice = SLICE | {"endpoints": [{"addresses": ["fd00::9"]}]}
 
-    async def handler(_seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def handler(_received_request: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, {})
 
     async def run() -> list[http.ReceivedRequest]:

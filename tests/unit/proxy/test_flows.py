@@ -43,8 +43,8 @@ def flow(destination: str, number: int, answers: str, answer_port: int = 5353, p
     ],
 )
 def test_flows_that_do_not_end_at_a_serving_endpoint(entry: Flow, expected: bool) -> None:
-    found = stale_flows((port("10.0.0.2:5353", "10.0.0.3:5353"),), (port("10.0.0.2:5353"),))
-    stale = StaleFlows(found.frontends, frozenset(NODE))
+    result = stale_flows((port("10.0.0.2:5353", "10.0.0.3:5353"),), (port("10.0.0.2:5353"),))
+    stale = StaleFlows(result.frontends, frozenset(NODE))
     assert stale(entry) is expected
 
 
@@ -57,16 +57,16 @@ def test_flows_of_a_service_that_is_gone_are_stale() -> None:
 
 
 def test_tcp_flows_are_checked_on_request_when_an_endpoint_left() -> None:
-    two, one = port("10.0.0.2:80", "10.0.0.3:80", protocol="tcp"), port("10.0.0.2:80", protocol="tcp")
+    two, item = port("10.0.0.2:80", "10.0.0.3:80", protocol="tcp"), port("10.0.0.2:80", protocol="tcp")
     gone = flow("10.96.0.10", 53, "10.0.0.3", 80, "TCP")
-    assert not stale_flows((two,), (one,)).frontends
-    stale = stale_flows((two,), (one,), UDP_AND_TCP)
+    assert not stale_flows((two,), (item,)).frontends
+    stale = stale_flows((two,), (item,), UDP_AND_TCP)
     assert stale(gone)
     assert not stale(flow("10.96.0.10", 53, "10.0.0.2", 80, "TCP"))
     assert not stale(flow("10.96.0.10", 53, "10.0.0.3", 80))
     assert stale.protocols == {"TCP"}
-    assert not stale_flows((), (one,), UDP_AND_TCP).frontends
-    assert not stale_flows((one,), (two,), UDP_AND_TCP).frontends
+    assert not stale_flows((), (item,), UDP_AND_TCP).frontends
+    assert not stale_flows((item,), (two,), UDP_AND_TCP).frontends
 
 
 def test_a_change_that_leaves_nothing_stale_does_not_list() -> None:
@@ -87,17 +87,17 @@ def test_few_frontends_are_dumped_one_by_one_many_at_once() -> None:
 
 
 def test_relay_flows_are_stale_without_endpoints() -> None:
-    none, one, two = port(), port("10.0.0.2:5353"), port("10.0.0.2:5353", "10.0.0.3:5353")
-    assert without_relayed((two,), (one,)) == ((), ())
-    assert without_relayed((one,), (none,)) == ((one,), (none,))
-    assert without_relayed((one,), ()) == ((one,), ())
-    assert without_relayed((none,), (one,)) == ((none,), (one,))
+    none, item, two = port(), port("10.0.0.2:5353"), port("10.0.0.2:5353", "10.0.0.3:5353")
+    assert without_relayed((two,), (item,)) == ((), ())
+    assert without_relayed((item,), (none,)) == ((item,), (none,))
+    assert without_relayed((item,), ()) == ((item,), ())
+    assert without_relayed((none,), (item,)) == ((none,), (item,))
     other = port("10.0.0.3:80", number=80, protocol="tcp")
-    assert without_relayed((two, other), (one,)) == ((other,), ())
-    assert flow_cleaner(lambda: NODE, mode="nftables")((two,), (one,)) is not None
-    assert flow_cleaner(lambda: NODE, mode="userspace")((two,), (one,)) is None
-    assert flow_cleaner(lambda: NODE, mode="userspace")((one,), (none,)) is not None
-    assert flow_cleaner(lambda: NODE, mode="userspace")((), (one,), gap=True) is not None
+    assert without_relayed((two, other), (item,)) == ((other,), ())
+    assert flow_cleaner(lambda: NODE, mode="nftables")((two,), (item,)) is not None
+    assert flow_cleaner(lambda: NODE, mode="userspace")((two,), (item,)) is None
+    assert flow_cleaner(lambda: NODE, mode="userspace")((item,), (none,)) is not None
+    assert flow_cleaner(lambda: NODE, mode="userspace")((), (item,), gap=True) is not None
 
 
 @pytest.mark.parametrize(

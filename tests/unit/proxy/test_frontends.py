@@ -16,9 +16,9 @@ def port(*ranges: str, node_port: int = 0) -> ResolvedPort:
 
 
 def test_every_address_and_node_port_is_a_frontend() -> None:
-    found = {Frontend(address, "tcp", 80) for address in ("10.96.0.10", "203.0.113.7", "203.0.113.8")}
-    assert frontends(port()) == found
-    assert frontends(port(node_port=30080)) == found | {Frontend("", "tcp", 30080)}
+    results = {Frontend(address, "tcp", 80) for address in ("10.96.0.10", "203.0.113.7", "203.0.113.8")}
+    assert frontends(port()) == results
+    assert frontends(port(node_port=30080)) == results | {Frontend("", "tcp", 30080)}
 
 
 @pytest.mark.parametrize(("ranges", "sources"), [

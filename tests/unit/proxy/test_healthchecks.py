@@ -14,8 +14,8 @@ from podwire.runtime.tasks import TaskSet
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as result:
+        port: int = result.getsockname()[1]
         return port
 
 
@@ -53,7 +53,11 @@ class Bench:
         self.refused: list[tuple[str, str]] = []
         self.tasks = TaskSet(lambda task, failure: None)
         self.checks = HealthChecks(
-            Pulse(self.clock), listener(), lambda: self.addresses, self.clock, lambda *what: self.refused.append(what)
+            Pulse(self.clock),
+            listener(),
+            lambda: self.addresses,
+            self.clock,
+            lambda *subject: self.refused.append(subject),
         )
 
     async def __aenter__(self) -> "Bench":
@@ -68,12 +72,12 @@ class Bench:
 def test_a_listener_follows_the_service() -> None:
     async def scenario() -> None:
         async with Bench() as bench:
-            one, other = free_port(), free_port()
-            bench.checks.update({"t/x": service(one, "10.0.0.1", "10.0.0.2")})
+            item, other = free_port(), free_port()
+            bench.checks.update({"t/x": service(item, "10.0.0.1", "10.0.0.2")})
             await settle()
-            assert await ask(one) == "2002"
-            bench.checks.update({"t/x": service(one)})
-            assert await ask(one) == "5030"
+            assert await ask(item) == "2002"
+            bench.checks.update({"t/x": service(item)})
+            assert await ask(item) == "5030"
             bench.checks.update({"t/x": service(other, "10.0.0.1")})
             await settle()
             assert list(bench.checks.listening) == [("t/x", "127.0.0.1", other)]
@@ -121,8 +125,8 @@ def test_addresses_may_change() -> None:
 def test_a_port_in_use_is_reported_once_and_retried() -> None:
     async def scenario() -> None:
         async with Bench() as bench:
-            with socket.create_server(("127.0.0.1", 0)) as taken:
-                port: int = taken.getsockname()[1]
+            with socket.create_server(("127.0.0.1", 0)) as used:
+                port: int = used.getsockname()[1]
                 bench.checks.update({"t/x": service(port, "10.0.0.1")})
                 await settle()
                 await bench.clock.advance(2 * RETRY_S)
@@ -137,8 +141,8 @@ def test_a_port_in_use_is_reported_once_and_retried() -> None:
 def test_a_page_waits_for_its_address() -> None:
     async def scenario() -> None:
         clock, tasks = FakeClock(), TaskSet(lambda task, failure: None)
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port: int = taken.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as used:
+            port: int = used.getsockname()[1]
             tasks.start(
                 "page",
                 serve_at(
@@ -159,28 +163,28 @@ def test_a_page_waits_for_its_address() -> None:
 def test_a_page_moves_while_it_is_answered() -> None:
     async def scenario() -> None:
         tasks = TaskSet(lambda task, failure: None)
-        one, other = ("127.0.0.1", free_port()), ("127.0.0.1", free_port())
-        page = MovableServer(listener(), one, path_of, FakeClock())
+        item, other = ("127.0.0.1", free_port()), ("127.0.0.1", free_port())
+        page = MovableServer(listener(), item, path_of, FakeClock())
         tasks.start("page", page.run())
 
         async def answered() -> list[tuple[str, int]]:
             await settle()
-            found = []
-            for place in (one, other):
+            result = []
+            for place in (item, other):
                 try:
                     assert await ask(place[1]) == "200"
                 except OSError:
                     continue
-                found.append(place)
-            return found
+                result.append(place)
+            return result
 
-        assert await answered() == [one]
+        assert await answered() == [item]
         page.move(other)
         assert await answered() == [other]
         page.move(None)
         assert await answered() == []
-        page.move(one)
-        assert await answered() == [one]
+        page.move(item)
+        assert await answered() == [item]
         await tasks.close()
         assert await answered() == []
 

@@ -30,9 +30,9 @@ class Page:
         health = Health()
         health.metrics["proxy"] = lambda: self.metrics.samples(self.ports, self.answered)
         lines = health.render().decode().splitlines()
-        found = [line for line in lines if line.startswith(f"kubeproxy_{name} ")]
-        assert len(found) == 1, (name, [line for line in lines if name.partition("{")[0] in line])
-        return float(found[0].rpartition(" ")[2])
+        results = [line for line in lines if line.startswith(f"kubeproxy_{name} ")]
+        assert len(results) == 1, (name, [line for line in lines if name.partition("{")[0] in line])
+        return float(results[0].rpartition(" ")[2])
 
 
 def test_changes_wait_until_they_are_programmed() -> None:
@@ -40,7 +40,7 @@ def test_changes_wait_until_they_are_programmed() -> None:
 
     def changes(kind: str) -> list[float]:
         name = f"sync_proxy_rules_{kind}_changes"
-        return [page[f'{name}_{what}{{ip_family="IPv4"}}'] for what in ("total", "pending")]
+        return [page[f'{name}_{subject}{{ip_family="IPv4"}}'] for subject in ("total", "pending")]
 
     for _ in range(3):
         page.metrics.service_changed()

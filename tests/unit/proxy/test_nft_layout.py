@@ -27,14 +27,14 @@ def text(facts: NodeFacts, family: str) -> str:
 
 
 def test_frontends_without_endpoints_are_refused_after_flushes() -> None:
-    said = text(FACTS, "ip")
-    unserved = said.partition("chain unserved {")[2].partition("}")[0].split("\n\t\t")[1:]
+    output = text(FACTS, "ip")
+    unserved = output.partition("chain unserved {")[2].partition("}")[0].split("\n\t\t")[1:]
     assert [line.strip() for line in unserved] == [
         "ip daddr @service-cidrs ct status confirmed drop",
         "goto refuse",
     ]
-    assert "ip daddr . meta l4proto . th dport vmap @refused-services" in said
-    assert "fd0" not in said, "each family has its own"
+    assert "ip daddr . meta l4proto . th dport vmap @refused-services" in output
+    assert "fd0" not in output, "each family has its own"
     assert "192.168" not in text(FACTS, "ip6")
 
 
@@ -58,8 +58,13 @@ def test_how_pods_and_the_node_are_told_from_others(facts: NodeFacts, pod: str, 
 
 def test_sets_take_what_is_theirs_and_keep_what_they_have() -> None:
     frame = NftLayout("ip", FACTS)
-    some = {"cluster-ips": {b"\x0a\x60\x00\x01": Element()}}
-    found = {each.name: each for each in with_contents((*frame.refusing_sets(), *frame.node_sets()), some)}
-    assert found["cluster-ips"].elements == some["cluster-ips"]
-    assert found["node-addresses"] == next(each for each in frame.node_sets() if each.name == "node-addresses")
-    assert not found["guarded-services"].elements
+    subset = {"cluster-ips": {b"\x0a\x60\x00\x01": Element()}}
+    result = {
+        with_content.name: with_content
+        for with_content in with_contents((*frame.refusing_sets(), *frame.node_sets()), subset)
+    }
+    assert result["cluster-ips"].elements == subset["cluster-ips"]
+    assert result["node-addresses"] == next(
+        node_set for node_set in frame.node_sets() if node_set.name == "node-addresses"
+    )
+    assert not result["guarded-services"].elements

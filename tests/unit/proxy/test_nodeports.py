@@ -20,11 +20,11 @@ def test_ranges(texts: list[str], ranges: tuple[str, ...]) -> None:
     assert parse_ranges(texts) == ranges
 
 
-@pytest.mark.parametrize(("texts", "words"), [
+@pytest.mark.parametrize(("texts", "arguments"), [
     (["primary", "10.0.0.0/8"], "must be the only entry"), (["10.0.0.1/8"], "host bits"), (["all"], "'all'"),
 ])  # fmt: skip
-def test_a_wrong_range_is_named(texts: list[str], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_a_wrong_range_is_named(texts: list[str], arguments: str) -> None:
+    with pytest.raises(ValueError, match=arguments):
         parse_ranges(texts)
 
 

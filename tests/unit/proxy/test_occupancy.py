@@ -75,8 +75,8 @@ def test_occupancy_is_read_every_five_seconds() -> None:
 def test_metrics() -> None:
     table = Table()
     table.now(12, dropped=3)
-    found = {(sample.name, sample.kind): sample.value for sample in table.watch.samples()}
-    assert found == {
+    result = {(sample.name, sample.kind): sample.value for sample in table.watch.samples()}
+    assert result == {
         ("podwire_conntrack_entries", "gauge"): 12,
         ("podwire_conntrack_limit", "gauge"): 1000,
         ("podwire_conntrack_dropped_total", "counter"): 3,

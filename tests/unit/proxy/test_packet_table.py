@@ -82,9 +82,9 @@ def test_affinity_remembers(name: str) -> None:
 def test_affinity_is_kept_for_a_port_whatever_the_way_in(name: str, first: int) -> None:
     case = next(case for case in CASES if case.name == "affinity of a port, whatever the way in")
     tracer = DATAPLANES[name](case)
-    ways = [packet for packet in case.packets if packet.source == "node"]
-    ways = ways[first:] + ways[:first]
-    reached = {tracer.trace(traced(packet), [first % 3] * 2).packet.destination for packet in ways}
+    paths = [packet for packet in case.packets if packet.source == "node"]
+    paths = paths[first:] + paths[:first]
+    reached = {tracer.trace(traced(packet), [first % 3] * 2).packet.destination for packet in paths}
     assert len(reached) == 1
-    more = msgspec.structs.replace(ways[0], target="192.168.99.1:30081")
+    more = msgspec.structs.replace(paths[0], target="192.168.99.1:30081")
     assert len({outcome.packet.destination for outcome in tracer.outcomes(traced(more))}) == 3

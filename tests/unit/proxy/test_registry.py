@@ -33,8 +33,8 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def taken(lines: list[str]) -> list[str]:
-    found, lines[:] = list(lines), []
-    return found
+    result, lines[:] = list(lines), []
+    return result
 
 
 def test_it_is_opened_loaded_switched_to_and_cleared(written: list[str]) -> None:
@@ -71,9 +71,9 @@ def test_it_may_be_asked_for_wherever_a_mode_is_named(written: list[str]) -> Non
 @pytest.mark.parametrize("name", registry.DATAPLANES)
 def test_every_one_has_all_that_the_seam_asks_for(name: str) -> None:
     module, _, attribute = registry.DATAPLANES[name].partition(":")
-    found = importlib.import_module(module)
-    made = getattr(found, attribute)
-    assert made.name == name
-    assert callable(found.clear)
+    result = importlib.import_module(module)
+    created = getattr(result, attribute)
+    assert created.name == name
+    assert callable(result.clear)
     asked = {word for word in dir(ServiceDataPlane) if not word.startswith("_")}
-    assert asked - set(dir(made)) == set()
+    assert asked - set(dir(created)) == set()

@@ -136,7 +136,7 @@ def test_a_changed_node_means_all() -> None:
             node = Node(metadata=ObjectMeta(name="n1", labels={ZONE_LABEL: "z1"}), status=status)
             bench.nodes.put("n2", Node(metadata=ObjectMeta(name="n2")))
             bench.nodes.put("n1", node)
-            assert [what for what, _ in await bench.calls(2)] == ["load", "load"]
+            assert [subject for subject, _ in await bench.calls(2)] == ["load", "load"]
             assert bench.plane.facts == NodeFacts(name="n1", zone="z1", addresses=("192.168.99.1",))
             bench.nodes.put("n1", node)
             await asyncio.sleep(0.01)
@@ -205,7 +205,7 @@ def test_early_flows_are_forgotten_when_the_kernel_lacked_rules(lacks: bool) -> 
         async with bench.running():
             assert bench.gaps == lacks
             bench.proxy.configure(NodeFacts(name="n1", masquerade_all=True))
-            assert [what for what, _ in await bench.calls(2)] == ["load", "load"]
+            assert [subject for subject, _ in await bench.calls(2)] == ["load", "load"]
             assert bench.gaps == lacks, "whatever else is written: the rules were there"
 
     run(scenario)
@@ -221,8 +221,8 @@ def test_rules_are_restored_before_a_change_is_written() -> None:
             setattr(bench.plane, "restore", restore)  # noqa: B010
             bench.services.put("default/web", SERVICE)
             bench.plane.unheard = True
-            wanted = [("restore", ()), ("update", ("default/web=",)), ("heal", ())]
-            assert (await bench.calls(4))[1:] == wanted
+            expected = [("restore", ()), ("update", ("default/web=",)), ("heal", ())]
+            assert (await bench.calls(4))[1:] == expected
 
     run(scenario)
 
@@ -239,8 +239,8 @@ def test_flushed_rules_do_not_wait_after_a_commit() -> None:
             assert bench.clock.slept[-1] == pytest.approx(1.0), "the rest after a commit of 0.5 s"
             bench.clock.blocked = False
             os.write(bench.plane.write, b"x")
-            wanted = [("update", ("default/web=10.0.0.1:8080",)), ("heal", ())]
-            assert (await bench.calls(4))[2:] == wanted
+            expected = [("update", ("default/web=10.0.0.1:8080",)), ("heal", ())]
+            assert (await bench.calls(4))[2:] == expected
             assert bench.clock.slept[-1] == 0.0
 
     run(scenario)
@@ -251,7 +251,7 @@ def test_refused_heal_causes_a_load_and_forgets_new_flows() -> None:
         async with bench.running():
             bench.plane.failures, bench.plane.lacks = 1, True
             os.write(bench.plane.write, b"x")
-            assert [what for what, _ in await bench.calls(2)] == ["load", "load"]
+            assert [subject for subject, _ in await bench.calls(2)] == ["load", "load"]
             assert await bench.forgot(1)
 
     run(scenario)
@@ -267,8 +267,8 @@ def test_flows_are_forgotten_after_a_write_that_repaired_rules(full: bool, flush
                 bench.proxy.configure(NodeFacts(name="n1", masquerade_all=True))
             else:
                 bench.services.put("default/web", SERVICE)
-            wanted = ["load", "load" if full else "update", *(["heal"] if flushed else [])]
-            assert [what for what, _ in await bench.calls(len(wanted))] == wanted
+            expected = ["load", "load" if full else "update", *(["heal"] if flushed else [])]
+            assert [subject for subject, _ in await bench.calls(len(expected))] == expected
             assert await bench.forgot(flushed)
 
     run(scenario)

@@ -17,7 +17,7 @@ def test_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "words"),
+    ("document", "arguments"),
     [
         ({"mode": "magic"}, "mode: 'magic' is not a data plane; there are nftables"),
         ({"masqueradeBit": 31}, "masqueradeBit: 31 is not between 0 and 29"),
@@ -44,8 +44,8 @@ def test_defaults() -> None:
         ({"conntrack": 5}, "conntrack: expected `object`"),
     ],
 )
-def test_a_wrong_setting_is_named(document: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=f"^here: proxy.{words}"):
+def test_a_wrong_setting_is_named(document: dict[str, Any], arguments: str) -> None:
+    with pytest.raises(ConfigError, match=f"^here: proxy.{arguments}"):
         parse_settings(document, "here")
 
 
@@ -61,15 +61,17 @@ def test_times_are_written_as_kube_proxy_s_or_in_seconds() -> None:
         "udpTimeout": "90s",
         "udpStreamTimeout": 5,
     }
-    found = parse_settings({"conntrack": times}).conntrack
-    assert (found.tcp_established_timeout, found.tcp_close_wait_timeout) == (86400, 3600)
-    assert (found.udp_timeout, found.udp_stream_timeout) == (90, 5)
+    result = parse_settings({"conntrack": times}).conntrack
+    assert (result.tcp_established_timeout, result.tcp_close_wait_timeout) == (86400, 3600)
+    assert (result.udp_timeout, result.udp_stream_timeout) == (90, 5)
     assert parse_settings({"conntrack.udpTimeout": "0"}).conntrack.udp_timeout == 0
 
 
 def test_a_field_may_be_named_by_its_path() -> None:
-    found = parse_settings({"conntrack": {"min": 5, "maxPerCore": 1}, "conntrack.min": 6, "conntrack.udpTimeout": "1m"})
-    assert (found.conntrack.min, found.conntrack.max_per_core, found.conntrack.udp_timeout) == (6, 1, 60)
+    result = parse_settings(
+        {"conntrack": {"min": 5, "maxPerCore": 1}, "conntrack.min": 6, "conntrack.udpTimeout": "1m"}
+    )
+    assert (result.conntrack.min, result.conntrack.max_per_core, result.conntrack.udp_timeout) == (6, 1, 60)
 
 
 def test_settings_as_keys_are_read_back() -> None:
@@ -144,15 +146,15 @@ def test_what_ipvs_alone_is_told() -> None:
         "ipvs.udpTimeout": 30,
     }
     settings = parse_settings(document)
-    told = settings.facts("n1", (), ()).ipvs
-    assert (settings.fallback, told.scheduler, told.strict_arp) == ("iptables", "wlc", True)
-    assert (told.exclude_cidrs, told.tcp_timeout, told.tcp_fin_timeout) == (("198.51.100.0/24",), 900, 0)
-    assert told.udp_timeout == 30
+    reported = settings.facts("n1", (), ()).ipvs
+    assert (settings.fallback, reported.scheduler, reported.strict_arp) == ("iptables", "wlc", True)
+    assert (reported.exclude_cidrs, reported.tcp_timeout, reported.tcp_fin_timeout) == (("198.51.100.0/24",), 900, 0)
+    assert reported.udp_timeout == 30
     assert as_keys(settings)["proxy.ipvs.scheduler"] == '"wlc"'
 
 
 @pytest.mark.parametrize(
-    ("document", "words"),
+    ("document", "arguments"),
     [
         ({"fallback": "none"}, "proxy.fallback: 'none' is not a data plane"),
         ({"ipvs": {"scheduler": "Round Robin"}}, "proxy.ipvs.scheduler: 'Round Robin' is not the name of a scheduler"),
@@ -163,11 +165,11 @@ def test_what_ipvs_alone_is_told() -> None:
         ({"ipvs": {"strictArp": True}}, "proxy.ipvs"),
     ],
 )
-def test_what_is_wrong_with_ipvs_is_named(document: dict[str, object], words: str) -> None:
-    if not words:
+def test_what_is_wrong_with_ipvs_is_named(document: dict[str, object], arguments: str) -> None:
+    if not arguments:
         assert parse_settings(document).ipvs.exclude_cidrs == ("198.51.100.0",)
         return
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=arguments):
         parse_settings(document)
 
 

@@ -22,9 +22,9 @@ def modes() -> RecordingModes:
 
 @pytest.fixture
 def switch(modes: RecordingModes) -> Iterator[Switch]:
-    made = Switch(modes, "nftables", FACTS)
-    yield made
-    made.close()
+    created = Switch(modes, "nftables", FACTS)
+    yield created
+    created.close()
 
 
 def test_the_first_load_takes_away_what_others_left(modes: RecordingModes, switch: Switch) -> None:

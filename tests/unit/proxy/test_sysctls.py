@@ -18,12 +18,12 @@ from podwire.proxy.sysctls import BUCKETS, MAX, ConntrackSettings, plan
     ],
 )
 def test_the_size_of_the_table(processors: int, settings: dict[str, Any], size: int) -> None:
-    wanted = {each.path: each.value for each in plan(ConntrackSettings(**settings), processors)}
-    assert (wanted[MAX], wanted[BUCKETS]) == (str(size), str(size // 4))
+    expected = {item.path: item.value for item in plan(ConntrackSettings(**settings), processors)}
+    assert (expected[MAX], expected[BUCKETS]) == (str(size), str(size // 4))
 
 
 def test_defaults_and_what_is_left_alone() -> None:
-    assert [str(each) for each in plan(ConntrackSettings(max_per_core=0), 4)] == [
+    assert [str(item) for item in plan(ConntrackSettings(max_per_core=0), 4)] == [
         "sysctl net/netfilter/nf_conntrack_tcp_timeout_established = 86400",
         "sysctl net/netfilter/nf_conntrack_tcp_timeout_close_wait = 3600",
     ]
@@ -31,7 +31,7 @@ def test_defaults_and_what_is_left_alone() -> None:
         max_per_core=0, tcp_established_timeout=0, tcp_close_wait_timeout=0, tcp_be_liberal=True, udp_timeout=10,
         udp_stream_timeout=20,
     )  # fmt: skip
-    assert [str(each) for each in plan(everything, 4)] == [
+    assert [str(item) for item in plan(everything, 4)] == [
         "sysctl net/netfilter/nf_conntrack_tcp_be_liberal = 1",
         "sysctl net/netfilter/nf_conntrack_udp_timeout = 10",
         "sysctl net/netfilter/nf_conntrack_udp_timeout_stream = 20",

@@ -57,21 +57,21 @@ def test_what_is_resolved_is_the_same() -> None:
 
 
 def test_what_others_wrote_for_others_goes() -> None:
-    kept = trim_service(service())
-    assert (kept.metadata.name, kept.metadata.uid, kept.metadata.resource_version) == ("web", "u-1", "7")
-    assert kept.metadata.labels == kept.metadata.annotations == kept.spec.selector == {}
-    assert (kept.metadata.owner_references, kept.metadata.finalizers) == ((), ())
+    remaining = trim_service(service())
+    assert (remaining.metadata.name, remaining.metadata.uid, remaining.metadata.resource_version) == ("web", "u-1", "7")
+    assert remaining.metadata.labels == remaining.metadata.annotations == remaining.spec.selector == {}
+    assert (remaining.metadata.owner_references, remaining.metadata.finalizers) == ((), ())
     part = trim_slice(piece(annotations={TRIGGER_TIME_ANNOTATION: "2026-01-01T00:00:00Z", "other": "x"}))
     assert part.metadata.labels == {SERVICE_NAME_LABEL: "web"}
     assert part.metadata.annotations == {TRIGGER_TIME_ANNOTATION: "2026-01-01T00:00:00Z"}
-    assert part.endpoints is not None and all(each.target_ref is None for each in part.endpoints)
+    assert part.endpoints is not None and all(endpoint.target_ref is None for endpoint in part.endpoints)
 
 
 def test_equal_values_are_held_once() -> None:
-    one, other = trim_service(service("one")), trim_service(service("other"))
-    assert one.metadata.namespace is other.metadata.namespace
-    assert one.spec.ports is other.spec.ports
-    assert one.spec.cluster_ips[0] is one.spec.cluster_ip
+    item, other = trim_service(service("one")), trim_service(service("other"))
+    assert item.metadata.namespace is other.metadata.namespace
+    assert item.spec.ports is other.spec.ports
+    assert item.spec.cluster_ips[0] is item.spec.cluster_ip
     first, second = trim_slice(piece()), trim_slice(piece())
     assert first.endpoints and second.endpoints
     assert first.endpoints[0].conditions is second.endpoints[0].conditions

@@ -10,13 +10,13 @@ from podwire.state.wireguard import key_bytes
 
 def test_a_key_is_made_once_and_kept_over_restarts(tmp_path: Path) -> None:
     folder = tmp_path / "routing"
-    made = KeyStore(folder).keep("wireguard", ["0"])
-    assert KeyStore(folder).keep("wireguard", ["0"]) == made
-    file = Path(made["0"].file)
+    created = KeyStore(folder).keep("wireguard", ["0"])
+    assert KeyStore(folder).keep("wireguard", ["0"]) == created
+    file = Path(created["0"].file)
     assert file == folder / "wireguard-0.key" and file.stat().st_mode & 0o777 == 0o400
     assert folder.stat().st_mode & 0o777 == 0o700
     private = key_bytes(file.read_text().strip())
-    assert base64_key(x25519.public_key(private)) == made["0"].public != base64_key(private)
+    assert base64_key(x25519.public_key(private)) == created["0"].public != base64_key(private)
 
 
 def test_keys_that_no_backend_names_any_more_are_deleted(tmp_path: Path) -> None:

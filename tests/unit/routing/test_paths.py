@@ -66,33 +66,33 @@ def path(name: str, address: IPv4Address | IPv6Address, state: PathState) -> Pee
 @pytest.mark.parametrize("address", [FOUR, SIX])
 @pytest.mark.parametrize("name", EXPLAINED)
 def test_a_backend_follows_its_own_plan(name: str, address: IPv4Address | IPv6Address) -> None:
-    told = path(name, address, planned(name))
-    assert (told.missing, told.tunnel) == ((), TUNNELS.get(name))
-    assert told.mtu == 1500 - RoutingSettings().load()[name].overhead(ME)
+    reported = path(name, address, planned(name))
+    assert (reported.missing, reported.tunnel) == ((), TUNNELS.get(name))
+    assert reported.mtu == 1500 - RoutingSettings().load()[name].overhead(ME)
 
 
 @pytest.mark.parametrize("name", EXPLAINED)
 def test_a_path_without_the_route_is_interrupted(name: str) -> None:
     state = planned(name)
     routes = tuple(route for route in state.network.routes if not route.dst.startswith("10.244.2."))
-    told = path(name, FOUR, replace(state, network=replace(state.network, routes=routes)))
-    assert told.tunnel is None
-    assert told.missing[0].startswith("no route to 10.244.2.0/24")
-    assert "default via 10.89.0.1 dev eth0" in told.missing[0]
+    reported = path(name, FOUR, replace(state, network=replace(state.network, routes=routes)))
+    assert reported.tunnel is None
+    assert reported.missing[0].startswith("no route to 10.244.2.0/24")
+    assert "default via 10.89.0.1 dev eth0" in reported.missing[0]
 
 
 @pytest.mark.parametrize("name", ["vxlan", "geneve", "bridge", "vlan"])
 def test_a_path_without_the_neighbour_is_interrupted(name: str) -> None:
     state = planned(name)
-    told = path(name, FOUR, replace(state, network=replace(state.network, neighbours=())))
-    assert told.missing == (f"no neighbour entry for 10.244.2.1 on podwire-{name}",)
+    reported = path(name, FOUR, replace(state, network=replace(state.network, neighbours=())))
+    assert reported.missing == (f"no neighbour entry for 10.244.2.1 on podwire-{name}",)
 
 
 def test_a_tunnel_to_another_address_is_no_path() -> None:
     for name in ("vxlan", "geneve", "ipip", "udp", "wireguard"):
         moved = replace(PEER, addresses=(ip_address("10.89.0.77"),))
-        told = explainer(name).path(ME, moved, FOUR, planned(name))
-        assert told.missing[0].endswith("leads to 10.89.0.12, and node-2 has 10.89.0.77"), name
+        reported = explainer(name).path(ME, moved, FOUR, planned(name))
+        assert reported.missing[0].endswith("leads to 10.89.0.12, and node-2 has 10.89.0.77"), name
     assert path("vxlan", FOUR, replace(planned("vxlan"), network=replace(planned("vxlan").network, fdb=()))).missing
 
 
@@ -104,22 +104,22 @@ def test_a_path_without_its_process_or_peer_is_interrupted(name: str, device: st
     assert path(name, FOUR, replace(state, program_values=())).missing == (f"no process {work} packets of {device}",)
     stranger = replace(PEER, pod_cidrs=(ip_network("10.244.3.0/24"),))
     alone = RoutingSettings().load()[name].plan(ME, (), ClusterView((stranger,), PEER.pod_cidrs))
-    told = path(name, FOUR, replace(state, program_values=alone.program_values))
-    assert told.missing == (f"{device} has no peer for 10.244.2.9",)
+    reported = path(name, FOUR, replace(state, program_values=alone.program_values))
+    assert reported.missing == (f"{device} has no peer for 10.244.2.9",)
 
 
 def test_plain_routes_lead_to_the_peer_itself() -> None:
     state = planned("hostgw")
     astray = parse("route 10.244.2.0/25 via 10.89.0.99 dev eth0")
-    told = path("hostgw", FOUR, replace(state, network=merge((state.network, astray))))
-    assert told.missing == ("the next hop of 10.244.2.0/25 via 10.89.0.99 dev eth0 is not node-2",)
+    reported = path("hostgw", FOUR, replace(state, network=merge((state.network, astray))))
+    assert reported.missing == ("the next hop of 10.244.2.0/25 via 10.89.0.99 dev eth0 is not node-2",)
 
 
 def test_behind_a_router_bgp_needs_a_learned_route() -> None:
     far = replace(PEER, addresses=(ip_address("10.90.0.12"), ip_address("fd90::12")))
     state = PathState(network=parse("link eth0 up\nroute default via 10.89.0.1 dev eth0\n"))
-    told = explainer("bgp").path(ME, far, FOUR, state)
-    assert told.missing[0].endswith("BIRD has learned none")
+    reported = explainer("bgp").path(ME, far, FOUR, state)
+    assert reported.missing[0].endswith("BIRD has learned none")
     learned = parse("route 10.244.0.0/16 via 10.89.0.1 dev eth0 proto 12")
     assert not explainer("bgp").path(ME, far, FOUR, PathState(network=merge((state.network, learned)))).missing
 
@@ -149,8 +149,8 @@ def test_routes_are_chosen_by_prefix_and_metric() -> None:
 def test_a_device_that_is_down_is_no_path() -> None:
     state = planned("vxlan")
     links = tuple(Link(name="podwire-vxlan", up=False) for _ in "1")
-    told = path("vxlan", FOUR, replace(state, network=replace(state.network, links=links)))
-    assert told.missing == ("device podwire-vxlan is down",)
+    reported = path("vxlan", FOUR, replace(state, network=replace(state.network, links=links)))
+    assert reported.missing == ("device podwire-vxlan is down",)
 
 
 def test_announced_keys_have_no_files() -> None:

@@ -55,9 +55,9 @@ def turns(draw: st.DrawFn) -> Turns:
     for _ in range(draw(st.integers(2, 5))):
         now, keeps_peers, keeps_settings = draw(peers()), draw(st.booleans()), draw(st.booleans())
         if sequence and keeps_peers:
-            kept = draw(st.sets(st.sampled_from([f"node-{number}" for number in range(1, 8)])))
-            before = {each.name: each for each in sequence[-1][0] if each.name in kept}
-            now = tuple(sorted(({each.name: each for each in now} | before).values(), key=lambda each: each.name))
+            remaining = draw(st.sets(st.sampled_from([f"node-{number}" for number in range(1, 8)])))
+            before = {item.name: item for item in sequence[-1][0] if item.name in remaining}
+            now = tuple(sorted(({item.name: item for item in now} | before).values(), key=lambda item: item.name))
         configured = RoutingSettings(
             backend=draw(st.sampled_from(BACKENDS)),
             direct_routing=draw(st.booleans()),
@@ -75,10 +75,10 @@ def test_a_plan_with_a_memory_equals_a_plan_from_nothing(sequence: Turns) -> Non
     for at, (now, configured) in enumerate(sequence):
         if at and configured != sequence[at - 1][1]:
             loaded = configured.load()
-        made = planner.plan(ME, now, configured, loaded, (), switching=True)
+        created = planner.plan(ME, now, configured, loaded, (), switching=True)
         fresh = plan(ME, now, configured, configured.load(), switching=True)
         for field in fresh.__struct_fields__:
-            assert getattr(made, field) == getattr(fresh, field), field
+            assert getattr(created, field) == getattr(fresh, field), field
 
 
 def test_a_plan_that_fails_is_made_again() -> None:
@@ -89,5 +89,5 @@ def test_a_plan_that_fails_is_made_again() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="hardware address"):
             planner.plan(ME, (refused,), configured, loaded, (), switching=False)
-    made = planner.plan(ME, (bad,), configured, loaded, (), switching=False)
-    assert made.state == plan(ME, (bad,), configured, configured.load()).state
+    created = planner.plan(ME, (bad,), configured, loaded, (), switching=False)
+    assert created.state == plan(ME, (bad,), configured, configured.load()).state

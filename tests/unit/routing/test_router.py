@@ -166,13 +166,13 @@ def test_after_a_slow_run_the_next_is_later() -> None:
 def test_a_change_is_told_by_what_the_last_run_knew() -> None:
     async def body() -> None:
         async with Lab() as lab:
-            before, told = lab.nodes["node-2"], node(2, {"kubelet": "beats"})
-            lab.nodes["node-2"] = told
-            lab.router.node_changed("node-2", before, told)
+            before, reported = lab.nodes["node-2"], node(2, {"kubelet": "beats"})
+            lab.nodes["node-2"] = reported
+            lab.router.node_changed("node-2", before, reported)
             await lab.clock.advance(1)
             moved = node(7)
             lab.nodes["node-2"] = moved
-            lab.router.node_changed("node-2", told, moved)
+            lab.router.node_changed("node-2", reported, moved)
             await lab.clock.advance(1)
             assert lab.runs == 2
             assert [r.dst for r in lab.machine.states[-1].routes if r.via] == ["10.244.7.0/24"]
@@ -188,11 +188,11 @@ def test_an_announcement_that_changes_nothing_does_not_ask_the_kernel() -> None:
     async def body() -> None:
         async with Lab() as lab:
             assert lab.router.plan is not None
-            told = node(2, lab.router.plan.facts.annotations())
-            before, lab.nodes["node-2"] = lab.nodes["node-2"], told
+            reported = node(2, lab.router.plan.facts.annotations())
+            before, lab.nodes["node-2"] = lab.nodes["node-2"], reported
             facts = lab.router.plan.facts
-            lab.nodes["node-2"] = told = node(2, RoutingFacts(facts.backend, facts.receives).annotations())
-            lab.router.node_changed("node-2", before, told)
+            lab.nodes["node-2"] = reported = node(2, RoutingFacts(facts.backend, facts.receives).annotations())
+            lab.router.node_changed("node-2", before, reported)
             await lab.clock.advance(1)
             assert (lab.router.runs, lab.runs) == (2, 1)
             lab.router.disturbed()
@@ -322,13 +322,13 @@ def test_an_api_that_is_away_is_told_later() -> None:
         lab.api_answers = False
         async with lab:
             await lab.clock.advance(1)
-            told = len(lab.announced)
-            assert told > 1
+            reported = len(lab.announced)
+            assert reported > 1
             lab.api_answers = True
             await lab.clock.advance(5)
-            told = len(lab.announced)
+            reported = len(lab.announced)
             await lab.clock.advance(5)
-            assert len(lab.announced) == told
+            assert len(lab.announced) == reported
 
     asyncio.run(body())
 

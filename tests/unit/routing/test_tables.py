@@ -85,5 +85,5 @@ def test_guard() -> None:
 
 def test_both_families() -> None:
     table = masquerade(ME, ClusterView(PEERS, (*PODS, ip_network("fd00::/48"))))
-    assert [each.name for each in table.sets] == ["pods4", "kept4", "pods6", "kept6"]
+    assert [declared.name for declared in table.sets] == ["pods4", "kept4", "pods6", "kept6"]
     assert parse_table(str(table)) == table.canonical()

@@ -20,17 +20,17 @@ route 10.0.0.0/8 via 10.89.0.2 dev eth1 mtu 1300
 
 
 def test_the_device_with_the_node_s_address() -> None:
-    found = find(STATE, [ip_address("10.89.0.11")])
-    assert found is not None
-    assert (found.link, found.mtu) == ("eth1", 1400)
-    assert [str(a) for a in found.addresses] == ["10.89.0.11/24", "fd89::11/64"]
-    assert found.reaches(ip_address("10.89.0.200")) and not found.reaches(ip_address("10.89.1.1"))
-    assert found.reaches(ip_address("fd89::99"))
+    result = find(STATE, [ip_address("10.89.0.11")])
+    assert result is not None
+    assert (result.link, result.mtu) == ("eth1", 1400)
+    assert [str(a) for a in result.addresses] == ["10.89.0.11/24", "fd89::11/64"]
+    assert result.reaches(ip_address("10.89.0.200")) and not result.reaches(ip_address("10.89.1.1"))
+    assert result.reaches(ip_address("fd89::99"))
 
 
 def test_the_first_address_that_a_device_holds_counts() -> None:
-    found = find(STATE, [ip_address("192.0.2.1"), ip_address("fd89::11")])
-    assert found is not None and found.link == "eth1"
+    result = find(STATE, [ip_address("192.0.2.1"), ip_address("fd89::11")])
+    assert result is not None and result.link == "eth1"
 
 
 def test_no_device() -> None:

@@ -48,9 +48,9 @@ def test_large_input_to_a_program_that_reads_none() -> None:
 
 
 def test_process_id_is_reported_before_input_is_written() -> None:
-    told: list[int] = []
-    done = call(["/bin/sh", "-c", "read line; echo $$"], env=ENV, stdin=b"go\n", started=told.append)
-    assert [int(done.output)] == told
+    reported: list[int] = []
+    done = call(["/bin/sh", "-c", "read line; echo $$"], env=ENV, stdin=b"go\n", started=reported.append)
+    assert [int(done.output)] == reported
 
 
 def test_a_failing_listener_ends_the_program() -> None:

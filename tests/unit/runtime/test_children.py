@@ -93,44 +93,44 @@ def run(folder: Path, *steps: Callable[[Parent], Awaitable[None]], term_wait_s: 
     """Runs each step with a parent of its own."""
 
     async def one(step: Callable[[Parent], Awaitable[None]]) -> None:
-        async with parent(folder, term_wait_s) as made:
-            await step(made)
+        async with parent(folder, term_wait_s) as created:
+            await step(created)
 
     for step in steps:
         asyncio.run(one(step))
 
 
 def test_desired_children_run_with_their_files(folder: Path) -> None:
-    async def body(made: Parent) -> None:
-        await made.children.apply([made.child("a", "x"), made.child("b", "y")])
-        await eventually(lambda: made.log("a") and made.log("b"))
-        assert (made.log("a"), made.log("b")) == (["start x"], ["start y"])
-        assert made.children.pids() == {"a": made.pid("a"), "b": made.pid("b")}
-        assert os.getsid(made.pid("a")) == made.pid("a")
+    async def body(created: Parent) -> None:
+        await created.children.apply([created.child("a", "x"), created.child("b", "y")])
+        await eventually(lambda: created.log("a") and created.log("b"))
+        assert (created.log("a"), created.log("b")) == (["start x"], ["start y"])
+        assert created.children.pids() == {"a": created.pid("a"), "b": created.pid("b")}
+        assert os.getsid(created.pid("a")) == created.pid("a")
 
     run(folder, body)
 
 
 def test_the_same_set_again_changes_nothing(folder: Path) -> None:
-    async def body(made: Parent) -> None:
-        await made.children.apply([made.child()])
-        await eventually(made.log)
-        pid = made.pid()
-        await made.children.apply([made.child()])
-        assert (made.pid(), made.log(), made.events) == (pid, ["start one"], [])
+    async def body(created: Parent) -> None:
+        await created.children.apply([created.child()])
+        await eventually(created.log)
+        pid = created.pid()
+        await created.children.apply([created.child()])
+        assert (created.pid(), created.log(), created.events) == (pid, ["start one"], [])
 
     run(folder, body)
 
 
 def test_a_child_that_ends_is_started_again(folder: Path) -> None:
-    async def body(made: Parent) -> None:
-        await made.children.apply([made.child()])
-        await eventually(made.log)
-        first = made.pid()
+    async def body(created: Parent) -> None:
+        await created.children.apply([created.child()])
+        await eventually(created.log)
+        first = created.pid()
         os.kill(first, signal.SIGKILL)
-        await eventually(lambda: len(made.log()) == 2)
-        assert made.pid() not in (0, first)
-        assert made.events == [ChildEvent("bird", first, "ended")]
+        await eventually(lambda: len(created.log()) == 2)
+        assert created.pid() not in (0, first)
+        assert created.events == [ChildEvent("bird", first, "ended")]
 
     run(folder, body)
 
@@ -138,16 +138,16 @@ def test_a_child_that_ends_is_started_again(folder: Path) -> None:
 def test_a_new_parent_adopts_the_children_of_the_old_one(folder: Path) -> None:
     pids = []
 
-    async def first(made: Parent) -> None:
-        await made.children.apply([made.child()])
-        await eventually(made.log)
-        pids.append(made.pid())
+    async def first(created: Parent) -> None:
+        await created.children.apply([created.child()])
+        await eventually(created.log)
+        pids.append(created.pid())
 
-    async def second(made: Parent) -> None:
-        await made.children.apply([made.child()])
-        await eventually(lambda: made.events)
-        assert made.events == [ChildEvent("bird", pids[0], "adopted")]
-        assert (made.pid(), made.log()) == (pids[0], ["start one"])
+    async def second(created: Parent) -> None:
+        await created.children.apply([created.child()])
+        await eventually(lambda: created.events)
+        assert created.events == [ChildEvent("bird", pids[0], "adopted")]
+        assert (created.pid(), created.log()) == (pids[0], ["start one"])
 
     run(folder, first, second)
 
@@ -155,14 +155,14 @@ def test_a_new_parent_adopts_the_children_of_the_old_one(folder: Path) -> None:
 def test_an_adopted_child_with_another_command_is_replaced(folder: Path) -> None:
     pids = []
 
-    async def first(made: Parent) -> None:
-        await made.children.apply([made.child()])
-        await eventually(made.log)
-        pids.append(made.pid())
+    async def first(created: Parent) -> None:
+        await created.children.apply([created.child()])
+        await eventually(created.log)
+        pids.append(created.pid())
 
-    async def second(made: Parent) -> None:
-        await made.children.apply([made.child(environment={"LEVEL": "debug"})])
-        await eventually(lambda: len(made.log()) == 2)
+    async def second(created: Parent) -> None:
+        await created.children.apply([created.child(environment={"LEVEL": "debug"})])
+        await eventually(lambda: len(created.log()) == 2)
         assert start_ticks(pids[0]) == 0
 
     run(folder, first, second)
@@ -171,15 +171,15 @@ def test_an_adopted_child_with_another_command_is_replaced(folder: Path) -> None
 def test_unwanted_children_of_an_earlier_parent_are_ended(folder: Path) -> None:
     pids = []
 
-    async def first(made: Parent) -> None:
-        await made.children.apply([made.child("a"), made.child("b")])
-        await eventually(lambda: made.log("a") and made.log("b"))
-        pids.append(made.pid("a"))
+    async def first(created: Parent) -> None:
+        await created.children.apply([created.child("a"), created.child("b")])
+        await eventually(lambda: created.log("a") and created.log("b"))
+        pids.append(created.pid("a"))
 
-    async def second(made: Parent) -> None:
-        await made.children.apply([made.child("b")])
+    async def second(created: Parent) -> None:
+        await created.children.apply([created.child("b")])
         assert start_ticks(pids[0]) == 0
-        assert made.children.is_running("b")
+        assert created.children.is_running("b")
         assert sorted(p.name for p in folder.iterdir()) == ["a.log", "b.conf", "b.log", "children"]
         assert [p.name for p in (folder / "children").iterdir()] == ["b.json"]
 
@@ -195,46 +195,46 @@ def test_unwanted_children_of_an_earlier_parent_are_ended(folder: Path) -> None:
     ],
 )
 def test_changed_files_reach_the_child_as_it_asks(folder: Path, on_change: str, log: list[str]) -> None:
-    async def body(made: Parent) -> None:
-        await made.children.apply([made.child(on_file_change=on_change)])
-        await eventually(made.log)
-        await made.children.apply([made.child(config="two", on_file_change=on_change)])
-        await eventually(lambda: made.log() == log)
+    async def body(created: Parent) -> None:
+        await created.children.apply([created.child(on_file_change=on_change)])
+        await eventually(created.log)
+        await created.children.apply([created.child(config="two", on_file_change=on_change)])
+        await eventually(lambda: created.log() == log)
         assert (folder / "bird.conf").read_text() == "two"
 
     run(folder, body)
 
 
 def test_a_child_that_ignores_sigterm_is_killed(folder: Path) -> None:
-    async def body(made: Parent) -> None:
+    async def body(created: Parent) -> None:
         program = "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); signal.pause()"
         log = folder / "stubborn.log"
-        await made.children.apply([Child(name="stubborn", argv=(sys.executable, "-c", program), log=str(log))])
+        await created.children.apply([Child(name="stubborn", argv=(sys.executable, "-c", program), log=str(log))])
         await eventually(lambda: log.exists() and log.read_text())
-        pid = made.pid("stubborn")
-        await made.children.apply([])
+        pid = created.pid("stubborn")
+        await created.children.apply([])
         assert start_ticks(pid) == 0
 
     run(folder, body, term_wait_s=0.2)
 
 
 def test_a_missing_program_does_not_delay_other_children(folder: Path) -> None:
-    async def body(made: Parent) -> None:
+    async def body(created: Parent) -> None:
         missing = Child(name="missing", argv=(f"{folder}/no-such-program",))
-        await made.children.apply([missing, made.child()])
-        await eventually(made.log)
-        assert made.children.pids()["missing"] == 0
+        await created.children.apply([missing, created.child()])
+        await eventually(created.log)
+        assert created.children.pids()["missing"] == 0
 
     run(folder, body)
 
 
 def test_a_stopped_child_is_not_started_again(folder: Path) -> None:
-    async def body(made: Parent) -> None:
-        await made.children.ensure(made.child())
-        await eventually(made.log)
-        await made.children.stop(["bird", "unknown"])
+    async def body(created: Parent) -> None:
+        await created.children.ensure(created.child())
+        await eventually(created.log)
+        await created.children.stop(["bird", "unknown"])
         await asyncio.sleep(0.2)
-        assert (made.log(), made.events, made.children.pids()) == (["start one"], [], {})
+        assert (created.log(), created.events, created.children.pids()) == (["start one"], [], {})
 
     run(folder, body)
 
@@ -250,79 +250,79 @@ _CHECK = "import sys; sys.exit('no good: ' + sys.argv[1]) if 'bad' in open(sys.a
 _TELL = "import sys; open(sys.argv[1], 'a').write('told\\n')"
 
 
-def checked(made: Parent, config: str, reload: tuple[str, ...] = ()) -> Child:
+def checked(created: Parent, config: str, reload: tuple[str, ...] = ()) -> Child:
     """A child whose files are checked, and that is told by a command to read them."""
-    check = (sys.executable, "-c", _CHECK, f"{made.folder}/bird.conf")
-    tell = reload or (sys.executable, "-c", _TELL, f"{made.folder}/bird.log")
-    return made.child(config=config, on_file_change="reload", check=check, reload=tell)
+    check = (sys.executable, "-c", _CHECK, f"{created.folder}/bird.conf")
+    tell = reload or (sys.executable, "-c", _TELL, f"{created.folder}/bird.log")
+    return created.child(config=config, on_file_change="reload", check=check, reload=tell)
 
 
 def test_refused_files_leave_the_child_with_the_last_good_ones(folder: Path) -> None:
-    async def body(made: Parent) -> None:
-        await made.children.apply([checked(made, "good")])
-        await eventually(made.log)
-        pid = made.pid()
+    async def body(created: Parent) -> None:
+        await created.children.apply([checked(created, "good")])
+        await eventually(created.log)
+        pid = created.pid()
         with pytest.raises(ConfigError, match=r"^the files of bird: refused: no good: .*bird\.conf\.new$"):
-            await made.children.apply([checked(made, "bad")])
-        assert (made.pid(), made.log()) == (pid, ["start good"])
+            await created.children.apply([checked(created, "bad")])
+        assert (created.pid(), created.log()) == (pid, ["start good"])
         assert (folder / "bird.conf").read_text() == "good"
         assert not (folder / "bird.conf.new").exists()
-        await made.children.apply([checked(made, "better")])
-        assert (made.pid(), made.log()) == (pid, ["start good", "told"])
+        await created.children.apply([checked(created, "better")])
+        assert (created.pid(), created.log()) == (pid, ["start good", "told"])
         assert (folder / "bird.conf").read_text() == "better"
 
     run(folder, body)
 
 
 def test_a_child_with_refused_files_is_not_started(folder: Path) -> None:
-    async def body(made: Parent) -> None:
+    async def body(created: Parent) -> None:
         with pytest.raises(ConfigError, match="refused"):
-            await made.children.apply([checked(made, "bad")])
-        assert made.pid() == 0 and not (folder / "bird.conf").exists()
+            await created.children.apply([checked(created, "bad")])
+        assert created.pid() == 0 and not (folder / "bird.conf").exists()
 
     run(folder, body)
 
 
 def test_a_failed_reload_is_tried_again_by_the_next_call(folder: Path) -> None:
-    async def body(made: Parent) -> None:
+    async def body(created: Parent) -> None:
         deaf = (sys.executable, "-c", "import os, sys; sys.exit(0 if os.path.exists(sys.argv[1]) else 'deaf')")
-        reload = (*deaf, f"{made.folder}/hears")
-        await made.children.apply([checked(made, "one", reload=reload)])
+        reload = (*deaf, f"{created.folder}/hears")
+        await created.children.apply([checked(created, "one", reload=reload)])
         for _ in range(2):
             with pytest.raises(ConfigError, match="not read by the running program: deaf"):
-                await made.children.apply([checked(made, "two", reload=reload)])
+                await created.children.apply([checked(created, "two", reload=reload)])
         (folder / "hears").touch()
-        await made.children.apply([checked(made, "two", reload=reload)])
+        await created.children.apply([checked(created, "two", reload=reload)])
 
     run(folder, body)
 
 
 def test_an_adopted_child_is_told_to_read_its_files(folder: Path) -> None:
-    async def first(made: Parent) -> None:
-        await made.children.apply([checked(made, "one")])
-        await eventually(made.log)
+    async def first(created: Parent) -> None:
+        await created.children.apply([checked(created, "one")])
+        await eventually(created.log)
 
-    async def second(made: Parent) -> None:
-        await made.children.apply([checked(made, "one")])
-        assert made.log() == ["start one", "told"]
-        await made.children.apply([checked(made, "one")])
-        assert made.log() == ["start one", "told"]
+    async def second(created: Parent) -> None:
+        await created.children.apply([checked(created, "one")])
+        assert created.log() == ["start one", "told"]
+        await created.children.apply([checked(created, "one")])
+        assert created.log() == ["start one", "told"]
 
     run(folder, first, second)
 
 
 def test_a_restart_by_kill_lets_no_child_undo_anything(folder: Path) -> None:
-    async def body(made: Parent) -> None:
+    async def body(created: Parent) -> None:
         undo = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: open(sys.argv[1], 'w').close()); "
         wait = "open(sys.argv[2], 'w').close(); [signal.pause() for _ in iter(int, 1)]"
         undone = folder / "undone"
         for version in ("1", "2"):
-            child = made.child(restart_by="kill")
+            child = created.child(restart_by="kill")
             argv = (sys.executable, "-c", undo + wait, str(undone), f"{folder}/up{version}")
-            await made.children.apply([replace(child, argv=argv)])
+            await created.children.apply([replace(child, argv=argv)])
             await eventually((folder / f"up{version}").exists)
         assert not undone.exists()
-        await made.children.apply([])
+        await created.children.apply([])
         assert undone.exists()
 
     run(folder, body, term_wait_s=0.5)

@@ -40,21 +40,21 @@ def _descriptors(payload: bytes) -> None:
 
 @pytest.fixture
 def server() -> Iterator[ForkServer]:
-    made = ForkServer.start(
+    created = ForkServer.start(
         {"echo": _echo, "fail": _fail, "leave": _leave, "wait": _wait, "descriptors": _descriptors},
         title="pwt-forkserver",
     )
-    yield made
-    made.close()
+    yield created
+    created.close()
 
 
 def _exits(server: ForkServer, count: int) -> list[Exit]:
-    found: list[Exit] = []
+    exits: list[Exit] = []
     until = time.monotonic() + 60
-    while len(found) < count and time.monotonic() < until:
+    while len(exits) < count and time.monotonic() < until:
         select.select([server.fileno()], [], [], 1)
-        found += server.read_exits() or []
-    return found
+        exits += server.read_exits() or []
+    return exits
 
 
 def _eventually(condition: Callable[[], bool]) -> bool:
@@ -75,9 +75,9 @@ def _alive(pid: int) -> bool:
 
 def test_child_gets_payload_and_descriptors_in_order(server: ForkServer, tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
-    with (tmp_path / "given").open("w") as given, ours, theirs:
+    with (tmp_path / "given").open("w") as value, ours, theirs:
         payload = b"x" * 300_000
-        pid = server.spawn("echo", payload, [theirs.fileno(), given.fileno()])
+        pid = server.spawn("echo", payload, [theirs.fileno(), value.fileno()])
         theirs.close()
         received = b""
         while piece := ours.recv(1 << 16):
@@ -89,10 +89,10 @@ def test_child_gets_payload_and_descriptors_in_order(server: ForkServer, tmp_pat
 def test_exit_codes_and_signals_are_reported(server: ForkServer, tmp_path: Path) -> None:
     log = Placement(log=str(tmp_path / "log"))
     failed = server.spawn("fail", b"oh no", placement=log)
-    left = server.spawn("leave", b"7")
+    remaining = server.spawn("leave", b"7")
     killed = server.spawn("wait")
     os.kill(killed, signal.SIGKILL)
-    assert dict(_exits(server, 3)) == {failed: 1, left: 7, killed: -9}
+    assert dict(_exits(server, 3)) == {failed: 1, remaining: 7, killed: -9}
     assert "ValueError: oh no" in (tmp_path / "log").read_text()
 
 

@@ -30,8 +30,8 @@ class Held:
     """The program above with a client."""
 
     def __init__(self) -> None:
-        words = [sys.executable, "-c", _PROGRAM]
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        arguments = [sys.executable, "-c", _PROGRAM]
+        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         port, self.holder = map(int, self.process.stdout.readline().split())
         self.client = socket.socket(type=socket.SOCK_DGRAM)
@@ -56,9 +56,9 @@ class Held:
 
 @pytest.fixture
 def held() -> Iterator[Held]:
-    made = Held()
-    yield made
-    made.close()
+    created = Held()
+    yield created
+    created.close()
 
 
 def test_next_worker_answers_what_a_dying_one_missed(held: Held) -> None:

@@ -48,9 +48,9 @@ keep_descriptors(work, take_over)
 """
 
 
-def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, check=False
     )
 
 

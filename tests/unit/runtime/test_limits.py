@@ -9,10 +9,10 @@ _SHOW = "import resource; from podwire.runtime.limits import raise_open_files; p
 _SHOW += "*resource.getrlimit(resource.RLIMIT_NOFILE))"
 
 
-def raised(soft: int, hard: int, wanted: int, *before: str) -> list[int]:
+def raised(soft: int, hard: int, expected: int, *before: str) -> list[int]:
     """The returned limit, and the soft and the hard one, in a process that begins with these."""
-    words = ["prlimit", f"--nofile={soft}:{hard}", *before, sys.executable, "-c", _SHOW.format(wanted=wanted)]
-    return list(map(int, subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()))
+    arguments = ["prlimit", f"--nofile={soft}:{hard}", *before, sys.executable, "-c", _SHOW.format(wanted=expected)]
+    return list(map(int, subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.split()))
 
 
 def test_a_soft_limit_is_raised_to_what_is_wanted() -> None:

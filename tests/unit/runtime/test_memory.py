@@ -19,27 +19,27 @@ class Node:
 
 
 def ring() -> "weakref.ref[Node]":
-    one, other = Node(), Node()
-    one.other, other.other = other, one
-    return weakref.ref(one)
+    item, other = Node(), Node()
+    item.other, other.other = other, item
+    return weakref.ref(item)
 
 
 def settle_with_rings() -> None:
     """Fails where settling keeps garbage, or searches again what stays."""
-    lost, kept = ring(), Node()
-    kept.other = kept
+    lost, remaining = ring(), Node()
+    remaining.other = remaining
     memory.settle()
     assert lost() is None
     assert gc.get_freeze_count() > 0
-    assert not any(found is kept for found in gc.get_objects())
-    found = weakref.ref(kept)
-    del kept
+    assert not any(obj is remaining for obj in gc.get_objects())
+    result = weakref.ref(remaining)
+    del remaining
     gc.collect()
-    assert found() is not None
+    assert result() is not None
     memory.settle()
-    assert found() is not None
+    assert result() is not None
     memory.settle(later=True)
-    assert found() is None
+    assert result() is None
 
 
 def test_garbage_goes_and_what_stays_is_not_searched_again() -> None:

@@ -55,7 +55,7 @@ def test_one_of_many_objects_is_inserted_in_order() -> None:
 @given(st.lists(st.lists(st.integers(0, 9), max_size=4).map(tuple), max_size=5))
 def test_merged_states_equal_a_new_state(numbers: list[tuple[int, ...]]) -> None:
     base = tuple(Route(f"10.244.{number}.0/24") for number in range(0, 100, 3))
-    portions = [base, *(tuple(Route(f"10.244.{number * 11}.0/24") for number in each) for each in numbers)]
+    portions = [base, *(tuple(Route(f"10.244.{number * 11}.0/24") for number in item) for item in numbers)]
     merged = merge(NetworkState(routes=routes) for routes in portions)
     assert merged == NetworkState(routes=tuple(chain.from_iterable(portions)))
 

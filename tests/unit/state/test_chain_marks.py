@@ -50,7 +50,7 @@ def test_order_counts_where_it_is_not_free() -> None:
 def test_tables_come_in_the_order_of_the_mode() -> None:
     text = repair({}, WANTED, MINE)
     assert text.index("*nat") < text.index("*mangle") and count_tables(text) == 2
-    saved = {each.table: {**each.chains, **{chain: (rule,) for chain, rule in each.jumps}} for each in WANTED}
+    saved = {item.table: {**item.chains, **{chain: (rule,) for chain, rule in item.jumps}} for item in WANTED}
     assert repair(saved, WANTED, MINE) == ""
     assert repair({**saved, "mangle": {}}, WANTED, MINE) == "*mangle\n:OWN - [0:0]\nCOMMIT\n"
 

@@ -124,10 +124,10 @@ HOLDINGS = st.lists(KEYED, max_size=20).map(lambda values: {(type(value), *value
 def test_steps_lead_from_any_state_to_any_other(
     common: dict[Any, Any], before: dict[Any, Any], after: dict[Any, Any]
 ) -> None:
-    held, wanted = common | before, common | after
-    old, new = (Assembly().change((), each.values()) for each in (held, wanted))
+    held, expected = common | before, common | after
+    old, new = (Assembly().change((), item.values()) for item in (held, expected))
     steps = diff(old, new).steps
-    assert len(steps) == sum(1 for key in held.keys() | wanted.keys() if held.get(key) != wanted.get(key))
+    assert len(steps) == sum(1 for key in held.keys() | expected.keys() if held.get(key) != expected.get(key))
     assert diff(*narrowed(old, new)).steps == steps
     for verb, value in steps:
         assert not isinstance(value, Link)
@@ -136,7 +136,7 @@ def test_steps_lead_from_any_state_to_any_other(
         held[key] = value
         if verb == "delete":
             del held[key]
-    assert held == wanted
+    assert held == expected
 
 
 def test_objects_of_other_owners_stay() -> None:
@@ -151,9 +151,9 @@ sysctl net/ipv4/ip_forward = 1
 sysctl net/ipv4/conf/podwire.1/rp_filter = 0
 """)
     assert not diff(merge((foreign, PEERS)), PEERS, OWNER)
-    left = diff(merge((foreign, PEERS)), NetworkState(), OWNER)
-    assert "docker0" not in str(left)
-    assert "10.9.0.0" not in str(left)
+    remaining = diff(merge((foreign, PEERS)), NetworkState(), OWNER)
+    assert "docker0" not in str(remaining)
+    assert "10.9.0.0" not in str(remaining)
 
 
 def test_a_foreign_device_with_the_name_is_a_conflict() -> None:

@@ -140,16 +140,16 @@ def test_each_change_of_a_table_has_its_lines(old: str, new: str, place: str, li
 
 
 def test_a_changed_comment_of_the_table() -> None:
-    found = tables(TABLE.replace("podwire: Services", "mine"))
-    assert found == ["@@ proxy: table ip podwire-proxy @@", '-comment "mine"', '+comment "podwire: Services"']
+    result = tables(TABLE.replace("podwire: Services", "mine"))
+    assert result == ["@@ proxy: table ip podwire-proxy @@", '-comment "mine"', '+comment "podwire: Services"']
 
 
 def test_whole_tables() -> None:
     want = parse_table(TABLE)
     lacking = list(compare_table("proxy", None, want))
-    assert [one.text for one in lacking] == str(want).splitlines() and {one.sign for one in lacking} == {"+"}
+    assert [item.text for item in lacking] == str(want).splitlines() and {item.sign for item in lacking} == {"+"}
     surplus = list(surplus_table("proxy", want))
-    assert [one.text for one in surplus] == str(want).splitlines() and {one.sign for one in surplus} == {"-"}
+    assert [item.text for item in surplus] == str(want).splitlines() and {item.sign for item in surplus} == {"-"}
 
 
 def test_a_namespace_that_is_gone_lacks_everything() -> None:
@@ -177,9 +177,9 @@ def test_sets_element_by_element() -> None:
         "+add fronts 10.96.0.11,tcp:80",
         "-add fronts 10.96.0.12,tcp:80",
     ]
-    assert [one.text for one in compare_ipset("proxy", None, want)] == SETS.splitlines()
+    assert [item.text for item in compare_ipset("proxy", None, want)] == SETS.splitlines()
     (other,) = ipset.parse(SETS.replace("65536", "100").splitlines())
-    assert [one.sign for one in compare_ipset("proxy", other, want)] == ["-", "+", "+", "+"]
+    assert [item.sign for item in compare_ipset("proxy", other, want)] == ["-", "+", "+", "+"]
 
 
 SERVERS = """\

@@ -28,8 +28,8 @@ def test_quoted_words_are_split_again(words: list[str]) -> None:
 
 
 def test_every_form_of_option_is_read() -> None:
-    words = grammar.split('x size 3 mask 0x10 fast unsafe down note "a b"')
-    assert grammar.parse(SHAPE, words) == {
+    fields = grammar.split('x size 3 mask 0x10 fast unsafe down note "a b"')
+    assert grammar.parse(SHAPE, fields) == {
         "name": "x",
         "size": 3,
         "mask": 16,
@@ -41,7 +41,7 @@ def test_every_form_of_option_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "output"),
     [
         ("", "expected a word after 'thing'"),
         ("x size", "expected a word after 'size'"),
@@ -49,6 +49,6 @@ def test_every_form_of_option_is_read() -> None:
         ("x colour red", "unknown keyword 'colour' of thing"),
     ],
 )
-def test_a_wrong_word_is_named(line: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_wrong_word_is_named(line: str, output: str) -> None:
+    with pytest.raises(ValueError, match=output):
         grammar.parse(SHAPE, grammar.split(line))

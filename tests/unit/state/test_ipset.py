@@ -136,11 +136,11 @@ PARTS = {
 def test_every_set_is_read_back_from_its_text(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(sorted(KINDS)))
     comment, marks = data.draw(st.booleans()), data.draw(st.booleans())
-    words = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"'), max_size=20)
+    arguments = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"'), max_size=20)
     options = st.builds(
         IpSetElement,
         timeout_s=st.none() | st.integers(0, 2**31),
-        comment=words if comment else st.just(""),
+        comment=arguments if comment else st.just(""),
         nomatch=st.booleans() if "net" in KINDS[kind] else st.just(False),
         mark=st.none() | st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)) if marks else st.none(),
     )

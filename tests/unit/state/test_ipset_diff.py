@@ -10,7 +10,7 @@ SET = IpSet(name="KUBE-IPS", kind="hash:ip", elements=plain(["10.0.0.1", "10.0.0
 
 
 def text(*operations: object) -> list[str]:
-    return [str(each) for each in operations]
+    return [str(operation) for operation in operations]
 
 
 def test_a_set_that_is_not_there_is_made() -> None:

@@ -57,8 +57,8 @@ def test_a_share_carries_tables_of_iptables() -> None:
     held = Share(part="proxy", desired=(RULESET, replace(RULESET, family="ip6")))
     (back,) = share.parse(share.render([held]))
     assert back == held
-    places = {where for where, _ in held.located()}
-    assert places == {"proxy: iptables nat", "proxy: ip6tables nat"}
+    positions = {where for where, _ in held.located()}
+    assert positions == {"proxy: iptables nat", "proxy: ip6tables nat"}
     assert [text for _, text in held.located()][:3] == TEXT.splitlines()[1:4]
 
 

@@ -36,11 +36,11 @@ def test_a_new_virtual_server_and_one_that_changes() -> None:
 
 
 def test_tcp_real_server_loses_and_regains_its_weight() -> None:
-    both, one = web("1:8080 -m -w 1", "2:8080 -m -w 1"), web("1:8080 -m -w 1")
+    both, item = web("1:8080 -m -w 1", "2:8080 -m -w 1"), web("1:8080 -m -w 1")
     leaving = f"-e {WEB} -r 10.180.0.2:8080 -m -w 0"
-    assert told(both, one) == [leaving]
-    drained = after(both, plan(both, one))
-    assert told(drained, one) == [], "it is on its way already"
+    assert told(both, item) == [leaving]
+    drained = after(both, plan(both, item))
+    assert told(drained, item) == [], "it is on its way already"
     assert told(drained, both) == [f"-e {WEB} -r 10.180.0.2:8080 -m -w 1"]
 
 
@@ -54,23 +54,23 @@ def test_a_new_real_server_comes_before_an_old_one_goes() -> None:
 )
 def test_servers_that_do_not_drain_are_deleted_at_once(name: str, how: str) -> None:
     both = web("1:8080 -m -w 1", "2:8080 -m -w 1", how=how, name=name)
-    one = web("1:8080 -m -w 1", how=how, name=name)
-    assert told(both, one) == [f"-d {name} -r 10.180.0.2:8080"]
-    assert told(one, {}) == [f"-D {name}"]
+    item = web("1:8080 -m -w 1", how=how, name=name)
+    assert told(both, item) == [f"-d {name} -r 10.180.0.2:8080"]
+    assert told(item, {}) == [f"-D {name}"]
 
 
 def test_a_virtual_server_goes_with_its_last_connection() -> None:
     there = web("1:8080 -m -w 1", "2:8080 -m -w 1")
     steps = plan(there, {})
     assert {str(step) for step in steps} == {f"-e {WEB} -r 10.180.0.{n}:8080 -m -w 0" for n in (1, 2)}
-    left = after(there, steps)
-    ((key, retired),) = draining(left, {}).items()
-    server = left[key]
+    remaining = after(there, steps)
+    ((key, retired),) = draining(remaining, {}).items()
+    server = remaining[key]
     first, second = retired
     assert [str(s) for s in idle(server, [(first, 0), (second, 4)], desired=False)] == [f"-d {WEB} -r 10.180.0.1:8080"]
     assert [str(s) for s in idle(server, [(first, 0), (second, 0)], desired=False)] == [f"-D {WEB}"]
     assert len(idle(server, [(first, 0), (second, 0)], desired=True)) == 2
-    assert after(left, idle(server, [(first, 0), (second, 0)], desired=False)) == {}
+    assert after(remaining, idle(server, [(first, 0), (second, 0)], desired=False)) == {}
 
 
 def test_an_empty_virtual_server_that_nobody_wants() -> None:

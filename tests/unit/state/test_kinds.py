@@ -27,20 +27,20 @@ class Lamp(msgspec.Struct, frozen=True):
 
 
 def _parse(lines: Sequence[str], _where: str) -> Values:
-    words = [line.split() for line in lines]
-    if any(len(each) != 3 or each[2] not in ("on", "off") for each in words):
+    arguments = [line.split() for line in lines]
+    if any(len(word) != 3 or word[2] not in ("on", "off") for word in arguments):
         raise ValueError("expected: lamp NAME on|off")
-    return tuple(Lamp(name, state == "on") for _, name, state in words)
+    return tuple(Lamp(name, state == "on") for _, name, state in arguments)
 
 
-def _compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterator[Difference]:
-    for lamp in wanted:
+def _compare(title: str, have: Values, expected: Values, _mark: object) -> Iterator[Difference]:
+    for lamp in expected:
         if lamp not in have:
             yield from (Difference(f"{title}: lamps", "+", line) for line in lamp.lines())
 
 
-def _mark(owner: OwnerMark | None, wanted: Values) -> str | None:
-    return f"{owner.alias_prefix if owner else 'all'} lamps" if wanted else None
+def _mark(owner: OwnerMark | None, expected: Values) -> str | None:
+    return f"{owner.alias_prefix if owner else 'all'} lamps" if expected else None
 
 
 @pytest.fixture(autouse=True)
@@ -81,12 +81,12 @@ def test_a_wrong_line_names_the_part() -> None:
 def test_the_mark_and_the_comparison_are_the_kinds() -> None:
     assert share().mark(KINDS["lamp"]) == "mine lamps"
     assert Share(part="house").mark(KINDS["lamp"]) is None
-    found = share().compare(KINDS["lamp"], [Lamp("hall", False), Lamp("roof", False)])
-    assert list(render(found)) == ["@@ house: lamps @@", "+lamp hall on"]
+    result = share().compare(KINDS["lamp"], [Lamp("hall", False), Lamp("roof", False)])
+    assert list(render(result)) == ["@@ house: lamps @@", "+lamp hall on"]
 
 
 def test_a_namespace_that_is_gone_lacks_values_of_every_kind() -> None:
-    assert [found.text for found in share().missing()] == TEXT.splitlines()[1:-2]
+    assert [result.text for result in share().missing()] == TEXT.splitlines()[1:-2]
 
 
 def test_a_value_of_no_kind_is_refused() -> None:

@@ -160,7 +160,7 @@ def test_order_and_duplicates_do_not_count(state: NetworkState) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "output"),
     [
         ("lnk eth0", "network state: line 2: unknown object 'lnk': expected one of link, address"),
         ("link", "expected a word after 'link'"),
@@ -177,10 +177,10 @@ def test_order_and_duplicates_do_not_count(state: NetworkState) -> None:
         ("sysctl a=b", "expected: sysctl PATH = VALUE"),
     ],
 )
-def test_a_wrong_line_is_named(line: str, said: str) -> None:
+def test_a_wrong_line_is_named(line: str, output: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(f"# first\n{line}")
-    assert said in str(caught.value)
+    assert output in str(caught.value)
     assert caught.value.path == "line 2"
 
 
@@ -217,8 +217,8 @@ def test_owner_stamps_what_has_no_mark() -> None:
 @given(states)
 def test_stamped_states_and_shares_are_in_order(state: NetworkState) -> None:
     stamped = OWNER.stamp(state)
-    for made in (stamped, OWNER.share(state), OWNER.share(stamped)):
-        assert made == merge((made,)), "sorted and without duplicates"
+    for created in (stamped, OWNER.share(state), OWNER.share(stamped)):
+        assert created == merge((created,)), "sorted and without duplicates"
 
 
 def test_share_is_what_carries_the_mark() -> None:

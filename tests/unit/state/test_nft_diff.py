@@ -71,14 +71,14 @@ def test_a_chain_goes_after_the_elements_that_name_it() -> None:
 def test_another_declaration_replaces_the_table() -> None:
     want = table({})
     want = msgspec.structs.replace(want, sets=(msgspec.structs.replace(want.sets[0], size=8),))
-    words = [str(operation) for operation in diff(table({}), want).operations]
-    assert words[:3] == ["add table", "delete table", "add table"]
+    arguments = [str(operation) for operation in diff(table({}), want).operations]
+    assert arguments[:3] == ["add table", "delete table", "add table"]
 
 
 def test_elements_of_dynamic_sets_are_the_kernels() -> None:
-    seen = Set(name="seen", key=("ipv4_addr",), flags=("dynamic",))
-    have = Table(family="ip", name="t", sets=(seen.with_elements([seen.element("10.0.0.1")]),))
-    assert not diff(have, Table(family="ip", name="t", sets=(seen,)))
+    declared = Set(name="seen", key=("ipv4_addr",), flags=("dynamic",))
+    have = Table(family="ip", name="t", sets=(declared.with_elements([declared.element("10.0.0.1")]),))
+    assert not diff(have, Table(family="ip", name="t", sets=(declared,)))
 
 
 def test_removal_of_a_missing_table_is_no_error() -> None:

@@ -74,11 +74,11 @@ def test_type_numbers(names: list[str]) -> None:
 def test_every_field_is_found_by_how_it_is_loaded() -> None:
     for field in FIELDS.values():
         if field.source == "payload":
-            found = payload_field(field.a, field.b, field.type.size, field.family, field.protocol)
+            result = payload_field(field.a, field.b, field.type.size, field.family, field.protocol)
         else:
-            found = loaded_field(field.source, field.a, field.b)
-        assert found is not None
-        assert (found.a, found.b, found.type.size) == (field.a, field.b, field.type.size)
+            result = loaded_field(field.source, field.a, field.b)
+        assert result is not None
+        assert (result.a, result.b, result.type.size) == (field.a, field.b, field.type.size)
 
 
 @pytest.mark.parametrize(

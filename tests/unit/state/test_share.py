@@ -53,11 +53,11 @@ def test_a_document_prints_as_it_reads() -> None:
     shares = parse(TEXT.splitlines(keepends=True))
     assert "".join(f"{line}\n" for line in render(shares)) == TEXT
     routing, pod, balanced, proxy = shares
-    assert [one.title for one in shares] == ["routing", "cni shop/web", "proxy", "proxy"]
+    assert [share.title for share in shares] == ["routing", "cni shop/web", "proxy", "proxy"]
     assert routing.owner is not None and routing.owner.alias_prefix == "podwire/routing"
     assert proxy.owner is None and proxy.note == "Services are not programmed yet"
     assert routing.values(AbsentTable) == (AbsentTable("inet", "podwire-routing"),)
-    assert [one.name for one in balanced.values(IpSet)] == ["KUBE-IPVS-IPS"]
+    assert [item.name for item in balanced.values(IpSet)] == ["KUBE-IPVS-IPS"]
     assert [str(server.key) for server in balanced.values(VirtualServer)] == ["-t 10.96.0.10:80"]
     assert ("proxy: set KUBE-IPVS-IPS", "add KUBE-IPVS-IPS 10.96.0.10") in balanced.located()
     assert ("proxy: ipvs", "-A -t 10.96.0.10:80 -s rr -b flag-3") in balanced.located()
@@ -66,13 +66,13 @@ def test_a_document_prints_as_it_reads() -> None:
 
 def test_lines_say_where_they_belong() -> None:
     routing = parse(TEXT.splitlines())[0]
-    found = list(routing.located())
-    assert ("routing", "sysctl net/ipv4/ip_forward = 1") in found
-    assert ("routing: table inet podwire-masquerade", "10.245.0.0/16 }") in found
+    result = list(routing.located())
+    assert ("routing", "sysctl net/ipv4/ip_forward = 1") in result
+    assert ("routing: table inet podwire-masquerade", "10.245.0.0/16 }") in result
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "arguments"),
     [
         (TEXT.removesuffix("end\n"), "breaks off"),
         ("", "breaks off"),
@@ -87,8 +87,8 @@ def test_lines_say_where_they_belong() -> None:
         ("part proxy\n-a -t 10.0.0.1:80 -r 10.0.0.2:80 -m -w 1\nend\n", "not a line of ipvsadm"),
     ],
 )
-def test_an_error_names_the_part_and_the_line(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
+def test_an_error_names_the_part_and_the_line(text: str, arguments: str) -> None:
+    with pytest.raises(ConfigError, match=arguments) as caught:
         parse(text.splitlines(), "saved.txt")
     assert "saved.txt" in str(caught.value)
 
@@ -100,5 +100,5 @@ WORDS = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
 def test_any_head_reads_back(part: str, protocol: int, alias: str, netns: str, note: str) -> None:
     state = network.parse("route 10.0.0.0/8 dev eth0 proto 4\nneighbour 10.0.0.1 lladdr 02:00:00:00:00:01 dev eth0\n")
     table = parse_table("table ip x {\n\tset s {\n\t\ttype ipv4_addr\n\t\telements = { 10.0.0.1, 10.0.0.2 }\n\t}\n}")
-    one = Share(part=part, protocol=protocol, alias=alias, netns=netns, note=note, desired=(state, table))
-    assert parse(render([one, one])) == [one, one]
+    share = Share(part=part, protocol=protocol, alias=alias, netns=netns, note=note, desired=(state, table))
+    assert parse(render([share, share])) == [share, share]

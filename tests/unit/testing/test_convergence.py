@@ -60,7 +60,7 @@ PAGE = (
 
 
 def without(line: str) -> Iterable[str]:
-    return [each for each in PAGE if line not in each]
+    return [item for item in PAGE if line not in item]
 
 
 def test_settled_when_every_agent_has_the_versions_of_the_api() -> None:
@@ -83,8 +83,8 @@ def test_busy_component_or_missing_agent_is_not_converged() -> None:
 
 def test_a_node_without_routing_facts_is_unsettled() -> None:
     silent = msgspec.structs.replace(FACTS.world, nodes=(Node(metadata=ObjectMeta(name="node-1")),))
-    found = unsettled(msgspec.structs.replace(FACTS, world=silent), {})
-    assert found == "the way to pods of node-1 is not known yet"
+    result = unsettled(msgspec.structs.replace(FACTS, world=silent), {})
+    assert result == "the way to pods of node-1 is not known yet"
 
 
 def test_endpoints_that_the_controller_has_not_written() -> None:
@@ -106,5 +106,5 @@ def test_cluster_dns_without_anybody_who_answers() -> None:
 def test_objects_that_agents_ignore_do_not_count() -> None:
     headless = {"service.kubernetes.io/headless": "", "kubernetes.io/service-name": "web"}
     meta = ObjectMeta(name="other", namespace="shop", labels=headless, resource_version="3")
-    found = versions(msgspec.structs.replace(FACTS, slices=(EndpointSlice(metadata=meta, address_type="IPv4"),)))
-    assert found["endpointslices"] == {}
+    result = versions(msgspec.structs.replace(FACTS, slices=(EndpointSlice(metadata=meta, address_type="IPv4"),)))
+    assert result["endpointslices"] == {}

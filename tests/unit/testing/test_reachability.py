@@ -24,7 +24,7 @@ def result(name: str, *, reached: bool, because: str = "", either: bool = False)
 
 
 def reached(*results: ProbeResult) -> Reached:
-    return Reached("shop/web", "db:80", results, lambda found: f"said of {found.attempt.source.name}")
+    return Reached("shop/web", "db:80", results, lambda results: f"said of {results.attempt.source.name}")
 
 
 def test_all_is_yes_and_none_is_no() -> None:
@@ -33,10 +33,10 @@ def test_all_is_yes_and_none_is_no() -> None:
 
 
 def test_mixed_results_are_undecided() -> None:
-    some = reached(result("shop/web-1", reached=True), result("shop/web-2", reached=False))
+    subset = reached(result("shop/web-1", reached=True), result("shop/web-2", reached=False))
     with pytest.raises(Undecided, match=r"shop/web-2 -> shop/db .* not reached, refused"):
-        bool(some)
-    assert repr(some) == "<shop/web -> db:80: some reached, some not>"
+        bool(subset)
+    assert repr(subset) == "<shop/web -> db:80: some reached, some not>"
 
 
 def test_endpoint_chosen_by_chance_is_no_answer() -> None:
@@ -67,7 +67,7 @@ def test_the_full_text_explains_policies_once() -> None:
 
 
 def test_the_last_assertion_is_remembered() -> None:
-    one = reached(result("shop/web", reached=True))
-    assert JUDGED.get() is not one
-    assert one
-    assert JUDGED.get() is one
+    item = reached(result("shop/web", reached=True))
+    assert JUDGED.get() is not item
+    assert item
+    assert JUDGED.get() is item

@@ -65,8 +65,8 @@ OUTSIDE = PacketSource(name=EXTERNAL, namespace="outside", address=EXTERNAL)
 
 
 def told(word: str, place: PacketSource | None = None) -> list[tuple[str, str, str]]:
-    found = attempts_of(Expectations(FACTS), place or source_of(WEB), word)
-    return [(attempt.target, attempt.address, str(attempt.port)) for attempt in found]
+    result = attempts_of(Expectations(FACTS), place or source_of(WEB), word)
+    return [(attempt.target, attempt.address, str(attempt.port)) for attempt in result]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_outside_service_targets_are_node_ports_of_all_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "output"),
     [
         ("", "expected a target and a port"),
         (":80", "expected a target and a port"),
@@ -128,10 +128,10 @@ def test_outside_service_targets_are_node_ports_of_all_nodes() -> None:
         ("10.0.0.1", "expected a port number"),
     ],
 )
-def test_words_that_name_nothing_are_refused(word: str, said: str) -> None:
+def test_words_that_name_nothing_are_refused(word: str, output: str) -> None:
     with pytest.raises(ConfigError) as failure:
         told(word)
-    assert said in str(failure.value)
+    assert output in str(failure.value)
 
 
 def test_from_a_node_a_service_is_its_address() -> None:

@@ -19,7 +19,7 @@ SETS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "ways", "found"),
+    ("name", "paths", "result"),
     [
         ("ips", "dst", "10.96.0.10"),
         ("ips", "src", ""),
@@ -37,8 +37,8 @@ SETS = {
         ("nets", "src", ""),
     ],
 )
-def test_an_element_is_found(name: str, ways: str, found: str) -> None:
-    assert find(SETS, name, ways, PACKET) == found
+def test_an_element_is_found(name: str, paths: str, result: str) -> None:
+    assert find(SETS, name, paths, PACKET) == result
 
 
 def test_a_set_that_is_not_there() -> None:

@@ -72,22 +72,22 @@ def test_an_unknown_match_is_an_error(rule: str) -> None:
     ],
 )
 def test_matches(match: str, holds: bool) -> None:
-    found = through(f"-A PREROUTING {match} -j DROP")
-    assert found.verdict == ("drop" if holds else "accept")
+    result = through(f"-A PREROUTING {match} -j DROP")
+    assert result.verdict == ("drop" if holds else "accept")
 
 
 def test_the_way_of_a_packet() -> None:
-    found = through(
+    result = through(
         ":SVC",
         "-A PREROUTING -j SVC",
         "-A POSTROUTING -m mark --mark 0x1/0x1 -j MASQUERADE",
         "-A SVC -j MARK --set-xmark 0x1/0x1",
         "-A SVC -p tcp -m tcp -j DNAT --to-destination 10.0.0.9:8080",
     )
-    assert (found.packet.destination, found.packet.destination_port) == ("10.0.0.9", 8080)
-    assert (found.verdict, found.translated, found.masqueraded, found.delivered) == ("accept", True, True, False)
-    assert [step.chain for step in found.steps] == ["PREROUTING", "SVC", "SVC", "POSTROUTING"]
-    assert str(found.steps[0]) == "prerouting: iptables nat PREROUTING: -j SVC"
+    assert (result.packet.destination, result.packet.destination_port) == ("10.0.0.9", 8080)
+    assert (result.verdict, result.translated, result.masqueraded, result.delivered) == ("accept", True, True, False)
+    assert [step.chain for step in result.steps] == ["PREROUTING", "SVC", "SVC", "POSTROUTING"]
+    assert str(result.steps[0]) == "prerouting: iptables nat PREROUTING: -j SVC"
 
 
 def test_jump_comes_back_and_goto_does_not() -> None:
@@ -128,8 +128,8 @@ def test_lists_remember_between_packets_but_not_between_outcomes() -> None:
 def test_the_other_family_has_its_own_tables() -> None:
     packet = Packet(source="fd00::1", destination="fd96::1", destination_port=80, input="veth1")
     rules = (":E", "-A PREROUTING -j E", "-A E -p tcp -m tcp -j DNAT --to-destination [fd00::9]:8080")
-    found = Tracer([table(*rules, family="ip6"), table("-A PREROUTING -j DROP")], MACHINE).trace(packet)
-    assert (found.packet.destination, found.packet.destination_port) == ("fd00::9", 8080)
+    result = Tracer([table(*rules, family="ip6"), table("-A PREROUTING -j DROP")], MACHINE).trace(packet)
+    assert (result.packet.destination, result.packet.destination_port) == ("fd00::9", 8080)
 
 
 def test_how_likely_each_way_is() -> None:
@@ -137,8 +137,8 @@ def test_how_likely_each_way_is() -> None:
     lines += [f"-A E{n} -p tcp -m tcp -j DNAT --to-destination 10.0.1.{n}:80" for n in range(3)]
     chance = "-m statistic --mode random --probability"
     lines += [f"-A PREROUTING {chance} 0.25 -j E0", f"-A PREROUTING {chance} 0.5 -j E1", "-A PREROUTING -j E2"]
-    found = {o.packet.destination: o.probability for o in Tracer([table(*lines)], MACHINE).outcomes(PACKET)}
-    assert found == {"10.0.1.0": 0.25, "10.0.1.1": 0.375, "10.0.1.2": 0.375}
+    result = {o.packet.destination: o.probability for o in Tracer([table(*lines)], MACHINE).outcomes(PACKET)}
+    assert result == {"10.0.1.0": 0.25, "10.0.1.1": 0.375, "10.0.1.2": 0.375}
 
 
 def test_a_thousand_endpoints_are_a_thousand_ways() -> None:
@@ -148,8 +148,8 @@ def test_a_thousand_endpoints_are_a_thousand_ways() -> None:
     for n in range(count - 1):
         lines.append(f"-A PREROUTING -m statistic --mode random --probability {1 / (count - n):.11f} -j E{n}")
     lines.append(f"-A PREROUTING -j E{count - 1}")
-    found = [o.probability for o in Tracer([table(*lines)], MACHINE).outcomes(PACKET)]
-    assert found == pytest.approx([1 / count] * count, rel=1e-4)
+    results = [o.probability for o in Tracer([table(*lines)], MACHINE).outcomes(PACKET)]
+    assert results == pytest.approx([1 / count] * count, rel=1e-4)
 
 
 def test_old_entries_of_recent_lists_expire() -> None:
@@ -157,15 +157,15 @@ def test_old_entries_of_recent_lists_expire() -> None:
     tracer = Tracer([table(rule)], MACHINE)
     for age, verdict in ((59.0, "drop"), (61.0, "accept")):
         tracer.recent = {"L": {"10.0.0.1": age}}
-        found = tracer.trace(PACKET)
-        assert found.verdict == verdict
-        assert found.remembered == (("list L { 10.0.0.1 }",) if age < 60 else ())
+        result = tracer.trace(PACKET)
+        assert result.verdict == verdict
+        assert result.remembered == (("list L { 10.0.0.1 }",) if age < 60 else ())
 
 
 def test_rules_for_other_destinations_do_not_match() -> None:
     lines = ("-A PREROUTING -d 10.96.0.2/32 -j DROP", "-A PREROUTING -d 10.96.0.1/32 -j DROP")
-    found = through(*lines)
-    assert (found.verdict, len(found.steps)) == ("drop", 1)
+    result = through(*lines)
+    assert (result.verdict, len(result.steps)) == ("drop", 1)
     assert through("-A PREROUTING ! -d 10.96.0.2/32 -j DROP").verdict == "drop"
     assert through("-A PREROUTING -d 10.96.0.0/16 -j DROP").verdict == "drop"
 
@@ -180,6 +180,6 @@ def test_marks_that_sets_give() -> None:
     )
     tracer = Tracer([rules], MACHINE)
     tracer.sets = {"pods": Elements("hash:net,iface", {"10.0.0.1,veth1"}, {"10.0.0.1,veth1": (0x30, 0xF0)})}
-    found = tracer.trace(msgspec.structs.replace(PACKET, mark=0x4F))
-    assert (found.verdict, found.packet.mark) == ("drop", 0x3F)
-    assert [step.elements for step in found.steps] == [("set pods { 10.0.0.1,veth1 skbmark 0x30/0xf0 }",), (), ()]
+    result = tracer.trace(msgspec.structs.replace(PACKET, mark=0x4F))
+    assert (result.verdict, result.packet.mark) == ("drop", 0x3F)
+    assert [step.elements for step in result.steps] == [("set pods { 10.0.0.1,veth1 skbmark 0x30/0xf0 }",), (), ()]

@@ -80,8 +80,8 @@ def test_every_choice_is_taken() -> None:
     targets = targets.with_elements(targets.element(str(slot), f"10.0.1.{slot}") for slot in range(3))
     chain = base("prerouting", "dnat to numgen random mod 3 map @targets", priority=-100, kind="nat")
     tracer = Tracer([Table(family="ip", name="t", chains=(chain,), sets=(targets,))], MACHINE)
-    found = [outcome.packet.destination for outcome in tracer.outcomes(PACKET)]
-    assert found == ["10.0.1.0", "10.0.1.1", "10.0.1.2"]
+    results = [outcome.packet.destination for outcome in tracer.outcomes(PACKET)]
+    assert results == ["10.0.1.0", "10.0.1.1", "10.0.1.2"]
 
 
 def test_empty_slots_are_drawn_again_and_outcomes_merged() -> None:
@@ -90,9 +90,9 @@ def test_empty_slots_are_drawn_again_and_outcomes_merged() -> None:
     draw = "dnat to ip daddr . numgen random mod {} map @slots"
     chain = base("prerouting", draw.format(4), draw.format(4), draw.format(1), priority=-100, kind="nat")
     tracer = Tracer([Table(family="ip", name="t", chains=(chain,), sets=(slots,))], MACHINE)
-    found = {outcome.packet.destination: outcome.probability for outcome in tracer.outcomes(PACKET)}
+    result = {outcome.packet.destination: outcome.probability for outcome in tracer.outcomes(PACKET)}
     twice = 1 / 4 + 1 / 4 * 1 / 4
-    assert found == {"10.0.1.0": twice + 1 / 16, "10.0.1.2": twice, "10.0.1.3": twice}
+    assert result == {"10.0.1.0": twice + 1 / 16, "10.0.1.2": twice, "10.0.1.3": twice}
 
 
 def test_steps_list_the_rules_in_order() -> None:
@@ -116,25 +116,25 @@ def test_trace_reports_matches_and_their_probability() -> None:
     near = near.with_elements([near.element("10.0.0.0/8")])
     rule = "ip saddr @near dnat to numgen random mod 4 map @targets"
     chain = base("prerouting", rule, priority=-100, kind="nat")
-    found = list(
+    result = list(
         Tracer([Table(family="ip", name="t", chains=(chain,), sets=(near, targets))], MACHINE).outcomes(PACKET)
     )
-    assert [outcome.probability for outcome in found] == [0.25] * 4
-    assert found[2].steps[0].elements == ("set near { 10.0.0.0/8 }", "map targets { 2 : 10.0.1.2 }")
+    assert [outcome.probability for outcome in result] == [0.25] * 4
+    assert result[2].steps[0].elements == ("set near { 10.0.0.0/8 }", "map targets { 2 : 10.0.1.2 }")
 
 
 def test_earlier_elements_differ_from_those_the_packet_adds() -> None:
-    seen = Set(name="seen", key=("ipv4_addr",), flags=("dynamic", "timeout"), timeout_s=60)
+    declared = Set(name="seen", key=("ipv4_addr",), flags=("dynamic", "timeout"), timeout_s=60)
     chain = base("prerouting", "ip saddr @seen drop", "update @seen { ip saddr }", "ip saddr @seen accept")
-    tracer = Tracer([Table(family="ip", name="t", chains=(chain,), sets=(seen,))], MACHINE)
+    tracer = Tracer([Table(family="ip", name="t", chains=(chain,), sets=(declared,))], MACHINE)
     first, again = tracer.trace(PACKET), tracer.trace(PACKET)
     assert (first.verdict, first.remembered) == ("accept", ())
     assert (again.verdict, again.remembered) == ("drop", ("set seen { 10.0.0.1 }",))
 
 
 def test_dynamic_elements_are_kept_and_can_be_removed() -> None:
-    seen = Set(name="seen", key=("ipv4_addr",), data=("mark",), flags=("dynamic", "timeout"), timeout_s=60)
-    held = seen.with_elements([seen.element("10.0.0.1", "0x00000007")])
+    declared = Set(name="seen", key=("ipv4_addr",), data=("mark",), flags=("dynamic", "timeout"), timeout_s=60)
+    held = declared.with_elements([declared.element("10.0.0.1", "0x00000007")])
     put = "update @seen { ip saddr : meta mark }"
     look = "meta mark set ip saddr map @seen"
     keep = base("prerouting", put, look, "meta mark 0x00000007 drop")

@@ -10,12 +10,12 @@ from podwire.trace.packet import LocalAddresses, Packet
 
 
 def options(draw: Draw) -> dict[int, float]:
-    found: dict[int, float] = {}
+    result: dict[int, float] = {}
     number: int | None = draw.options[0]
     while number is not None:
-        found[number] = draw.probability(number)
+        result[number] = draw.probability(number)
         number = draw.after(number)
-    return found
+    return result
 
 
 def test_every_number_counts_where_all_lead_somewhere() -> None:
@@ -29,9 +29,9 @@ def test_one_number_stands_for_all_that_lead_nowhere() -> None:
 
 
 def test_drawing_again_makes_nothing_less_likely_and_the_rest_alike() -> None:
-    found = options(Draw(4, [0, 1, 2], tries=3))
-    assert found == pytest.approx({0: (1 - 1 / 64) / 3, 1: (1 - 1 / 64) / 3, 2: (1 - 1 / 64) / 3, 3: 1 / 64})
-    assert sum(found.values()) == pytest.approx(1)
+    result = options(Draw(4, [0, 1, 2], tries=3))
+    assert result == pytest.approx({0: (1 - 1 / 64) / 3, 1: (1 - 1 / 64) / 3, 2: (1 - 1 / 64) / 3, 3: 1 / 64})
+    assert sum(result.values()) == pytest.approx(1)
 
 
 def test_rules_that_draw_alike() -> None:
@@ -51,6 +51,6 @@ def test_a_draw_again_is_no_way_of_its_own() -> None:
     chain = Chain(name="c", type="nat", hook="prerouting", priority=-100, rules=(*again, last))
     tracer = Tracer([Table(family="ip", name="t", chains=(chain,), sets=(targets,))], LocalAddresses())
     packet = Packet(source="10.0.0.1", destination="10.0.0.2", destination_port=80, input="eth0")
-    found = {o.packet.destination: o.probability for o in tracer.outcomes(packet)}
+    result = {o.packet.destination: o.probability for o in tracer.outcomes(packet)}
     hit, rest = (1 - 1 / 64) / 3, 1 / 64
-    assert found == pytest.approx({"10.0.1.0": hit + rest / 2, "10.0.1.1": hit + rest / 2, "10.0.1.2": hit})
+    assert result == pytest.approx({"10.0.1.0": hit + rest / 2, "10.0.1.1": hit + rest / 2, "10.0.1.2": hit})

@@ -35,7 +35,7 @@ def test_narrowest_route_or_own_network_reaches_an_address() -> None:
         ),
         addresses=(Address(cidr="10.244.0.1/24", link="cni0"), Address(cidr="fd10::1/64", link="cni0")),
     )
-    ways = {"10.244.0.2": "veth1", "10.244.0.9": "cni0", "10.244.1.9": "tunnel", "198.51.100.1": "eth0"}
-    assert {address: device_to(state, address) for address in ways} == ways
+    paths = {"10.244.0.2": "veth1", "10.244.0.9": "cni0", "10.244.1.9": "tunnel", "198.51.100.1": "eth0"}
+    assert {address: device_to(state, address) for address in paths} == paths
     assert device_to(state, "fd10::9") == "cni0"
     assert device_to(state, "fd99::9") == "eth0"

@@ -131,7 +131,7 @@ def posed(source: str, target: str, port: str = "", **more: Any) -> Question:
 
 
 @pytest.mark.parametrize(
-    ("words", "ends"),
+    ("arguments", "ends"),
     [
         (("client", "svc/shop/web"), "10.244.1.9 10.96.0.10:80/tcp node-1"),
         (("shop/web-a", "svc/web"), "10.244.1.5 10.96.0.10:80/tcp node-1"),
@@ -163,24 +163,24 @@ def posed(source: str, target: str, port: str = "", **more: Any) -> Question:
         (("client", "10.96.0.11:53/UDP"), "10.244.1.9 10.96.0.11:53/udp node-1"),
     ],
 )
-def test_what_words_mean(words: tuple[str, ...], ends: str) -> None:
-    found = posed(*words)
-    target = found.target
-    text = f"{found.source.address} {target.address}:{target.port}/{found.protocol} {found.node.metadata.name}"
+def test_what_words_mean(arguments: tuple[str, ...], ends: str) -> None:
+    result = posed(*arguments)
+    target = result.target
+    text = f"{result.source.address} {target.address}:{target.port}/{result.protocol} {result.node.metadata.name}"
     assert text == ends
 
 
 def test_the_family_and_the_node_can_be_chosen() -> None:
     assert posed("shop/web-a", "svc/web", family="ip6").target.address == "fd96::10"
     assert posed("node/node-1", "svc/shop/web", family="ip6").source.address == "fd89::1"
-    found = posed("external", "svc/shop/lb", node="node-2")
-    assert (found.node.metadata.name, found.notes) == ("node-2", ())
+    result = posed("external", "svc/shop/lb", node="node-2")
+    assert (result.node.metadata.name, result.notes) == ("node-2", ())
     assert "--node" in posed("external", "svc/shop/lb").notes[0]
     assert "2 pods" in posed("shop/app=web", "web").notes[0]
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (("client", "svc/shop/none"), "no Service none in namespace shop"),
         (
@@ -211,10 +211,10 @@ def test_the_family_and_the_node_can_be_chosen() -> None:
         (("external", "svc/shop/lb", "", "node-9"), "--node: there is no node 'node-9'"),
     ],
 )
-def test_words_that_name_nothing(words: tuple[str, ...], problem: str) -> None:
-    more = {"node": words[3]} if len(words) > 3 else {}
+def test_words_that_name_nothing(arguments: tuple[str, ...], problem: str) -> None:
+    more = {"node": arguments[3]} if len(arguments) > 3 else {}
     with pytest.raises(ConfigError, match=problem):
-        posed(*words[:3], **more)
+        posed(*arguments[:3], **more)
 
 
 def test_nobody_translates_the_port_of_a_headless_service() -> None:
@@ -247,8 +247,8 @@ def test_services_that_dns_alone_knows() -> None:
 
 
 def test_somebody_outside_is_a_target_too() -> None:
-    found = posed("shop/web-a", "external:443")
-    assert (found.target.kind, found.target.address, found.target.port) == ("External", "192.0.2.1", 443)
+    result = posed("shop/web-a", "external:443")
+    assert (result.target.kind, result.target.address, result.target.port) == ("External", "192.0.2.1", 443)
     assert posed("node/node-1", "external", "53/UDP", family="ip6").target.address == "2001:db8::1"
 
 
@@ -316,18 +316,18 @@ def answered(source: str, target: str, port: str = "", *, hides: bool = False) -
 
 
 def test_one_node_decides() -> None:
-    found = answered("client", "svc/shop/web")
-    (hop,) = found.hops
-    assert (found.outcome, hop.node, hop.state) == ("forwarded", "node-1", "planned")
+    result = answered("client", "svc/shop/web")
+    (hop,) = result.hops
+    assert (result.outcome, hop.node, hop.state) == ("forwarded", "node-1", "planned")
     assert [(e.address, e.used, e.probability) for e in hop.endpoints] == [("10.244.2.5", True, 1.0)]
     assert hop.flows == ("of 10.244.1.9",)
-    assert found.notes == ("read node-1", "read node-2")
+    assert result.notes == ("read node-1", "read node-2")
 
 
 @pytest.mark.parametrize(("hides", "source"), [(False, "10.244.1.9"), (True, "192.168.0.1")])
 def test_another_nodes_port_is_decided_there(hides: bool, source: str) -> None:
-    found = answered("client", "node/node-2", "30080", hides=hides)
-    here, there = found.hops
+    result = answered("client", "node/node-2", "30080", hides=hides)
+    here, there = result.hops
     assert (here.node, here.outcome, here.reason) == ("node-1", "untouched", "NoService")
     assert (there.node, there.outcome) == ("node-2", "forwarded")
     assert there.service is not None
@@ -339,10 +339,10 @@ def test_another_nodes_port_is_decided_there(hides: bool, source: str) -> None:
 
 
 def test_endpoints_where_no_pods_are_see_the_node() -> None:
-    (kept,) = answered("client", "svc/shop/out").hops
+    (remaining,) = answered("client", "svc/shop/out").hops
     (hop,) = answered("client", "svc/shop/out", hides=True).hops
-    assert kept.snat is not None
-    assert (kept.snat.masqueraded, kept.snat.reason) == (False, "PodToClusterIP")
+    assert remaining.snat is not None
+    assert (remaining.snat.masqueraded, remaining.snat.reason) == (False, "PodToClusterIP")
     assert hop.snat is not None
     assert (hop.snat.masqueraded, hop.snat.reason) == (True, "Routing")
     assert [e.masqueraded for e in hop.endpoints] == [True]
@@ -360,9 +360,11 @@ def test_a_service_that_is_left_to_another_proxy() -> None:
     label = {"service.kubernetes.io/service-proxy-name": "mine"}
     other = msgspec.structs.replace(WEB, metadata=msgspec.structs.replace(WEB.metadata, labels=label))
     world = World(pods=(pod("default/client", "node-1", "10.244.1.9"),), nodes=(node("node-1", "192.168.0.1"),))
-    found = explained(TypedQuestion(source="client", target="svc/shop/web"), Collection(services=(other,), world=world))
-    assert found.outcome == "untouched"
-    assert "another proxy" in found.notes[0]
+    result = explained(
+        TypedQuestion(source="client", target="svc/shop/web"), Collection(services=(other,), world=world)
+    )
+    assert result.outcome == "untouched"
+    assert "another proxy" in result.notes[0]
 
 
 def test_an_address_is_that_of_the_running_pod() -> None:

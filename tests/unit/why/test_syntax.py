@@ -78,7 +78,7 @@ def test_what_is_no_port(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "result"),
     [
         ("catalog", ("own", "catalog")),
         ("catalog.shop", ("shop", "catalog")),
@@ -88,5 +88,5 @@ def test_what_is_no_port(word: str) -> None:
         ("catalog.shop.svc.example.com", None),
     ],
 )
-def test_names_of_services(name: str, found: tuple[str, str] | None) -> None:
-    assert dns_parts(name, "own", "cluster.local") == found
+def test_names_of_services(name: str, result: tuple[str, str] | None) -> None:
+    assert dns_parts(name, "own", "cluster.local") == result

@@ -33,13 +33,13 @@ class Enforcer:
     def before(self, _request: CniRequest) -> None:
         return None
 
-    def attach(self, one: Attachment) -> None:
+    def attach(self, attachment: Attachment) -> None:
         if self.failing:
             raise KernelError("nft", "add element", 12, "no memory")
-        self.attached.append(one)
+        self.attached.append(attachment)
 
-    def detach(self, one: Attachment) -> None:
-        self.attached = [other for other in self.attached if other.key != one.key]
+    def detach(self, attachment: Attachment) -> None:
+        self.attached = [other for other in self.attached if other.key != attachment.key]
 
 
 class Bench:
@@ -64,9 +64,9 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "policy.db")
-    yield made
-    made.ledger.close()
+    created = Bench(tmp_path / "policy.db")
+    yield created
+    created.ledger.close()
 
 
 def request(command: str, container: str, **conf: Any) -> CniRequest:
@@ -85,9 +85,15 @@ def code_of(call: Callable[[], object]) -> int:
 
 def test_add_puts_policies_in_force_and_returns_prev_result(bench: Bench) -> None:
     assert msgspec.json.decode(bench("ADD")) == RESULT
-    (one,) = bench.enforcer.attached
-    assert (one.host_link, one.addresses, one.namespace, one.pod, one.uid) == ("veth7", ADDRESSES, "shop", "db", "u")
-    assert one.mac == "02:00:00:00:00:07"
+    (item,) = bench.enforcer.attached
+    assert (item.host_link, item.addresses, item.namespace, item.pod, item.uid) == (
+        "veth7",
+        ADDRESSES,
+        "shop",
+        "db",
+        "u",
+    )
+    assert item.mac == "02:00:00:00:00:07"
     assert bench("CHECK") == b""
     assert bench("DEL") == b""
     assert not bench.enforcer.attached
@@ -97,7 +103,7 @@ def test_add_puts_policies_in_force_and_returns_prev_result(bench: Bench) -> Non
 def test_attachments_are_known_after_a_restart(bench: Bench) -> None:
     bench("ADD")
     again = bench.opened()
-    assert [one.addresses for one in again.held.values()] == [ADDRESSES]
+    assert [item.addresses for item in again.held.values()] == [ADDRESSES]
     again.forget_lost(["veth8"])
     assert not again.held
     assert not bench.opened().held
@@ -121,9 +127,9 @@ def test_address_belongs_to_the_pod_that_got_it_last(bench: Bench) -> None:
     bench.devices.discard("veth7")
     later = RESULT | {"interfaces": [{"name": "cni0"}, {"name": "veth8"}, {"name": "eth0", "sandbox": "/m"}]}
     bench("ADD", "c8", prev_result=later)
-    assert [one.host_link for one in bench.enforcer.attached] == ["veth8"]
+    assert [item.host_link for item in bench.enforcer.attached] == ["veth8"]
     bench("DEL")
-    assert [one.host_link for one in bench.enforcer.attached] == ["veth8"], "a late DEL of the other"
+    assert [item.host_link for item in bench.enforcer.attached] == ["veth8"], "a late DEL of the other"
 
 
 def test_check_compares(bench: Bench) -> None:
@@ -142,8 +148,8 @@ def test_check_compares(bench: Bench) -> None:
 
 def test_gc_removes_attachments_that_the_runtime_does_not_name(bench: Bench) -> None:
     bench("ADD")
-    kept = (spec.ValidAttachment(container_id="c7", ifname="eth0"),)
-    bench("GC", valid_attachments=kept)
+    remaining = (spec.ValidAttachment(container_id="c7", ifname="eth0"),)
+    bench("GC", valid_attachments=remaining)
     assert bench.chain.held
     bench("GC")
     assert bench.chain.held, "nothing is named at all"

@@ -26,15 +26,15 @@ def opened() -> Iterator[Callable[[Path], Ledger]]:
 
 
 def add(leases: Leases, container: str) -> Attachment:
-    one = Attachment(
+    attachment = Attachment(
         key=AttachmentKey("podwire", container, "eth0"),
         addresses=tuple(str(a) for a in leases.choose()),
         host_link=container,
         mac="02:00:00:00:00:01",
         netns="",
     )
-    leases.hold(one)
-    return one
+    leases.hold(attachment)
+    return attachment
 
 
 def test_one_address_of_each_family(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
@@ -107,22 +107,22 @@ def test_failing_disk_is_an_error_and_leases_nothing(tmp_path: Path, opened: Cal
     ledger = opened(tmp_path / "ipam.db")
     leases = Leases(ledger, lambda: START)
     leases.serve([V4])
-    one = add(leases, "a")
+    item = add(leases, "a")
     ledger.close()
-    for write in (lambda: leases.release([one]), lambda: add(leases, "b")):
+    for write in (lambda: leases.release([item]), lambda: add(leases, "b")):
         with pytest.raises(CniError) as failure:
             write()
         assert failure.value.code == 5
-    assert set(leases.held) == {one.key}
+    assert set(leases.held) == {item.key}
 
 
 def test_requested_addresses_ignore_the_cooldown(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
     leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
     leases.serve([V4, V6])
-    wanted = [ip_address("10.244.1.5"), ip_address("fd00::77")]
-    assert leases.choose(wanted) == tuple(wanted)
-    leases.put_back(wanted)
-    assert leases.choose(reversed(wanted)) == tuple(wanted)
+    expected = [ip_address("10.244.1.5"), ip_address("fd00::77")]
+    assert leases.choose(expected) == tuple(expected)
+    leases.put_back(expected)
+    assert leases.choose(reversed(expected)) == tuple(expected)
     assert add(leases, "a").addresses == ("10.244.1.2", "fd00::2")
 
 
@@ -133,7 +133,7 @@ def test_unrequested_family_gets_an_address_as_usual(tmp_path: Path, opened: Cal
 
 
 @pytest.mark.parametrize(
-    ("wanted", "code", "problem"),
+    ("expected", "code", "problem"),
     [
         ("10.244.1.5", 11, "10.244.1.5 is in use"),
         ("10.244.9.5", 7, "10.244.9.5 is not in a pod CIDR of this node"),
@@ -142,13 +142,13 @@ def test_unrequested_family_gets_an_address_as_usual(tmp_path: Path, opened: Cal
     ids=str,
 )
 def test_a_wanted_address_that_cannot_be_had_takes_nothing(
-    tmp_path: Path, opened: Callable[[Path], Ledger], wanted: str, code: int, problem: str
+    tmp_path: Path, opened: Callable[[Path], Ledger], expected: str, code: int, problem: str
 ) -> None:
     leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
     leases.serve([V4, V6])
     leases.choose([ip_address("10.244.1.5")])
     free = [pool.free for pool in leases.pools]
     with pytest.raises(CniError, match=problem) as failure:
-        leases.choose([ip_address("fd00::77"), ip_address(wanted)])
+        leases.choose([ip_address("fd00::77"), ip_address(expected)])
     assert failure.value.code == code
     assert [pool.free for pool in leases.pools] == free

@@ -55,10 +55,10 @@ def test_what_is_copied() -> None:
 
 
 def test_families_and_readiness() -> None:
-    found = handwritten(endpoints(subset("192.0.2.1", "2001:db8::1", "example.com", away=("192.0.2.2", "192.0.2.1"))))
+    result = handwritten(endpoints(subset("192.0.2.1", "2001:db8::1", "example.com", away=("192.0.2.2", "192.0.2.1"))))
     shown = {
         group.address_type: [(e.addresses[0], e.conditions.ready, e.conditions.serving) for e in ends.values()]
-        for group, ends in found.items()
+        for group, ends in result.items()
     }
     assert shown == {
         "IPv4": [("192.0.2.1", True, True), ("192.0.2.2", False, False)],

@@ -36,10 +36,10 @@ def test_slices_are_planned_whatever_one_object_has(changed: str) -> None:
 
 def _plan(service: Service, pod: Pod, node: Node, slice: EndpointSlice) -> None:  # noqa: A002
     nodes = {"n1": node, "n2": node}
-    wanted, _ = zones.with_hints(desired(service, [pod], nodes), nodes)
+    expected, _ = zones.with_hints(desired(service, [pod], nodes), nodes)
     families = address_types(service)
-    mirror.render(service, wanted, (*families, "")[0])
-    plan(of_service(service), wanted, [slice], families, "")
+    mirror.render(service, expected, (*families, "")[0])
+    plan(of_service(service), expected, [slice], families, "")
     need(service, {})
     wants(service)
     claim(service, "balancer")

@@ -70,16 +70,16 @@ def pod(
 NODES = {"n1": Node(metadata=ObjectMeta(name="n1", labels={"topology.kubernetes.io/zone": "z1"}))}
 
 
-def only(found: Desired) -> tuple[Group, list[Endpoint]]:
-    ((group, endpoints),) = found.items()
+def only(result: Desired) -> tuple[Group, list[Endpoint]]:
+    ((group, endpoints),) = result.items()
     return group, list(endpoints.values())
 
 
 def test_ports_are_resolved_per_pod_and_group_the_endpoints() -> None:
-    found = desired(service(), [pod("a"), pod("b", port=8081), pod("c")], NODES)
+    result = desired(service(), [pod("a"), pod("b", port=8081), pod("c")], NODES)
     assert {
         tuple(p.port for p in group.ports): sorted(present(e.target_ref).name for e in ends.values())
-        for group, ends in found.items()
+        for group, ends in result.items()
     } == {(8080, 9000): ["a", "c"], (8081, 9000): ["b"]}
 
 
@@ -95,8 +95,8 @@ def test_ports_are_resolved_per_pod_and_group_the_endpoints() -> None:
     ],
 )
 def test_conditions(ready: bool, deleted: str | None, publish: bool, want: tuple[bool, bool, bool]) -> None:
-    found = desired(service(publish_not_ready_addresses=publish), [pod("a", ready=ready, deleted=deleted)], NODES)
-    _, (endpoint,) = only(found)
+    result = desired(service(publish_not_ready_addresses=publish), [pod("a", ready=ready, deleted=deleted)], NODES)
+    _, (endpoint,) = only(result)
     conditions = endpoint.conditions
     assert (conditions.ready, conditions.serving, conditions.terminating) == want
 
@@ -116,8 +116,8 @@ def test_a_named_port_that_a_pod_lacks_is_left_out() -> None:
 
 
 def test_both_families() -> None:
-    found = desired(service(ip_families=("IPv6", "IPv4")), [pod("a", ("10.0.0.1", "fd00::1"))], NODES)
-    assert {group.address_type: [e.addresses for e in ends.values()] for group, ends in found.items()} == {
+    result = desired(service(ip_families=("IPv6", "IPv4")), [pod("a", ("10.0.0.1", "fd00::1"))], NODES)
+    assert {group.address_type: [e.addresses for e in ends.values()] for group, ends in result.items()} == {
         "IPv6": [("fd00::1",)],
         "IPv4": [("10.0.0.1",)],
     }
@@ -298,17 +298,17 @@ def test_a_duplicate_endpoint_is_mended() -> None:
 @given(st.lists(st.sets(st.integers(0, 400), max_size=320), min_size=1, max_size=6))
 def test_slices_hold_exactly_what_is_wanted_and_settle(rounds: list[set[int]]) -> None:
     cluster = Cluster()
-    for wanted in rounds:
-        cluster.apply(wanted)
+    for expected in rounds:
+        cluster.apply(expected)
         held = [present(e.target_ref).uid for s in cluster.slices.values() for e in present(s.endpoints)]
-        assert sorted(held) == sorted(f"u{n}" for n in wanted)
+        assert sorted(held) == sorted(f"u{n}" for n in expected)
         assert max(cluster.sizes()) <= 100
-        cluster.apply(wanted)
+        cluster.apply(expected)
         assert cluster.writes == 0
 
 
 def test_mirror() -> None:
-    found = desired(
+    result = desired(
         service(),
         [
             pod("b", ("10.0.0.10",)),
@@ -318,12 +318,12 @@ def test_mirror() -> None:
         ],
         NODES,
     )
-    (subset,) = mirror.render(service(), found, "IPv4").subsets
+    (subset,) = mirror.render(service(), result, "IPv4").subsets
     assert [a.ip for a in subset.addresses] == ["10.0.0.2", "10.0.0.10"]
     assert [a.ip for a in subset.not_ready_addresses] == ["10.0.0.3"]
-    assert mirror.render(service(), found, "IPv6").subsets == ()
-    (kept,) = mirror.render(service(publish_not_ready_addresses=True), found, "IPv4").subsets
-    assert "10.0.0.4" in {a.ip for a in (*kept.addresses, *kept.not_ready_addresses)}
+    assert mirror.render(service(), result, "IPv6").subsets == ()
+    (remaining,) = mirror.render(service(publish_not_ready_addresses=True), result, "IPv4").subsets
+    assert "10.0.0.4" in {a.ip for a in (*remaining.addresses, *remaining.not_ready_addresses)}
     many = desired(service(), [pod(f"p{n}", (f"10.{n // 250}.0.{n % 250}",)) for n in range(1200)], NODES)
     big = mirror.render(service(), many, "IPv4")
     assert len(big.subsets[0].addresses) == 1000
@@ -334,9 +334,9 @@ def test_unready_addresses_are_cut_first_across_all_subsets() -> None:
     late = [pod(f"a{n}", (f"10.0.{n // 250}.{n % 250}",), ready=False) for n in range(600)]
     good = [pod(f"b{n}", (f"10.1.{n // 250}.{n % 250}",)) for n in range(300)]
     more = [pod(f"c{n}", (f"10.2.{n // 250}.{n % 250}",), port=8081) for n in range(400)]
-    found = mirror.render(service(), desired(service(), [*late, *good, *more], NODES), "IPv4")
-    assert [(len(s.addresses), len(s.not_ready_addresses)) for s in found.subsets] == [(300, 300), (400, 0)]
-    assert found.metadata.annotations == {mirror.OVER_CAPACITY: "truncated"}
+    result = mirror.render(service(), desired(service(), [*late, *good, *more], NODES), "IPv4")
+    assert [(len(s.addresses), len(s.not_ready_addresses)) for s in result.subsets] == [(300, 300), (400, 0)]
+    assert result.metadata.annotations == {mirror.OVER_CAPACITY: "truncated"}
 
 
 def test_differing_endpoints_are_written_and_keep_foreign_annotations() -> None:
@@ -354,8 +354,8 @@ def test_differing_endpoints_are_written_and_keep_foreign_annotations() -> None:
     assert update.metadata.annotations == {"mine": "x"}
     empty = msgspec.structs.replace(want, subsets=())
     assert mirror.overlay(want, empty) == want
-    told = mirror.overlay(want, empty, "2026-01-01T00:00:01Z")
-    assert told is not None
-    assert told.metadata.annotations == {TRIGGER_TIME_ANNOTATION: "2026-01-01T00:00:01Z"}
-    assert mirror.overlay(want, told, "2026-01-01T00:00:09Z") is None, "a time alone is no change"
-    assert present(mirror.overlay(msgspec.structs.replace(want, subsets=()), told)).metadata.annotations == {}
+    reported = mirror.overlay(want, empty, "2026-01-01T00:00:01Z")
+    assert reported is not None
+    assert reported.metadata.annotations == {TRIGGER_TIME_ANNOTATION: "2026-01-01T00:00:01Z"}
+    assert mirror.overlay(want, reported, "2026-01-01T00:00:09Z") is None, "a time alone is no change"
+    assert present(mirror.overlay(msgspec.structs.replace(want, subsets=()), reported)).metadata.annotations == {}

@@ -18,9 +18,9 @@ class Bench:
         self.times = TriggerTimes()
 
     def write(self, *pods: Pod, has_slices: bool = True) -> str:
-        found = self.times.since("ns/svc", SERVICE, pods, has_slices=has_slices)
+        result = self.times.since("ns/svc", SERVICE, pods, has_slices=has_slices)
         self.times.record("ns/svc", pods)
-        return found.removeprefix("2026-01-01T00:00:")
+        return result.removeprefix("2026-01-01T00:00:")
 
 
 def test_a_new_service_counts_from_its_creation() -> None:

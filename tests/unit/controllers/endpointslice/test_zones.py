@@ -24,8 +24,8 @@ def spread(counts: dict[str, int], **by_zone: float) -> dict[str, int]:
     ends: list[tuple[tuple[object, str], str]] = [
         ((0, f"{z}{n}"), z) for z, count in counts.items() for n in range(count)
     ]
-    found = list(share_out(ends, by_zone).values()) if not unfair([zone for _, zone in ends], by_zone) else []
-    return {zone: found.count(zone) for zone in sorted(set(found))}
+    result = list(share_out(ends, by_zone).values()) if not unfair([zone for _, zone in ends], by_zone) else []
+    return {zone: result.count(zone) for zone in sorted(set(result))}
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_sharing_out(counts: dict[str, int], zones: dict[str, float], expected: 
 )
 def test_every_endpoint_serves_one_zone_and_every_zone_gets_enough(counts: dict[str, int], sizes: list[int]) -> None:
     zones = {zone: size / sum(sizes) for zone, size in zip("abcd", sizes, strict=False)}
-    found = spread(counts, **zones)
-    if found:
+    result = spread(counts, **zones)
+    if result:
         total = sum(counts.values())
-        assert sum(found.values()) == total
-        assert all(found.get(zone, 0) * 1.2 >= share * total - 1e-6 for zone, share in zones.items())
-        assert set(found) <= set(zones)
+        assert sum(result.values()) == total
+        assert all(result.get(zone, 0) * 1.2 >= share * total - 1e-6 for zone, share in zones.items())
+        assert set(result) <= set(zones)
 
 
 def test_hints_are_for_ready_endpoints_alone() -> None:
@@ -80,20 +80,20 @@ def test_hints_are_for_ready_endpoints_alone() -> None:
         return Endpoint(addresses=(name,), zone=zone, conditions=EndpointConditions(ready=ready))
 
     group = Group("IPv4", ())
-    wanted = {group: {"1": end("1", "a"), "2": end("2", "a"), "3": end("3", "a", ready=False)}}
-    hinted, reasons = with_hints(wanted, {"x": node("a"), "y": node("b")})
-    found = hinted[group]
+    expected = {group: {"1": end("1", "a"), "2": end("2", "a"), "3": end("3", "a", ready=False)}}
+    hinted, reasons = with_hints(expected, {"x": node("a"), "y": node("b")})
+    result = hinted[group]
     assert reasons == {"IPv4": ""}
-    assert {k: [t.name for t in e.hints.for_zones] if e.hints else None for k, e in found.items()} == {
+    assert {k: [t.name for t in e.hints.for_zones] if e.hints else None for k, e in result.items()} == {
         "1": ["a"], "2": ["b"], "3": None,
     }  # fmt: skip
-    hinted, reasons = with_hints(wanted, {"x": node("a")})
+    hinted, reasons = with_hints(expected, {"x": node("a")})
     assert all(e.hints is None for e in hinted[group].values())
     assert reasons["IPv4"].startswith("Insufficient Node information")
 
 
 @pytest.mark.parametrize(
-    ("zones", "by_zone", "words"),
+    ("zones", "by_zone", "arguments"),
     [
         ("ab", {}, "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"),
         ("a", {"a": 0.5, "b": 0.5}, "Insufficient number of endpoints (1 endpoints, 2 zones)"),
@@ -102,10 +102,10 @@ def test_hints_are_for_ready_endpoints_alone() -> None:
         ("aabb", {"a": 0.5, "b": 0.5}, ""),
     ],
 )
-def test_why_there_are_no_hints(zones: str, by_zone: dict[str, float], words: str) -> None:
-    found = unfair(list(zones), by_zone)
-    assert found.startswith(words)
-    assert bool(found) == bool(words)
+def test_why_there_are_no_hints(zones: str, by_zone: dict[str, float], arguments: str) -> None:
+    result = unfair(list(zones), by_zone)
+    assert result.startswith(arguments)
+    assert bool(result) == bool(arguments)
 
 
 @pytest.mark.parametrize(("text", "expected"), [("Auto", True), ("auto", True), ("Disabled", False), ("", False)])

@@ -39,7 +39,7 @@ def service(
 
 
 @pytest.mark.parametrize(
-    ("item", "balancers", "wanted"),
+    ("item", "balancers", "expected"),
     [
         (service(), {}, Need.NOTHING),
         (service(), {"": "l2"}, Need.ADDRESS),
@@ -60,8 +60,8 @@ def service(
         (service(owner="bgp"), {"": "l2", "example.com/bgp": "bgp"}, Need.RELEASE),
     ],
 )
-def test_need(item: Service, balancers: dict[str, str], wanted: Need) -> None:
-    assert need(item, balancers) is wanted
+def test_need(item: Service, balancers: dict[str, str], expected: Need) -> None:
+    assert need(item, balancers) is expected
 
 
 def test_claiming_and_letting_go() -> None:
@@ -90,9 +90,9 @@ def test_claiming_and_letting_go() -> None:
 def test_status() -> None:
     ip, name = LoadBalancerIngress(ip="192.0.2.1"), LoadBalancerIngress(hostname="lb.example.com")
     assert status(service(), ()) is None
-    said = status(service(), (ip, name))
+    output = status(service(), (ip, name))
     entries = [{"ip": "192.0.2.1", "ipMode": "VIP"}, {"hostname": "lb.example.com"}]
-    assert said == {"status": {"loadBalancer": {"ingress": entries}}}
+    assert output == {"status": {"loadBalancer": {"ingress": entries}}}
     written = service(ingress=(msgspec.structs.replace(ip, ip_mode="VIP"), name))
     assert status(written, (ip, name)) is None
     assert status(written, (msgspec.structs.replace(ip, ip_mode="Proxy"), name)) is not None

@@ -26,8 +26,8 @@ class Converter:
     def answer(self, request: Request) -> Response:
         asked = json.loads(request.body)["request"]
         self.asked.append(asked)
-        found = [self.convert(obj, asked["desiredAPIVersion"]) for obj in asked["objects"]]
-        response = {"uid": asked["uid"], "result": {"status": "Success"}, "convertedObjects": found}
+        results = [self.convert(obj, asked["desiredAPIVersion"]) for obj in asked["objects"]]
+        response = {"uid": asked["uid"], "result": {"status": "Success"}, "convertedObjects": results}
         changed = self.change(response)
         if isinstance(changed, Response):
             return changed

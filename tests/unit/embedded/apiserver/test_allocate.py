@@ -23,16 +23,18 @@ def service(name: str = "web", **spec: Any) -> dict[str, Any]:
     return objects.apply(SERVICE, obj)
 
 
-def allocator(*cidrs: str, stored: tuple[dict[str, Any], ...] = ()) -> ServiceAllocator:
-    found = ServiceAllocator(cidrs or (V4,), (30000, 32767))
-    for item in stored:
-        found.observe(None, item)
-    return found
+def allocator(*cidrs: str, saved: tuple[dict[str, Any], ...] = ()) -> ServiceAllocator:
+    service_allocator = ServiceAllocator(cidrs or (V4,), (30000, 32767))
+    for item in saved:
+        service_allocator.observe(None, item)
+    return service_allocator
 
 
-def store(found: ServiceAllocator, new: dict[str, Any], old: dict[str, Any] | None = None) -> dict[str, Any]:
-    out = found.assign(new, old)
-    found.observe(old, out)
+def store(
+    service_allocator: ServiceAllocator, new: dict[str, Any], old: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    out = service_allocator.assign(new, old)
+    service_allocator.observe(old, out)
     return out
 
 
@@ -45,10 +47,10 @@ def test_an_address_of_the_upper_band() -> None:
 
 
 def test_assign_reserves_nothing_and_changes_nothing() -> None:
-    found, wanted = allocator(), service(type="NodePort")
-    assert found.assign(wanted) == found.assign(wanted)
-    assert "clusterIP" not in wanted["spec"]
-    assert "nodePort" not in wanted["spec"]["ports"][0]
+    result, expected = allocator(), service(type="NodePort")
+    assert result.assign(expected) == result.assign(expected)
+    assert "clusterIP" not in expected["spec"]
+    assert "nodePort" not in expected["spec"]["ports"][0]
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -81,19 +83,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ],
 )
 def test_a_range_is_used_to_its_ends(cidr: str, first: str, last: str, outside: str) -> None:
-    found = allocator(cidr)
+    result = allocator(cidr)
     for address in (first, last):
-        assert found.assign(service(clusterIP=address))["spec"]["clusterIP"] == address
+        assert result.assign(service(clusterIP=address))["spec"]["clusterIP"] == address
     with pytest.raises(Invalid, match="is not in the valid range"):
-        found.assign(service(clusterIP=outside))
-    assert found.assign(service())["spec"]["clusterIP"]
+        result.assign(service(clusterIP=outside))
+    assert result.assign(service())["spec"]["clusterIP"]
 
 
 @pytest.mark.parametrize("address", ["10.97.1.1", "10.105.5.5"])
 def test_choosing_goes_on_behind_the_last_address(address: str) -> None:
-    found = allocator("10.96.0.0/12")
-    store(found, service(clusterIP=address))
-    assert found.assign(service("b"))["spec"]["clusterIP"] == str(ip_address(address) + 1)
+    result = allocator("10.96.0.0/12")
+    store(result, service(clusterIP=address))
+    assert result.assign(service("b"))["spec"]["clusterIP"] == str(ip_address(address) + 1)
 
 
 def test_a_number_serves_one_port_of_a_new_service() -> None:
@@ -103,31 +105,31 @@ def test_a_number_serves_one_port_of_a_new_service() -> None:
             {"name": "b", "port": second, "protocol": "UDP", "nodePort": 30053},
         ]
 
-    found = allocator()
-    made = store(found, service(type="NodePort", ports=ports(53)))
+    result = allocator()
+    created = store(result, service(type="NodePort", ports=ports(53)))
     with pytest.raises(Invalid, match=r"spec\.ports\[1\]\.nodePort: Invalid value: 30053: provided port is already"):
-        found.assign(service("new", type="NodePort", ports=ports(54)))
-    changed = {**made, "spec": {**made["spec"], "ports": ports(54)}}
-    assert found.assign(changed, made)["spec"]["ports"][1]["nodePort"] == 30053
+        result.assign(service("new", type="NodePort", ports=ports(54)))
+    changed = {**created, "spec": {**created["spec"], "ports": ports(54)}}
+    assert result.assign(changed, created)["spec"]["ports"][1]["nodePort"] == 30053
 
 
 def test_the_health_port_is_no_port_of_the_service() -> None:
-    wanted = service(
+    expected = service(
         type="LoadBalancer",
         externalTrafficPolicy="Local",
         healthCheckNodePort=30080,
         ports=[{"port": 80, "nodePort": 30080}],
     )
     with pytest.raises(Invalid, match="HealthCheck NodePort 30080: provided port is already allocated"):
-        allocator().assign(wanted)
+        allocator().assign(expected)
 
 
 @pytest.mark.parametrize(("spec", "message"), REFUSED)
 def test_refused(spec: dict[str, Any], message: str) -> None:
-    taken = service("old", type="NodePort", clusterIP="10.96.5.5", ports=[{"port": 1, "nodePort": 30080}])
-    found = allocator(stored=(allocator().assign(taken),))
+    used = service("old", type="NodePort", clusterIP="10.96.5.5", ports=[{"port": 1, "nodePort": 30080}])
+    result = allocator(saved=(allocator().assign(used),))
     with pytest.raises(Invalid) as caught:
-        found.assign(service(**spec))
+        result.assign(service(**spec))
     assert caught.value.message == f'Service "web" is invalid: {message}'
 
 
@@ -140,65 +142,65 @@ def test_headless_and_external_name_have_no_address() -> None:
 
 
 def test_dual_stack() -> None:
-    found = allocator(V4, V6)
-    spec = found.assign(service(ipFamilyPolicy="PreferDualStack"))["spec"]
+    result = allocator(V4, V6)
+    spec = result.assign(service(ipFamilyPolicy="PreferDualStack"))["spec"]
     assert spec["ipFamilies"] == ["IPv4", "IPv6"]
     assert spec["clusterIPs"][1].startswith("fd00:96::")
-    spec = found.assign(service(ipFamilyPolicy="RequireDualStack", ipFamilies=["IPv6", "IPv4"]))["spec"]
+    spec = result.assign(service(ipFamilyPolicy="RequireDualStack", ipFamilies=["IPv6", "IPv4"]))["spec"]
     assert spec["clusterIP"].startswith("fd00:96::")
-    assert found.assign(service(ipFamilies=["IPv6"]))["spec"]["ipFamilyPolicy"] == "SingleStack"
-    single = store(found, service())
-    upgraded = store(found, service(ipFamilyPolicy="PreferDualStack"), single)
+    assert result.assign(service(ipFamilies=["IPv6"]))["spec"]["ipFamilyPolicy"] == "SingleStack"
+    single = store(result, service())
+    upgraded = store(result, service(ipFamilyPolicy="PreferDualStack"), single)
     assert upgraded["spec"]["clusterIPs"][0] == single["spec"]["clusterIP"]
     assert len(upgraded["spec"]["clusterIPs"]) == 2
     again = {**upgraded, "spec": {**upgraded["spec"], "ipFamilyPolicy": "SingleStack"}}
-    assert store(found, again, upgraded)["spec"]["clusterIPs"] == [single["spec"]["clusterIP"]]
+    assert store(result, again, upgraded)["spec"]["clusterIPs"] == [single["spec"]["clusterIP"]]
 
 
 def test_an_update_keeps_omitted_fields() -> None:
-    found = allocator()
-    old = store(found, service(type="NodePort"))
-    new = store(found, service(type="LoadBalancer"), old)
+    result = allocator()
+    old = store(result, service(type="NodePort"))
+    new = store(result, service(type="LoadBalancer"), old)
     assert new["spec"]["clusterIP"] == old["spec"]["clusterIP"]
     assert new["spec"]["ports"][0]["nodePort"] == old["spec"]["ports"][0]["nodePort"]
 
 
 def test_type_changes_give_back() -> None:
-    found = allocator()
-    old = store(found, service(type="NodePort", ports=[{"port": 80, "nodePort": 30080}]))
+    result = allocator()
+    old = store(result, service(type="NodePort", ports=[{"port": 80, "nodePort": 30080}]))
     plain = {**old, "spec": {**old["spec"], "type": "ClusterIP"}}
-    new = store(found, plain, old)
+    new = store(result, plain, old)
     assert "nodePort" not in new["spec"]["ports"][0]
     assert "externalTrafficPolicy" not in new["spec"]
-    assert store(found, service("b", type="NodePort", ports=[{"port": 1, "nodePort": 30080}]))
-    gone = store(found, service(type="ExternalName", externalName="x.y"), new)
+    assert store(result, service("b", type="NodePort", ports=[{"port": 1, "nodePort": 30080}]))
+    gone = store(result, service(type="ExternalName", externalName="x.y"), new)
     assert "clusterIP" not in gone["spec"]
-    assert store(found, service("c", clusterIP=old["spec"]["clusterIP"]))
+    assert store(result, service("c", clusterIP=old["spec"]["clusterIP"]))
 
 
 def test_a_changed_cluster_address_is_refused_by_validation() -> None:
-    found = allocator()
-    old = store(found, service())
+    result = allocator()
+    old = store(result, service())
     new = {**old, "spec": {**old["spec"], "clusterIP": "10.96.7.7"}}
-    changed = found.assign(new, old)
+    changed = result.assign(new, old)
     assert changed["spec"]["clusterIPs"] == ["10.96.7.7"]
     assert [cause.field for cause in check_objects(SERVICE, changed, old)] == ["spec.clusterIPs[0]"]
 
 
 def test_a_former_alias_forgets_its_target() -> None:
-    found = allocator()
-    old = store(found, service(type="ExternalName", externalName="x.y"))
+    result = allocator()
+    old = store(result, service(type="ExternalName", externalName="x.y"))
     new = {**old, "spec": {**old["spec"], "type": "ClusterIP"}}
-    assert "externalName" not in found.assign(new, old)["spec"]
+    assert "externalName" not in result.assign(new, old)["spec"]
 
 
 def test_health_check_port() -> None:
-    found = allocator()
-    local = store(found, service(type="LoadBalancer", externalTrafficPolicy="Local"))
+    result = allocator()
+    local = store(result, service(type="LoadBalancer", externalTrafficPolicy="Local"))
     number = local["spec"]["healthCheckNodePort"]
     assert number != local["spec"]["ports"][0]["nodePort"]
     cluster = {**local, "spec": {**local["spec"], "externalTrafficPolicy": "Cluster"}}
-    assert "healthCheckNodePort" not in store(found, cluster, local)["spec"]
+    assert "healthCheckNodePort" not in store(result, cluster, local)["spec"]
 
 
 def test_two_protocols_share_one_number() -> None:
@@ -208,22 +210,22 @@ def test_two_protocols_share_one_number() -> None:
 
 
 def test_full_ranges() -> None:
-    found = ServiceAllocator(("10.96.0.0/29",), (30000, 30001))
+    service_allocator = ServiceAllocator(("10.96.0.0/29",), (30000, 30001))
     for index in range(6):
-        store(found, service(f"s{index}"))
+        store(service_allocator, service(f"s{index}"))
     with pytest.raises(ApiError, match="range is full"):
-        found.assign(service("more"))
+        service_allocator.assign(service("more"))
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["put", "drop"])), max_size=40))
 def test_no_address_and_no_port_is_held_twice(steps: list[tuple[int, str]]) -> None:
-    found = ServiceAllocator(("10.0.0.0/27",), (30000, 30031))
+    service_allocator = ServiceAllocator(("10.0.0.0/27",), (30000, 30031))
     held: dict[str, dict[str, Any]] = {}
     for number, action in steps:
         name = f"s{number}"
         if action == "put":
-            held[name] = store(found, service(name, type="NodePort"), held.get(name))
+            held[name] = store(service_allocator, service(name, type="NodePort"), held.get(name))
         elif name in held:
-            found.observe(held.pop(name), None)
+            service_allocator.observe(held.pop(name), None)
     assert len({item["spec"]["clusterIP"] for item in held.values()}) == len(held)
     assert len({item["spec"]["ports"][0]["nodePort"] for item in held.values()}) == len(held)

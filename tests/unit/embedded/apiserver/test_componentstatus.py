@@ -39,8 +39,8 @@ def test_objects_and_lists_have_their_kinds(play: Callable[..., None]) -> None:
         answer = await api.raw("GET", f"{PATH}/etcd-0")
         assert isinstance(answer, Response)
         assert ("Warning", '299 - "v1 ComponentStatus is deprecated in v1.19+"') in answer.headers
-        status, one = await api("GET", f"{PATH}/etcd-0")
-        assert status == 200 and one["conditions"] == [{"type": "Healthy", "status": "True", "message": "ok"}]
+        status, entry = await api("GET", f"{PATH}/etcd-0")
+        assert status == 200 and entry["conditions"] == [{"type": "Healthy", "status": "True", "message": "ok"}]
         _, listed = await api("GET", PATH)
         assert listed["kind"] == "ComponentStatusList"
         assert [item["metadata"]["name"] for item in listed["items"]] == ["controller-manager", "etcd-0", "scheduler"]

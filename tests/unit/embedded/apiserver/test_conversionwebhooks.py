@@ -25,15 +25,15 @@ def test_objects_are_stored_in_one_version_and_read_in_all(play: Play, converter
     async def scenario(api: Any) -> None:
         async with converter() as hook:
             await define(api, hook.url)
-            status, made = await api("POST", V1, tab("a", hostPort="h:80"))
-            assert (status, made["apiVersion"], made["spec"]) == (201, f"{GROUP}/v1", {"hostPort": "h:80"})
-            stored = api.server.store.get(f"{GROUP}/tabs", "default", "a").object()
-            assert (stored["apiVersion"], stored["spec"]["host"], stored["spec"]["port"]) == (f"{GROUP}/v2", "h", "80")
-            assert stored["metadata"] == made["metadata"]
+            status, created = await api("POST", V1, tab("a", hostPort="h:80"))
+            assert (status, created["apiVersion"], created["spec"]) == (201, f"{GROUP}/v1", {"hostPort": "h:80"})
+            saved = api.server.store.get(f"{GROUP}/tabs", "default", "a").object()
+            assert (saved["apiVersion"], saved["spec"]["host"], saved["spec"]["port"]) == (f"{GROUP}/v2", "h", "80")
+            assert saved["metadata"] == created["metadata"]
             _, other = await api("GET", f"{V2}/a")
             assert (other["apiVersion"], other["spec"]["host"]) == (f"{GROUP}/v2", "h")
-            _, found = await api("GET", DEFINITIONS + f"/tabs.{GROUP}")
-            assert found["status"]["storedVersions"] == ["v2"]
+            _, result = await api("GET", DEFINITIONS + f"/tabs.{GROUP}")
+            assert result["status"]["storedVersions"] == ["v2"]
 
     play(scenario)
 
@@ -51,8 +51,8 @@ def test_list_is_one_call_and_kept(play: Play, converter: Any, define: Any) -> N
             await api("PATCH", f"{V2}/t1", {"spec": {"port": "2"}}, **MERGE)
             _, table = await api("GET", V1, accept="application/json;as=Table;g=meta.k8s.io;v=v1")
             assert (len(table["rows"]), hook.sizes) == (3, [1])
-            _, found = await api("GET", f"{V1}/t1")
-            assert (found["spec"], hook.sizes) == ({"hostPort": "h:2"}, [])
+            _, result = await api("GET", f"{V1}/t1")
+            assert (result["spec"], hook.sizes) == ({"hostPort": "h:2"}, [])
 
     play(scenario)
 
@@ -61,21 +61,21 @@ def test_writes_at_the_other_version_change_the_stored_one(play: Play, converter
     async def scenario(api: Any) -> None:
         async with converter() as hook:
             await define(api, hook.url)
-            _, made = await api("POST", V1, tab("a", hostPort="h:80"))
-            _, found = await api("PATCH", f"{V1}/a", {"spec": {"hostPort": "i:81"}}, **MERGE)
-            assert (found["spec"], found["metadata"]["generation"]) == ({"hostPort": "i:81"}, 2)
-            _, found = await api("PUT", f"{V1}/a", {**found, "spec": {"hostPort": "j:82"}})
-            assert found["spec"] == {"hostPort": "j:82"}
-            _, found = await api("PATCH", f"{V1}/a/status", {"status": {"ready": "yes"}}, **MERGE)
-            assert (found["spec"], found["status"]) == ({"hostPort": "j:82"}, {"ready": "yes"})
+            _, created = await api("POST", V1, tab("a", hostPort="h:80"))
+            _, result = await api("PATCH", f"{V1}/a", {"spec": {"hostPort": "i:81"}}, **MERGE)
+            assert (result["spec"], result["metadata"]["generation"]) == ({"hostPort": "i:81"}, 2)
+            _, result = await api("PUT", f"{V1}/a", {**result, "spec": {"hostPort": "j:82"}})
+            assert result["spec"] == {"hostPort": "j:82"}
+            _, result = await api("PATCH", f"{V1}/a/status", {"status": {"ready": "yes"}}, **MERGE)
+            assert (result["spec"], result["status"]) == ({"hostPort": "j:82"}, {"ready": "yes"})
             _, scaled = await api("PATCH", f"{V1}/a/scale", {"spec": {"replicas": 3}}, **MERGE)
             assert scaled["spec"] == {"replicas": 3}
             apply = {"content_type": "application/apply-patch+yaml"}
-            status, found = await api("PATCH", f"{V1}/a?fieldManager=m", tab("a", note="n"), **apply)
-            assert (status, found["spec"]) == (200, {"hostPort": "j:82", "replicas": 3, "note": "n"})
-            _, stored = await api("GET", f"{V2}/a")
-            assert (stored["spec"]["host"], stored["spec"]["port"], stored["spec"]["note"]) == ("j", "82", "n")
-            assert stored["metadata"]["uid"] == made["metadata"]["uid"]
+            status, result = await api("PATCH", f"{V1}/a?fieldManager=m", tab("a", note="n"), **apply)
+            assert (status, result["spec"]) == (200, {"hostPort": "j:82", "replicas": 3, "note": "n"})
+            _, saved = await api("GET", f"{V2}/a")
+            assert (saved["spec"]["host"], saved["spec"]["port"], saved["spec"]["note"]) == ("j", "82", "n")
+            assert saved["metadata"]["uid"] == created["metadata"]["uid"]
             _, gone = await api("DELETE", f"{V1}/a")
             assert gone["status"] == "Success"
 
@@ -103,16 +103,16 @@ def test_converted_object_that_leaves_a_selection_is_sent_as_before(play: Play, 
     async def scenario(api: Any) -> None:
         async with converter() as hook:
             await define(api, hook.url)
-            made = tab("a", hostPort="h:1")
-            await api("POST", V1, {**made, "metadata": {**made["metadata"], "labels": {"x": "1"}}})
+            created = tab("a", hostPort="h:1")
+            await api("POST", V1, {**created, "metadata": {**created["metadata"], "labels": {"x": "1"}}})
             events = await api.watch(f"{V1}?watch=true&labelSelector=x%3D1")
             change = {"metadata": {"labels": {"x": "2"}}, "spec": {"port": "2"}}
-            _, left = await api("PATCH", f"{V2}/a", change, **MERGE)
+            _, remaining = await api("PATCH", f"{V2}/a", change, **MERGE)
             await until(lambda: len(events.seen) == 2)
             deleted = events.seen[1]["object"]
             assert (events.short[1], deleted["spec"]) == ("DELETED a", {"hostPort": "h:1"})
             assert deleted["metadata"]["labels"] == {"x": "1"}
-            assert deleted["metadata"]["resourceVersion"] == left["metadata"]["resourceVersion"]
+            assert deleted["metadata"]["resourceVersion"] == remaining["metadata"]["resourceVersion"]
 
     play(scenario)
 
@@ -126,8 +126,8 @@ def test_change_of_the_definition_ends_watches_and_converts_anew(play: Play, con
             conversion = {"spec": {"conversion": {"strategy": "None", "webhook": None}}}
             status, _ = await api("PATCH", f"{DEFINITIONS}/tabs.{GROUP}", conversion, **MERGE)
             assert (status, events.closed) == (200, True)
-            _, found = await api("GET", f"{V1}/a")
-            assert found["spec"]["host"] == "h"
+            _, result = await api("GET", f"{V1}/a")
+            assert result["spec"]["host"] == "h"
 
     play(scenario)
 
@@ -158,10 +158,10 @@ def test_failing_webhook_fails_the_request(
         async with converter() as hook:
             await define(api, hook.url)
             hook.change = change
-            status, found = await api("POST", V1, tab("a", hostPort="h:1"))
-            assert (status, found["reason"]) == (500, "InternalError")
-            assert found["message"].startswith(f"conversion webhook for {GROUP}/v1, Kind=Tab "), found
-            assert problem in found["message"], found
+            status, result = await api("POST", V1, tab("a", hostPort="h:1"))
+            assert (status, result["reason"]) == (500, "InternalError")
+            assert result["message"].startswith(f"conversion webhook for {GROUP}/v1, Kind=Tab "), result
+            assert problem in result["message"], result
             assert (await api("GET", f"{V2}/a"))[0] == 404
 
     play(scenario)
@@ -174,8 +174,8 @@ def test_failing_webhook_fails_reads_and_watches(play: Play, converter: Any, def
             await api("POST", V2, {**tab("a", host="h"), "apiVersion": f"{GROUP}/v2"})
             hook.change = lambda _: Response(500, b"boom")
             for path in (V1, f"{V1}/a"):
-                status, found = await api("GET", path)
-                assert status == 500 and f"conversion webhook for {GROUP}/v2, Kind=Tab failed" in found["message"]
+                status, result = await api("GET", path)
+                assert status == 500 and f"conversion webhook for {GROUP}/v2, Kind=Tab failed" in result["message"]
             events = await api.watch(f"{V1}?watch=true")
             await until(lambda: events.closed)
             assert [event["type"] for event in events.seen] == ["ERROR"]
@@ -188,8 +188,8 @@ def test_dry_run_stores_nothing(play: Play, converter: Any, define: Any) -> None
     async def scenario(api: Any) -> None:
         async with converter() as hook:
             await define(api, hook.url)
-            status, made = await api("POST", f"{V1}?dryRun=All", tab("a", hostPort="h:1"))
-            assert (status, made["spec"]) == (201, {"hostPort": "h:1"})
+            status, created = await api("POST", f"{V1}?dryRun=All", tab("a", hostPort="h:1"))
+            assert (status, created["spec"]) == (201, {"hostPort": "h:1"})
             assert (await api("GET", f"{V1}/a"))[0] == 404
 
     play(scenario)
@@ -212,8 +212,8 @@ def test_wrong_conversion_is_refused(play: Play, conversion: Object, problem: st
     async def scenario(api: Any) -> None:
         body = definition("")
         body["spec"]["conversion"] = conversion
-        status, found = await api("POST", DEFINITIONS, body)
-        assert status == 422 and problem in found["message"], found
+        status, result = await api("POST", DEFINITIONS, body)
+        assert status == 422 and problem in result["message"], result
 
     play(scenario)
 
@@ -222,14 +222,14 @@ def test_stored_version_cannot_be_removed(play: Play, converter: Any, define: An
     async def scenario(api: Any) -> None:
         async with converter() as hook:
             await define(api, hook.url)
-            _, found = await api("GET", f"{DEFINITIONS}/tabs.{GROUP}")
-            first, second = found["spec"]["versions"]
+            _, result = await api("GET", f"{DEFINITIONS}/tabs.{GROUP}")
+            first, second = result["spec"]["versions"]
             versions = [{**first, "storage": True}, {**second, "storage": False}]
-            _, found = await api(
-                "PUT", f"{DEFINITIONS}/tabs.{GROUP}", {**found, "spec": {**found["spec"], "versions": versions}}
+            _, result = await api(
+                "PUT", f"{DEFINITIONS}/tabs.{GROUP}", {**result, "spec": {**result["spec"], "versions": versions}}
             )
-            assert found["status"]["storedVersions"] == ["v2", "v1"]
-            body = {**found, "spec": {**found["spec"], "versions": versions[:1]}}
+            assert result["status"]["storedVersions"] == ["v2", "v1"]
+            body = {**result, "spec": {**result["spec"], "versions": versions[:1]}}
             status, answer = await api("PUT", f"{DEFINITIONS}/tabs.{GROUP}", body)
             assert status == 422 and 'status.storedVersions[0]: Invalid value: "v2": missing from spec.versions' in str(
                 answer["message"]
@@ -255,16 +255,16 @@ def test_admission_webhook_gets_the_version_of_its_rules(play: Play, converter: 
             await define(api, hook.url)
             convert = hook.answer
             hook.answer = lambda request: admit(request) if request.path == "/admit" else convert(request)
-            _, found = await api("GET", f"{DEFINITIONS}/tabs.{GROUP}")
-            client = found["spec"]["conversion"]["webhook"]["clientConfig"]
+            _, result = await api("GET", f"{DEFINITIONS}/tabs.{GROUP}")
+            client = result["spec"]["conversion"]["webhook"]["clientConfig"]
             config = {
                 "name": "a.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"], "rules": [rule],
                 "clientConfig": {**client, "url": hook.url.replace("convert", "admit")},
             }  # fmt: skip
             path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
             await api("POST", path, {"metadata": {"name": "a"}, "webhooks": [config]})
-            status, made = await api("POST", V1, tab("a", hostPort="h:1"))
-            assert (status, made["spec"]) == (201, {"hostPort": "h:1", "note": "n"})
+            status, created = await api("POST", V1, tab("a", hostPort="h:1"))
+            assert (status, created["spec"]) == (201, {"hostPort": "h:1", "note": "n"})
         assert (asked[0]["object"]["apiVersion"], asked[0]["object"]["spec"]["host"]) == (f"{GROUP}/v2", "h")
         assert (asked[0]["kind"]["version"], asked[0]["requestKind"]["version"]) == ("v2", "v1")
 

@@ -52,24 +52,24 @@ def texts(spec: dict[str, Any]) -> list[str]:
 
 def test_unknown_fields_are_removed() -> None:
     obj = widget(size=1, sise=2, free={"a": {"b": 1}}, labels={"x": "y"}, empty={"z": 1}, parts=[{"id": "a", "x": 1}])
-    found = crd.prune({**obj, "extra": 1}, SCHEMA)
-    assert found.unknown == ["spec.sise", "spec.empty.z", "spec.parts[0].x", "extra"]
-    assert found.obj == widget(size=1, free={"a": {"b": 1}}, labels={"x": "y"}, empty={}, parts=[{"id": "a"}])
+    result = crd.prune({**obj, "extra": 1}, SCHEMA)
+    assert result.unknown == ["spec.sise", "spec.empty.z", "spec.parts[0].x", "extra"]
+    assert result.obj == widget(size=1, free={"a": {"b": 1}}, labels={"x": "y"}, empty={}, parts=[{"id": "a"}])
 
 
 def test_metadata_is_decoded_by_its_types() -> None:
     obj = {**widget(size=1), "metadata": {"name": "w", "creationTimestamp": None, "colour": "red"}}
-    found = crd.decode(obj, SCHEMA, WIDGET)
-    assert found.unknown == ["metadata.colour"]
-    assert found.obj["metadata"] == {"name": "w"}
+    result = crd.decode(obj, SCHEMA, WIDGET)
+    assert result.unknown == ["metadata.colour"]
+    assert result.obj["metadata"] == {"name": "w"}
 
 
 def test_defaults() -> None:
     obj = widget(size=1, mode=None, parts=[{"id": "a"}, {"id": "b", "on": False}])
     before = deepcopy(obj)
-    found = crd.fill(obj, SCHEMA)["spec"]
-    assert found["mode"] == "fast"
-    assert found["parts"] == [{"id": "a", "on": True}, {"id": "b", "on": False}]
+    result = crd.fill(obj, SCHEMA)["spec"]
+    assert result["mode"] == "fast"
+    assert result["parts"] == [{"id": "a", "on": True}, {"id": "b", "on": False}]
     assert obj == before
 
 
@@ -156,9 +156,9 @@ def test_structural(schema: dict[str, Any], want: list[str]) -> None:
 def test_definitions() -> None:
     old, new = definition(), definition(additionalPrinterColumns=[{"name": "A", "type": "text", "jsonPath": ".a["}])
     new["spec"]["scope"] = "Cluster"
-    found = [cause.field for cause in crd.check_definition(new, old)]
+    results = [cause.field for cause in crd.check_definition(new, old)]
     path = "spec.versions[0].additionalPrinterColumns[0]"
-    assert found == [f"{path}.type", f"{path}.jsonPath", "spec.scope"]
+    assert results == [f"{path}.type", f"{path}.jsonPath", "spec.scope"]
 
 
 def test_scale() -> None:

@@ -113,8 +113,8 @@ def test_object_enters_and_leaves_a_selection(play: Play) -> None:
         await until(lambda: len(events.seen) == 4)
         assert (status, events.short) == (200, ["ADDED a", "ADDED b", "DELETED a", "DELETED b"])
         assert {event["object"]["spec"]["color"] for event in events.seen} == {"blue"}
-        _, left = await api("GET", GADGETS)
-        assert [item["metadata"]["name"] for item in left["items"]] == ["a"]
+        _, remaining = await api("GET", GADGETS)
+        assert [item["metadata"]["name"] for item in remaining["items"]] == ["a"]
 
     play(scenario)
 
@@ -167,8 +167,8 @@ def test_fields_are_those_of_the_version_that_was_asked_for(play: Play, converte
             assert {event["object"]["apiVersion"] for event in events.seen} == {f"{GROUP}/v1"}
             assert [event["object"]["spec"]["hostPort"] for event in events.seen] == ["h:1"] * 3
             await api("DELETE", f"{V1}?fieldSelector=spec.hostPort=h:1")
-            _, left = await api("GET", V2)
-            assert [item["metadata"]["name"] for item in left["items"]] == ["a", "c"]
+            _, remaining = await api("GET", V2)
+            assert [item["metadata"]["name"] for item in remaining["items"]] == ["a", "c"]
 
     play(scenario)
 
@@ -184,8 +184,8 @@ def test_defaults_are_filled_before_a_conversion(play: Play, converter: Any) -> 
             await api("PATCH", f"{DEFINITIONS}/tabs.{GROUP}", {"spec": {"versions": body["spec"]["versions"]}},
                       content_type=MERGE)  # fmt: skip
             for path in (V1, V2):
-                _, found = await api("GET", f"{path}/a")
-                assert found["spec"]["note"] == "later"
+                _, result = await api("GET", f"{path}/a")
+                assert result["spec"]["note"] == "later"
 
     play(scenario)
 

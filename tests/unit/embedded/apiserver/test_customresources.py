@@ -29,18 +29,18 @@ def definition(plural: str = "gadgets", kind: str = "Gadget") -> dict[str, Any]:
 
 
 def test_the_best_version_comes_first() -> None:
-    found = definition()
-    base = found["spec"]["versions"][0]
+    result = definition()
+    base = result["spec"]["versions"][0]
     names = ("v1beta1", "v2", "v1", "odd", "v2alpha3", "v10")
-    found["spec"]["versions"] = [{**base, "name": name} for name in names] + [{**base, "name": "v9", "served": False}]
-    assert [kind.version for kind in kinds_of(found)] == ["v10", "v2", "v1", "v1beta1", "v2alpha3", "odd"]
+    result["spec"]["versions"] = [{**base, "name": name} for name in names] + [{**base, "name": "v9", "served": False}]
+    assert [kind.version for kind in kinds_of(result)] == ["v10", "v2", "v1", "v1beta1", "v2alpha3", "odd"]
 
 
 def test_custom_kind_is_served_at_once_and_after_restart(play: Callable[..., None]) -> None:
     async def first(api: Any) -> None:
         assert (await api("GET", GADGETS))[0] == 404
-        _, made = await api("POST", DEFINITIONS, definition())
-        assert {c["type"]: c["status"] for c in made["status"]["conditions"]} == {
+        _, created = await api("POST", DEFINITIONS, definition())
+        assert {c["type"]: c["status"] for c in created["status"]["conditions"]} == {
             "NamesAccepted": "True", "Established": "True",
         }  # fmt: skip
         status, gadget = await api("POST", GADGETS, {"metadata": {"name": "g"}, "spec": {"odd": 1}})
@@ -80,8 +80,8 @@ def test_definition_is_deleted_after_its_objects(play: Callable[..., None]) -> N
 def test_names_in_use_are_not_accepted(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         await api("POST", DEFINITIONS, definition())
-        _, made = await api("POST", DEFINITIONS, definition("widgets"))
-        assert made["status"]["conditions"][0]["message"] == '"Gadget" is already in use'
+        _, created = await api("POST", DEFINITIONS, definition("widgets"))
+        assert created["status"]["conditions"][0]["message"] == '"Gadget" is already in use'
         assert (await api("GET", GADGETS.replace("gadgets", "widgets")))[0] == 404
         status, refused = await api("POST", DEFINITIONS, {"metadata": {"name": "x"}, "spec": {"group": "example.com"}})
         fields = {cause["field"] for cause in refused["details"]["causes"]}

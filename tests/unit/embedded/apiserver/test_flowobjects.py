@@ -18,8 +18,8 @@ def test_new_cluster_has_the_suggested_objects(play: Callable[..., None]) -> Non
         assert all(item["spec"]["priorityLevelConfiguration"]["name"] in names for item in order)
         for item in (*levels["items"], *order):
             kind = "flowschemas" if item in order else "prioritylevelconfigurations"
-            status, found = await api("PUT", f"{ROOT}/{kind}/{item['metadata']['name']}", item)
-            assert (status, found["metadata"]["generation"]) == (200, 1), found
+            status, result = await api("PUT", f"{ROOT}/{kind}/{item['metadata']['name']}", item)
+            assert (status, result["metadata"]["generation"]) == (200, 1), result
 
     play(scenario)
 

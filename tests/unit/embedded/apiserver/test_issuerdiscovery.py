@@ -22,7 +22,7 @@ def test_published_key_verifies_a_token(play: Callable[..., None]) -> None:
         _, answer = await api("POST", f"{accounts}/default/token", {"spec": {"audiences": ["a"]}})
         head, claims, signature = answer["status"]["token"].split(".")
         _, keys = await api("GET", "/openid/v1/jwks")
-        (key,) = [one for one in keys["keys"] if one["kid"] == json.loads(_bytes(head))["kid"]]
+        (key,) = [key for key in keys["keys"] if key["kid"] == json.loads(_bytes(head))["kid"]]
         assert (key["kty"], key["crv"], key["alg"], key["use"]) == ("EC", "P-256", "ES256", "sig")
         assert json.loads(_bytes(claims))["iss"] == issuer
         x, y = (int.from_bytes(_bytes(key[name]), "big") for name in "xy")

@@ -54,10 +54,10 @@ def test_only_tags_with_changed_links_are_written_anew(page: str) -> None:
 
 
 def test_bodies_keep_their_encoding() -> None:
-    page, wanted = b"<a href='/a'>\xff", f'<a href="{PREFIX}/a">'.encode() + b"\xff"
-    assert rewrite_body(page, "", ROOT) == wanted
-    assert gzip.decompress(rewrite_body(gzip.compress(page), "gzip", ROOT)) == wanted
+    page, expected = b"<a href='/a'>\xff", f'<a href="{PREFIX}/a">'.encode() + b"\xff"
+    assert rewrite_body(page, "", ROOT) == expected
+    assert gzip.decompress(rewrite_body(gzip.compress(page), "gzip", ROOT)) == expected
     raw = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     deflated = raw.compress(page) + raw.flush()
-    assert zlib.decompress(rewrite_body(deflated, "deflate", ROOT), -zlib.MAX_WBITS) == wanted
+    assert zlib.decompress(rewrite_body(deflated, "deflate", ROOT), -zlib.MAX_WBITS) == expected
     assert rewrite_body(page, "gzip", ROOT) == rewrite_body(page, "br", ROOT) == page

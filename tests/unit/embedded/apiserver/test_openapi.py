@@ -56,8 +56,8 @@ def test_custom_kinds() -> None:
 
 def test_v2() -> None:
     document = json.loads(DOCUMENTS.v2)
-    found = {name.removeprefix(openapi.V2_REF) for name in references(document)}
-    assert found <= document["definitions"].keys()
+    results = {name.removeprefix(openapi.V2_REF) for name in references(document)}
+    assert results <= document["definitions"].keys()
 
 
 def test_hashes_follow_the_content() -> None:

@@ -21,8 +21,8 @@ CONVERTED = {"$ref": "#/components/schemas/Tab"}
 def operation(**fields: Any) -> Json:
     """The only operation of a document, in version 3."""
     document = {"paths": {"/x": {"get": {"responses": {}, **fields}}}}
-    found: Json = to_v3(document)["paths"]["/x"]["get"]
-    return found
+    result: Json = to_v3(document)["paths"]["/x"]["get"]
+    return result
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_body_and_parameters_are_told_apart() -> None:
     body = {"name": "body", "in": "body", "required": True, "schema": REFERENCE}
     query = {"name": "n", "in": "query", "type": "array", "items": {"type": "string"}, "collectionFormat": "multi",
              "uniqueItems": True}  # fmt: skip
-    found = operation(parameters=[body, query], consumes=["application/json", "*/*"], operationId="list", tags=["t"])
+    result = operation(parameters=[body, query], consumes=["application/json", "*/*"], operationId="list", tags=["t"])
     content = {"schema": CONVERTED}
-    assert found == {
+    assert result == {
         "operationId": "list", "tags": ["t"], "responses": {},
         "parameters": [
             {"name": "n", "in": "query",
@@ -63,8 +63,8 @@ def test_body_and_parameters_are_told_apart() -> None:
 
 def test_responses_have_their_media_types() -> None:
     response = {"description": "OK", "schema": REFERENCE, "headers": {"Age": {"type": "integer", "description": "s"}}}
-    found = operation(responses={"200": response, "401": {}}, produces=["application/yaml"])["responses"]
-    assert found == {
+    result = operation(responses={"200": response, "401": {}}, produces=["application/yaml"])["responses"]
+    assert result == {
         "200": {
             "description": "OK", "content": {"application/yaml": {"schema": CONVERTED}},
             "headers": {"Age": {"description": "s", "schema": {"type": "integer"}}},

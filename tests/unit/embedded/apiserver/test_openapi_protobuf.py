@@ -40,10 +40,10 @@ DOCUMENT = {
 def fields(data: bytes | int) -> dict[int, list[Any]]:
     """Values by field number."""
     assert isinstance(data, bytes)
-    found: dict[int, list[Any]] = {}
+    result: dict[int, list[Any]] = {}
     for number, _kind, value in scan(data):
-        found.setdefault(number, []).append(value)
-    return found
+        result.setdefault(number, []).append(value)
+    return result
 
 
 def only(data: bytes | int, *numbers: int) -> Any:
@@ -56,7 +56,7 @@ def only(data: bytes | int, *numbers: int) -> Any:
 
 def named(data: bytes) -> dict[str, bytes]:
     """Entries of a map by name."""
-    return {only(each, 1).decode(): only(each, 2) for each in fields(data)[1]}
+    return {only(field, 1).decode(): only(field, 2) for field in fields(data)[1]}
 
 
 def test_definitions_come_back() -> None:

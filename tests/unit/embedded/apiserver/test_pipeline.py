@@ -75,9 +75,9 @@ def names_of(names: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
 
 
 def schema_of(kind: ResourceKind) -> SchemaNode:
-    found = data.for_kind(kind.group, kind.version, kind.kind)
-    assert found is not None
-    return found
+    result = data.for_kind(kind.group, kind.version, kind.kind)
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize("kind", [kind for _, kind in STORED], ids=[name for name, _ in STORED])
@@ -88,9 +88,9 @@ def test_any_object(kind: ResourceKind, draw: st.DataObject) -> None:
     spec = draw.draw(values(schema), label="object")
     obj = {**spec, "apiVersion": kind.api_version, "kind": kind.kind}
     obj["metadata"] = {**(spec.get("metadata") or {}), "name": "x", "namespace": "d"}
-    made = fields.decode(obj, schema, kind)
-    assert made.unknown == []
-    new = defaults.apply(kind, made.obj)
+    created = fields.decode(obj, schema, kind)
+    assert created.unknown == []
+    new = defaults.apply(kind, created.obj)
     assert fields.decode(deepcopy(new), schema, kind).unknown == []
     objects.check(kind, new, None)
     objects.check(kind, new, new)

@@ -50,8 +50,8 @@ def scalar(kind: str, value: Any) -> int | bytes:
 def encode_value(kind: str, value: Any, table: Mapping[str, Any]) -> int | bytes:
     if "." not in kind:
         return scalar(kind, value)
-    found = special(kind, value)
-    return encode(kind, value, table) if found is None else found
+    result = special(kind, value)
+    return encode(kind, value, table) if result is None else result
 
 
 def encode(name: str, obj: dict[str, Any], table: Mapping[str, Any]) -> bytes:
@@ -183,6 +183,6 @@ def enclosed(api_version: str, kind: str, message: bytes) -> bytes:
 def test_device_claims_are_read() -> None:
     request = field(1, b"gpu") + field(2, field(1, b"gpu.example.com") + field(4, 2))
     claim = field(1, field(1, b"x")) + field(2, field(1, field(1, request)))
-    found = protobuf.decode(enclosed("resource.k8s.io/v1", "ResourceClaim", claim))
+    result = protobuf.decode(enclosed("resource.k8s.io/v1", "ResourceClaim", claim))
     exactly = {"deviceClassName": "gpu.example.com", "count": 2}
-    assert found["spec"]["devices"]["requests"] == [{"name": "gpu", "exactly": exactly}]
+    assert result["spec"]["devices"]["requests"] == [{"name": "gpu", "exactly": exactly}]

@@ -102,17 +102,17 @@ def test_targets_of_pods_and_services(play: Callable[..., None]) -> None:
         ports = [{"name": name, "port": port} for name, port in (("web", 80), ("tls", 443), ("idle", 82))]
         await api("POST", f"{CORE}/services", {"metadata": {"name": "s"}, "spec": {"ports": ports}})
         slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-        for made in (_slice("a", "web", 8080, p=True, none=False), _slice("b", "tls", 8443, p=True),
+        for created in (_slice("a", "web", 8080, p=True, none=False), _slice("b", "tls", 8443, p=True),
                      _slice("c", "idle", 82, p=False)):  # fmt: skip
-            assert (await api("POST", slices, made))[0] == 201
-        for name, wanted in TARGETS.items():
+            assert (await api("POST", slices, created))[0] == 201
+        for name, expected in TARGETS.items():
             call = _call(f"{CORE}/{name}/proxy/")
-            if isinstance(wanted, int):
+            if isinstance(expected, int):
                 with pytest.raises(ApiError) as refused:
                     proxy_target(api.server.store, call)
-                assert refused.value.code == wanted, name
+                assert refused.value.code == expected, name
             else:
-                found = proxy_target(api.server.store, call)
-                assert (found.host, found.port, found.tls) == wanted and found.node == "n", name
+                result = proxy_target(api.server.store, call)
+                assert (result.host, result.port, result.tls) == expected and result.node == "n", name
 
     play(scenario)

@@ -64,10 +64,10 @@ def test_bookmarks_and_initial_events_in_any_spelling(play: Callable[..., None])
 def test_conflicts_are_forced_in_any_spelling(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         apply = {"content_type": "application/apply-patch+yaml"}
-        for manager, force, wanted in (("a", "false", 201), ("b", "0", 409), ("b", "yes", 200)):
+        for manager, force, expected in (("a", "false", 201), ("b", "0", 409), ("b", "yes", 200)):
             body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"key": manager}}
             path = f"{CONFIGMAPS}/m?fieldManager={manager}&force={force}"
-            assert (await api("PATCH", path, body, **apply))[0] == wanted, (manager, force)
+            assert (await api("PATCH", path, body, **apply))[0] == expected, (manager, force)
 
     play(scenario)
 
@@ -79,8 +79,8 @@ def test_orphans_are_kept_in_any_spelling(play: Callable[..., None]) -> None:
         await api("POST", CONFIGMAPS, {"metadata": {"name": "owned", "ownerReferences": [reference]}})
         assert (await api("DELETE", f"{CONFIGMAPS}/owner?orphanDependents=yes"))[0] == 200
         await api.settle()
-        status, kept = await api("GET", f"{CONFIGMAPS}/owned")
-        assert status == 200 and "ownerReferences" not in kept["metadata"]
+        status, remaining = await api("GET", f"{CONFIGMAPS}/owned")
+        assert status == 200 and "ownerReferences" not in remaining["metadata"]
 
     play(scenario)
 

@@ -30,17 +30,17 @@ RULES: dict[str, tuple[int, str]] = {
 
 @pytest.mark.parametrize("query", RULES)
 def test_rules_of_versions(play: Callable[..., None], query: str) -> None:
-    wanted, reason = RULES[query]
+    expected, reason = RULES[query]
 
     async def scenario(api: Any) -> None:
         versions = []
         for name in ("a", "b"):
-            _, made = await api("POST", CONFIGMAPS, {"metadata": {"name": name}})
-            versions.append(made["metadata"]["resourceVersion"])
+            _, created = await api("POST", CONFIGMAPS, {"metadata": {"name": name}})
+            versions.append(created["metadata"]["resourceVersion"])
         _, page = await api("GET", f"{CONFIGMAPS}?limit=1")
-        words = {"old": versions[0], "now": versions[1], "token": page["metadata"]["continue"]}
-        status, answer = await api("GET", f"{CONFIGMAPS}?{query.format(**words)}")
-        assert (status, answer.get("reason", "")) == (wanted, reason), answer
+        arguments = {"old": versions[0], "now": versions[1], "token": page["metadata"]["continue"]}
+        status, answer = await api("GET", f"{CONFIGMAPS}?{query.format(**arguments)}")
+        assert (status, answer.get("reason", "")) == (expected, reason), answer
         if status == 200:
             assert [item["metadata"]["name"] for item in answer["items"]][:1] == ["a"]
             assert int(answer["metadata"]["resourceVersion"]) >= int(versions[1])

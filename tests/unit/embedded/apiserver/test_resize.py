@@ -11,19 +11,19 @@ def test_resize_changes_resources_alone(play: Play) -> None:
     async def scenario(api: Any) -> None:
         container = {"name": "c", "image": "nginx", "resources": {"requests": {"cpu": "1"}}}
         body = {"metadata": {"name": "a"}, "spec": {"containers": [container]}}
-        _, made = await api("POST", PODS, body)
-        wanted = made["spec"]
-        wanted["containers"][0] |= {"resources": {"requests": {"cpu": "2"}}, "image": "other"}
-        wanted["nodeName"] = "elsewhere"
-        made["metadata"]["labels"] = {"new": "label"}
-        status, answer = await api("PUT", f"{PODS}/a/resize", made)
+        _, created = await api("POST", PODS, body)
+        expected = created["spec"]
+        expected["containers"][0] |= {"resources": {"requests": {"cpu": "2"}}, "image": "other"}
+        expected["nodeName"] = "elsewhere"
+        created["metadata"]["labels"] = {"new": "label"}
+        status, answer = await api("PUT", f"{PODS}/a/resize", created)
         assert status == 200, answer
-        _, found = await api("GET", f"{PODS}/a")
-        assert found["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
-        assert found["spec"]["containers"][0]["image"] == "nginx"
-        assert "nodeName" not in found["spec"]
-        assert "labels" not in found["metadata"]
-        assert found["metadata"]["generation"] == 2
+        _, result = await api("GET", f"{PODS}/a")
+        assert result["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
+        assert result["spec"]["containers"][0]["image"] == "nginx"
+        assert "nodeName" not in result["spec"]
+        assert "labels" not in result["metadata"]
+        assert result["metadata"]["generation"] == 2
 
     play(scenario)
 

@@ -119,8 +119,8 @@ def test_tables_sum_containers_and_show_the_window(play: Callable[..., None], se
 
 def test_the_group_is_discovered_and_described(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
-        _, found = await api("GET", PATH)
-        assert {r["name"]: (r["kind"], r["namespaced"], r["verbs"]) for r in found["resources"]} == {
+        _, result = await api("GET", PATH)
+        assert {r["name"]: (r["kind"], r["namespaced"], r["verbs"]) for r in result["resources"]} == {
             "nodes": ("NodeMetrics", False, ["get", "list"]), "pods": ("PodMetrics", True, ["get", "list"]),
         }  # fmt: skip
         _, document = await api("GET", "/openapi/v3/apis/metrics.k8s.io/v1beta1")

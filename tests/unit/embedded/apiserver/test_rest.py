@@ -34,23 +34,23 @@ def deployment(name: str) -> dict[str, Any]:
 
 def test_create_read_update_delete(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
-        status, made = await api("POST", CONFIGMAPS, config_map("x"))
-        assert (status, made["metadata"]["namespace"]) == (201, "default")
-        assert made["metadata"]["uid"] and made["metadata"]["creationTimestamp"]
+        status, created = await api("POST", CONFIGMAPS, config_map("x"))
+        assert (status, created["metadata"]["namespace"]) == (201, "default")
+        assert created["metadata"]["uid"] and created["metadata"]["creationTimestamp"]
         status, again = await api("POST", CONFIGMAPS, config_map("x"))
         assert (status, again["reason"], again["message"]) == (409, "AlreadyExists", 'configmaps "x" already exists')
-        status, found = await api("GET", f"{CONFIGMAPS}/x")
-        assert found == made
-        status, changed = await api("PUT", f"{CONFIGMAPS}/x", {**made, "data": {"a": "c"}})
-        assert int(changed["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
-        status, stale = await api("PUT", f"{CONFIGMAPS}/x", {**made, "data": {"a": "d"}})
+        status, result = await api("GET", f"{CONFIGMAPS}/x")
+        assert result == created
+        status, changed = await api("PUT", f"{CONFIGMAPS}/x", {**created, "data": {"a": "c"}})
+        assert int(changed["metadata"]["resourceVersion"]) > int(created["metadata"]["resourceVersion"])
+        status, stale = await api("PUT", f"{CONFIGMAPS}/x", {**created, "data": {"a": "d"}})
         assert (status, stale["reason"]) == (409, "Conflict")
         assert stale["message"] == (
             'Operation cannot be fulfilled on configmaps "x": the object has been modified; '
             "please apply your changes to the latest version and try again"
         )
         status, gone = await api("DELETE", f"{CONFIGMAPS}/x")
-        assert (status, gone["status"], gone["details"]["uid"]) == (200, "Success", made["metadata"]["uid"])
+        assert (status, gone["status"], gone["details"]["uid"]) == (200, "Success", created["metadata"]["uid"])
         status, missing = await api("GET", f"{CONFIGMAPS}/x")
         assert (status, missing["message"]) == (404, 'configmaps "x" not found')
 
@@ -59,9 +59,9 @@ def test_create_read_update_delete(play: Callable[..., None]) -> None:
 
 def test_an_update_without_a_change_writes_nothing(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
-        _, made = await api("POST", CONFIGMAPS, config_map("x"))
-        _, same = await api("PUT", f"{CONFIGMAPS}/x", made)
-        assert same["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+        _, created = await api("POST", CONFIGMAPS, config_map("x"))
+        _, same = await api("PUT", f"{CONFIGMAPS}/x", created)
+        assert same["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
 
     play(scenario)
 
@@ -75,8 +75,8 @@ def test_to_apply_the_same_again_writes_nothing(play: Callable[..., None]) -> No
     async def scenario(api: Any) -> None:
         path = f"{DEPLOYMENTS}/web?fieldManager=me&force=true"
         _, first = await api("PATCH", path, body, content_type="application/apply-patch+yaml")
-        stored = first["spec"]["template"]["spec"]["containers"][0]["env"][0]["valueFrom"]["fieldRef"]
-        assert stored == {"apiVersion": "v1", "fieldPath": "status.podIP"}
+        saved = first["spec"]["template"]["spec"]["containers"][0]["env"][0]["valueFrom"]["fieldRef"]
+        assert saved == {"apiVersion": "v1", "fieldPath": "status.podIP"}
         _, again = await api("PATCH", path, body, content_type="application/apply-patch+yaml")
         assert again["metadata"] == first["metadata"]
         _, put = await api("PUT", f"{DEPLOYMENTS}/web", {**body, "metadata": {"name": "web"}})
@@ -148,9 +148,9 @@ def test_pages_are_one_snapshot(play: Callable[..., None]) -> None:
 def test_status_is_written_by_its_own_subresource_only(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         body = deployment("web") | {"status": {"replicas": 9}}
-        _, made = await api("POST", DEPLOYMENTS, body)
-        assert "replicas" not in made["status"]
-        assert made["metadata"]["generation"] == 1
+        _, created = await api("POST", DEPLOYMENTS, body)
+        assert "replicas" not in created["status"]
+        assert created["metadata"]["generation"] == 1
         status = {"metadata": {"labels": {"no": "no"}}, "spec": {"replicas": 7}, "status": {"replicas": 2}}
         _, after = await api("PATCH", f"{DEPLOYMENTS}/web/status", status, content_type=MERGE)
         assert after["status"] == {"replicas": 2}
@@ -167,8 +167,8 @@ def test_status_writes_merge_labels_and_annotations(play: Callable[..., None], p
     async def scenario(api: Any) -> None:
         meta = {"name": "web", "annotations": {"old": "a"}}
         made_spec = {"ports": [{"port": 80}]} if path == SERVICES else {"defaultBackend": {"service": BACKEND}}
-        status, made = await api("POST", path, {"metadata": meta, "spec": made_spec})
-        assert status == 201, made
+        status, created = await api("POST", path, {"metadata": meta, "spec": made_spec})
+        assert status == 201, created
         patch = {"metadata": {"annotations": {"new": "b"}}, "status": {"loadBalancer": BALANCER}}
         _, patched = await api("PATCH", f"{path}/web/status", patch, content_type=MERGE)
         assert patched["metadata"]["annotations"] == {"old": "a", "new": "b"}
@@ -177,7 +177,7 @@ def test_status_writes_merge_labels_and_annotations(play: Callable[..., None], p
         _, updated = await api("PUT", f"{path}/web/status", patched)
         assert updated["metadata"]["annotations"] == {"last": "c"}
         assert updated["status"]["loadBalancer"]["ingress"][0]["ip"] == "5.6.7.8"
-        assert updated["spec"] == made["spec"]
+        assert updated["spec"] == created["spec"]
 
     play(scenario)
 
@@ -225,16 +225,21 @@ def test_bound_pod_gets_the_zone_and_region_of_its_node(play: Callable[..., None
     async def scenario(api: Any) -> None:
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1", "labels": own}}
         assert (await api("POST", "/api/v1/nodes", node))[0] == 201
-        made = pod("bound")
-        made["metadata"]["labels"] = {"app": "web", "topology.kubernetes.io/zone": "elsewhere"}
-        await api("POST", PODS, made)
+        created = pod("bound")
+        created["metadata"]["labels"] = {"app": "web", "topology.kubernetes.io/zone": "elsewhere"}
+        await api("POST", PODS, created)
         meta = {"name": "bound", "labels": {"more": "1"}, "annotations": {"why": "free"}}
         binding = {"metadata": meta, "target": {"kind": "Node", "name": "node-1"}}
         assert (await api("POST", f"{PODS}/bound/binding", binding))[0] == 201
-        _, found = await api("GET", f"{PODS}/bound")
-        wanted = {"app": "web", "more": "1", "topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r1"}
-        assert found["metadata"]["labels"] == wanted
-        assert found["metadata"]["annotations"] == {"why": "free"}
+        _, result = await api("GET", f"{PODS}/bound")
+        expected = {
+            "app": "web",
+            "more": "1",
+            "topology.kubernetes.io/zone": "z1",
+            "topology.kubernetes.io/region": "r1",
+        }
+        assert result["metadata"]["labels"] == expected
+        assert result["metadata"]["annotations"] == {"why": "free"}
 
     play(scenario)
 
@@ -276,7 +281,7 @@ def test_finalizers_hold_an_object_until_they_are_gone(play: Callable[..., None]
 
 def test_dependents_are_deleted_or_kept_with_their_owner(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
-        for policy, left in (("Background", 0), ("Foreground", 0), ("Orphan", 2)):
+        for policy, remaining in (("Background", 0), ("Foreground", 0), ("Orphan", 2)):
             _, owner = await api("POST", DEPLOYMENTS, deployment("owner"))
             reference = {
                 "apiVersion": "apps/v1", "kind": "Deployment", "name": "owner", "blockOwnerDeletion": True,
@@ -286,10 +291,10 @@ def test_dependents_are_deleted_or_kept_with_their_owner(play: Callable[..., Non
                 await api("POST", CONFIGMAPS, config_map(name, ownerReferences=[reference]))
             await api("DELETE", f"{DEPLOYMENTS}/owner?propagationPolicy={policy}")
             await api.settle()
-            _, found = await api("GET", CONFIGMAPS)
-            assert (policy, len(found["items"])) == (policy, left)
+            _, result = await api("GET", CONFIGMAPS)
+            assert (policy, len(result["items"])) == (policy, remaining)
             assert (await api("GET", f"{DEPLOYMENTS}/owner"))[0] == 404
-        assert "ownerReferences" not in found["items"][0]["metadata"]
+        assert "ownerReferences" not in result["items"][0]["metadata"]
 
     play(scenario)
 
@@ -400,13 +405,13 @@ def test_events_have_two_views(play: Callable[..., None]) -> None:
             "reportingInstance": "y", "action": "Start",
         }  # fmt: skip
         path = "/apis/events.k8s.io/v1/namespaces/default/events"
-        status, made = await api("POST", path, event)
-        assert (status, made["note"], made["apiVersion"]) == (201, "hello", "events.k8s.io/v1")
+        status, created = await api("POST", path, event)
+        assert (status, created["note"], created["apiVersion"]) == (201, "hello", "events.k8s.io/v1")
         query = "fieldSelector=involvedObject.name%3Dp,involvedObject.kind%3DPod"
-        _, found = await api("GET", f"/api/v1/namespaces/default/events?{query}")
-        assert [(e["message"], e["involvedObject"]) for e in found["items"]] == [("hello", reference)]
-        _, found = await api("GET", f"{path}?fieldSelector=regarding.name%3Dp")
-        assert len(found["items"]) == 1
+        _, result = await api("GET", f"/api/v1/namespaces/default/events?{query}")
+        assert [(e["message"], e["involvedObject"]) for e in result["items"]] == [("hello", reference)]
+        _, result = await api("GET", f"{path}?fieldSelector=regarding.name%3Dp")
+        assert len(result["items"]) == 1
 
     play(scenario)
 
@@ -421,10 +426,10 @@ def test_objects_are_kept_after_a_restart(play: Callable[..., None]) -> None:
         versions.append(api.server.store.version)
 
     async def second(api: Any) -> None:
-        _, found = await api("GET", CONFIGMAPS)
-        assert [item["metadata"]["name"] for item in found["items"]] == ["x"]
-        _, made = await api("POST", CONFIGMAPS, config_map("z"))
-        assert int(made["metadata"]["resourceVersion"]) > versions[0]
+        _, result = await api("GET", CONFIGMAPS)
+        assert [item["metadata"]["name"] for item in result["items"]] == ["x"]
+        _, created = await api("POST", CONFIGMAPS, config_map("z"))
+        assert int(created["metadata"]["resourceVersion"]) > versions[0]
         status, gone = await api("GET", f"{CONFIGMAPS}?watch=true&resourceVersion=1")
         assert (status, gone["reason"]) == (410, "Expired")
 

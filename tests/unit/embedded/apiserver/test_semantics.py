@@ -30,8 +30,8 @@ def test_field_validation(play: Callable[..., None], query: str, status: int, wa
         result = await api.raw("POST", f"{PODS}?{query}", BODY, content_type="application/json")
         answer = json.loads(result.body)
         assert result.status == status, answer
-        said = [text.removeprefix('299 - "')[:-1].replace('\\"', '"') for _, text in result.headers]
-        assert sorted(said) == sorted(warned)
+        output = [text.removeprefix('299 - "')[:-1].replace('\\"', '"') for _, text in result.headers]
+        assert sorted(output) == sorted(warned)
         if query.endswith("Strict"):
             assert answer["reason"] == "BadRequest" and UNKNOWN in answer["message"] and TWICE in answer["message"]
         elif status == 400:

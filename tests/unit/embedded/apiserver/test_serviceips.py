@@ -19,19 +19,19 @@ def service(name: str, **spec: Any) -> dict[str, Any]:
 
 
 async def names(api: Any) -> list[str]:
-    _, found = await api("GET", ADDRESSES)
-    return [item["metadata"]["name"] for item in found["items"]]
+    _, result = await api("GET", ADDRESSES)
+    return [item["metadata"]["name"] for item in result["items"]]
 
 
 def test_address_lives_as_long_as_its_service(play: Play) -> None:
     async def scenario(api: Any) -> None:
         assert await names(api) == ["10.96.0.1"]
         await api("POST", SERVICES, service("a", clusterIP="10.96.0.9"))
-        _, found = await api("GET", f"{ADDRESSES}/10.96.0.9")
+        _, result = await api("GET", f"{ADDRESSES}/10.96.0.9")
         parent = {"group": "", "resource": "services", "namespace": "default", "name": "a"}
-        assert found["spec"] == {"parentRef": parent}
+        assert result["spec"] == {"parentRef": parent}
         family, manager = "ipaddress.kubernetes.io/ip-family", "ipaddress.kubernetes.io/managed-by"
-        assert found["metadata"]["labels"] == {family: "IPv4", manager: "ipallocator.k8s.io"}
+        assert result["metadata"]["labels"] == {family: "IPv4", manager: "ipallocator.k8s.io"}
         await api("DELETE", f"{ADDRESSES}/10.96.0.9")
         assert await names(api) == ["10.96.0.1", "10.96.0.9"]
         external = {"spec": {"type": "ExternalName", "externalName": "x.example.com", "clusterIP": None}}
@@ -59,8 +59,8 @@ def test_addresses_of_an_older_state_are_made_at_the_start(play: Play) -> None:
 
     async def scenario(api: Any) -> None:
         assert await names(api) == ["10.96.0.1", "10.96.0.9"]
-        _, found = await api("GET", f"{RANGES}/kubernetes")
-        assert found["metadata"]["finalizers"] == ["networking.k8s.io/service-cidr-finalizer"]
+        _, result = await api("GET", f"{RANGES}/kubernetes")
+        assert result["metadata"]["finalizers"] == ["networking.k8s.io/service-cidr-finalizer"]
 
     play(older)
     play(scenario)
@@ -71,8 +71,8 @@ def test_address_of_somebody_else_is_taken(play: Play) -> None:
         parent = {"group": "gateway.example.com", "resource": "gateways", "namespace": "default", "name": "g"}
         body = {"metadata": {"name": "10.96.0.9"}, "spec": {"parentRef": parent}}
         assert (await api("POST", ADDRESSES, body))[0] == 201
-        status, found = await api("POST", SERVICES, service("a", clusterIP="10.96.0.9"))
-        assert status == 422 and "provided IP is already allocated" in found["message"]
+        status, result = await api("POST", SERVICES, service("a", clusterIP="10.96.0.9"))
+        assert status == 422 and "provided IP is already allocated" in result["message"]
         await api("DELETE", f"{ADDRESSES}/10.96.0.9")
         assert (await api("POST", SERVICES, service("a", clusterIP="10.96.0.9")))[0] == 201
 
@@ -83,17 +83,17 @@ def test_second_range_is_used_when_the_first_is_full(play: Play, no_state: Path)
     async def scenario(api: Any) -> None:
         for name in "abcde":
             assert (await api("POST", SERVICES, service(name)))[0] == 201
-        status, found = await api("POST", SERVICES, service("f"))
-        assert (status, found["message"]) == (500, "failed to allocate a serviceIP: range is full")
-        status, found = await api("POST", RANGES, {"metadata": {"name": "more"}, "spec": {"cidrs": ["10.97.0.0/24"]}})
-        (ready,) = found["status"]["conditions"]
+        status, result = await api("POST", SERVICES, service("f"))
+        assert (status, result["message"]) == (500, "failed to allocate a serviceIP: range is full")
+        status, result = await api("POST", RANGES, {"metadata": {"name": "more"}, "spec": {"cidrs": ["10.97.0.0/24"]}})
+        (ready,) = result["status"]["conditions"]
         assert (status, ready["type"], ready["status"]) == (201, "Ready", "True")
-        _, found = await api("POST", SERVICES, service("f"))
-        assert found["spec"]["clusterIP"].startswith("10.97.0.")
+        _, result = await api("POST", SERVICES, service("f"))
+        assert result["spec"]["clusterIP"].startswith("10.97.0.")
         await api("DELETE", f"{RANGES}/more")
         await api.settle()
-        _, left = await api("GET", f"{RANGES}/more")
-        (ready,) = left["status"]["conditions"]
+        _, remaining = await api("GET", f"{RANGES}/more")
+        (ready,) = remaining["status"]["conditions"]
         assert (ready["status"], ready["reason"]) == ("False", "Terminating")
         assert (await api("POST", SERVICES, service("g")))[0] == 500
         await api("DELETE", f"{SERVICES}/f")
@@ -115,8 +115,8 @@ def test_second_range_is_used_when_the_first_is_full(play: Play, no_state: Path)
 )
 def test_wrong_range_is_refused(play: Play, cidrs: list[str], problem: str) -> None:
     async def scenario(api: Any) -> None:
-        status, found = await api("POST", RANGES, {"metadata": {"name": "r"}, "spec": {"cidrs": cidrs}})
-        assert status == 422 and problem in found["message"], found
+        status, result = await api("POST", RANGES, {"metadata": {"name": "r"}, "spec": {"cidrs": cidrs}})
+        assert status == 422 and problem in result["message"], result
 
     play(scenario)
 
@@ -124,8 +124,8 @@ def test_wrong_range_is_refused(play: Play, cidrs: list[str], problem: str) -> N
 def test_range_may_only_get_its_second_family(play: Play) -> None:
     async def scenario(api: Any) -> None:
         await api("POST", RANGES, {"metadata": {"name": "r"}, "spec": {"cidrs": ["10.9.0.0/24"]}})
-        status, found = await api("PATCH", f"{RANGES}/r", {"spec": {"cidrs": ["10.8.0.0/24"]}}, **MERGE)
-        assert status == 422 and "field is immutable" in found["message"]
+        status, result = await api("PATCH", f"{RANGES}/r", {"spec": {"cidrs": ["10.8.0.0/24"]}}, **MERGE)
+        assert status == 422 and "field is immutable" in result["message"]
         assert (await api("PATCH", f"{RANGES}/r", {"spec": {"cidrs": ["10.9.0.0/24", "fd00::/64"]}}, **MERGE))[0] == 200
 
     play(scenario)

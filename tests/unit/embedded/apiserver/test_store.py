@@ -44,13 +44,13 @@ def test_a_new_table_is_watched_from_the_committed_version(tmp_path: Path) -> No
 
 def test_writes_of_one_turn_are_one_transaction(tmp_path: Path) -> None:
     async def scenario(store: Store, journal: Journal) -> None:
-        seen: list[list[str]] = []
-        store.table("t").listeners[lambda changes: seen.append([c.entry.name for c in changes])] = None
+        observed: list[list[str]] = []
+        store.table("t").listeners[lambda changes: observed.append([c.entry.name for c in changes])] = None
         for name in ("b", "a", "c"):
             store.put("t", thing(name))
-        assert seen == [] and store.committed == 0
+        assert observed == [] and store.committed == 0
         await settle(store)
-        assert seen == [["b", "a", "c"]]
+        assert observed == [["b", "a", "c"]]
         assert [entry.name for entry in store.entries("t")] == ["a", "b", "c"]
         assert [entry.name for entry in store.entries("t", "n")] == []
 
@@ -76,27 +76,30 @@ def test_versions_continue_after_a_restart(tmp_path: Path) -> None:
 
 def test_failed_writes_are_undone(tmp_path: Path) -> None:
     async def scenario(store: Store, journal: Journal) -> None:
-        kept = store.put("t", thing("kept"))
+        remaining = store.put("t", thing("kept"))
         gone = store.put("t", thing("gone"))
         await settle(store)
         journal._db.execute("PRAGMA max_page_count = 1")
-        seen: list[ObjectChange] = []
-        told: list[bool] = []
-        store.on_change.append(seen.append)
-        store.on_rollback.append(lambda: told.append(True))
+        object_changes: list[ObjectChange] = []
+        reported: list[bool] = []
+        store.on_change.append(object_changes.append)
+        store.on_rollback.append(lambda: reported.append(True))
         store.put("t", {**thing("kept"), "data": "new"})
         store.delete(gone)
         store.put("t", thing("big", 100_000))
         with pytest.raises(ApiError) as failure:
             await settle(store)
         assert failure.value.code == 507
-        assert (seen, told) == ([], [True])
-        assert [(e.name, e.version) for e in store.entries("t")] == [("gone", gone.version), ("kept", kept.version)]
+        assert (object_changes, reported) == ([], [True])
+        assert [(e.name, e.version) for e in store.entries("t")] == [
+            ("gone", gone.version),
+            ("kept", remaining.version),
+        ]
         journal._db.execute("PRAGMA max_page_count = 100000")
         after = store.put("t", thing("big", 100_000))
         await settle(store)
         assert after.version > gone.version + 3
-        assert [change.entry.name for change in seen] == ["big"]
+        assert [change.entry.name for change in object_changes] == ["big"]
 
     with_store(tmp_path / "db", scenario)
 

@@ -219,13 +219,13 @@ LOG_QUERIES = {
 def test_log_options_reach_the_kubelet_in_one_form(tunnelled: Any) -> None:
     async def scenario(client: Client, kubelet: Kubelet) -> None:
         kubelet.follow = lambda stream: stream.close()  # type: ignore[method-assign]
-        for query, wanted in LOG_QUERIES.items():
+        for query, expected in LOG_QUERIES.items():
             kubelet.asked.clear()
             answer = await client.get(f"{LOG}?{query}")
-            if wanted[:1] in ("?", ""):
-                assert kubelet.asked == [f"/containerLogs/default/p/c{wanted}"], query
+            if expected[:1] in ("?", ""):
+                assert kubelet.asked == [f"/containerLogs/default/p/c{expected}"], query
             else:
-                assert not kubelet.asked and wanted.encode() in answer, answer
+                assert not kubelet.asked and expected.encode() in answer, answer
 
     tunnelled(scenario)
 

@@ -80,15 +80,18 @@ def test_object_that_leaves_a_selection_is_sent_as_before(
         path = "/api/v1/namespaces/default/events"
         event = {"metadata": {"name": "a", "labels": {"x": "1"}}, "type": "one", "message": "before",
                  "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}}  # fmt: skip
-        _, made = await api("POST", path, event)
-        query = f"{path}?watch=true&{selector}&resourceVersion={made['metadata']['resourceVersion']}"
+        _, created = await api("POST", path, event)
+        query = f"{path}?watch=true&{selector}&resourceVersion={created['metadata']['resourceVersion']}"
         watches = [] if resumed else [await api.watch(query), await api.watch(query, accept=TABLE)]
-        _, left = await api("PATCH", f"{path}/a", {**LEAVING[selector], "message": "after"}, content_type=MERGE)
+        _, remaining = await api("PATCH", f"{path}/a", {**LEAVING[selector], "message": "after"}, content_type=MERGE)
         if resumed:
             watches = [await api.watch(query), await api.watch(query, accept=TABLE)]
         await asyncio.sleep(0.01)
         (deleted,), (row,) = (events.seen for events in watches)
-        old = {**made, "metadata": {**made["metadata"], "resourceVersion": left["metadata"]["resourceVersion"]}}
+        old = {
+            **created,
+            "metadata": {**created["metadata"], "resourceVersion": remaining["metadata"]["resourceVersion"]},
+        }
         assert deleted == {"type": "DELETED", "object": old}
         assert (row["type"], "before" in row["object"]["rows"][0]["cells"]) == ("DELETED", True)
 
@@ -129,12 +132,12 @@ def test_bookmarks_advance_the_version_of_quiet_watches(play: Callable[..., None
     async def scenario(api: Any) -> None:
         asked = await api.watch(f"{CONFIGMAPS}?watch=true&allowWatchBookmarks=true&fieldSelector=metadata.name%3Da")
         plain = await api.watch(f"{CONFIGMAPS}?watch=true&fieldSelector=metadata.name%3Da")
-        _, made = await api("POST", CONFIGMAPS, config_map("b"))
+        _, created = await api("POST", CONFIGMAPS, config_map("b"))
         await asyncio.sleep(0.1)
         assert set(asked.short) == {"BOOKMARK"}
         last = asked.seen[-1]["object"]
         assert (last["kind"], last["apiVersion"]) == ("ConfigMap", "v1")
-        assert int(last["metadata"]["resourceVersion"]) >= int(made["metadata"]["resourceVersion"])
+        assert int(last["metadata"]["resourceVersion"]) >= int(created["metadata"]["resourceVersion"])
         assert plain.short == []
 
     play(scenario, bookmark_s=0.02)
@@ -146,8 +149,8 @@ def test_too_old_version_gets_410_gone(play: Callable[..., None], monkeypatch: p
     async def scenario(api: Any) -> None:
         versions = []
         for name in "abcdef":
-            _, made = await api("POST", CONFIGMAPS, config_map(name))
-            versions.append(made["metadata"]["resourceVersion"])
+            _, created = await api("POST", CONFIGMAPS, config_map(name))
+            versions.append(created["metadata"]["resourceVersion"])
         status, gone = await api("GET", f"{CONFIGMAPS}?watch=true&resourceVersion={versions[1]}")
         assert (status, gone["reason"]) == (410, "Expired")
         assert gone["message"].startswith("too old resource version")

@@ -91,10 +91,10 @@ def test_lists_that_kubernetes_always_shows_are_null(play: Callable[..., None], 
 
     async def scenario(api: Any) -> None:
         for name, empty in (("absent", {}), ("empty", dict.fromkeys(fields, ()))):
-            _, made = await api("POST", path, {"metadata": {"name": name}, **content, **empty})
-            assert {field: made[field] for field in fields} == dict.fromkeys(fields)
-            status, again = await api("PUT", f"{path}/{name}", made)
-            assert (status, again) == (200, made)
+            _, created = await api("POST", path, {"metadata": {"name": name}, **content, **empty})
+            assert {field: created[field] for field in fields} == dict.fromkeys(fields)
+            status, again = await api("PUT", f"{path}/{name}", created)
+            assert (status, again) == (200, created)
 
     play(scenario)
 
@@ -107,17 +107,17 @@ def test_behavior_survives_a_write_in_version_1(play: Callable[..., None]) -> No
 
     async def scenario(api: Any) -> None:
         spec = {"scaleTargetRef": target, "maxReplicas": 3, "behavior": behavior}
-        _, made = await api("POST", v2, {"metadata": {"name": "a"}, "spec": spec})
+        _, created = await api("POST", v2, {"metadata": {"name": "a"}, "spec": spec})
         _, old = await api("GET", f"{v1}/a")
         assert "behavior" not in old["spec"]
         text = old["metadata"]["annotations"]["autoscaling.alpha.kubernetes.io/behavior"]
         assert '"ScaleDown":{' in text and '"StabilizationWindowSeconds":60' in text
         old["spec"]["maxReplicas"] = 5
         status, _ = await api("PUT", f"{v1}/a", old)
-        _, found = await api("GET", f"{v2}/a")
-        assert (status, found["spec"]["maxReplicas"]) == (200, 5)
-        assert found["spec"]["behavior"] == made["spec"]["behavior"]
-        assert "annotations" not in found["metadata"]
+        _, result = await api("GET", f"{v2}/a")
+        assert (status, result["spec"]["maxReplicas"]) == (200, 5)
+        assert result["spec"]["behavior"] == created["spec"]["behavior"]
+        assert "annotations" not in result["metadata"]
 
     play(scenario)
 
@@ -146,8 +146,8 @@ def test_metrics_survive_a_write_in_version_1(play: Callable[..., None]) -> None
 
     async def scenario(api: Any) -> None:
         spec = {"scaleTargetRef": target, "maxReplicas": 3, "metrics": list(_AUTOSCALER_METRICS)}
-        status, made = await api("POST", v2, {"metadata": {"name": "a"}, "spec": spec})
-        assert status == 201, made
+        status, created = await api("POST", v2, {"metadata": {"name": "a"}, "spec": spec})
+        assert status == 201, created
         _, old = await api("GET", f"{v1}/a")
         assert "metrics" not in old["spec"]
         assert old["spec"]["targetCPUUtilizationPercentage"] == 50
@@ -155,9 +155,9 @@ def test_metrics_survive_a_write_in_version_1(play: Callable[..., None]) -> None
         assert '{"name":"memory","targetAverageValue":"64Mi"}' in text
         old["spec"]["maxReplicas"] = 5
         status, _ = await api("PUT", f"{v1}/a", old)
-        _, found = await api("GET", f"{v2}/a")
-        assert (status, found["spec"]["maxReplicas"]) == (200, 5)
-        assert found["spec"]["metrics"] == made["spec"]["metrics"]
-        assert "annotations" not in found["metadata"]
+        _, result = await api("GET", f"{v2}/a")
+        assert (status, result["spec"]["maxReplicas"]) == (200, 5)
+        assert result["spec"]["metrics"] == created["spec"]["metrics"]
+        assert "annotations" not in result["metadata"]
 
     play(scenario)

@@ -49,7 +49,7 @@ USER = RequestedCertificate("anna", (), (), ())
 
 
 @pytest.mark.parametrize(
-    ("signer", "wanted", "usages", "refused"),
+    ("signer", "requested_certificate", "usages", "refused"),
     [
         (signing.CLIENT, USER, {"client auth"}, False),
         (signing.CLIENT, USER, {"client auth", "digital signature", "key encipherment"}, False),
@@ -65,26 +65,26 @@ USER = RequestedCertificate("anna", (), (), ())
     ],
 )
 def test_signers_refuse_requests_outside_their_rules(
-    signer: str, wanted: RequestedCertificate, usages: set[str], *, refused: bool
+    signer: str, requested_certificate: RequestedCertificate, usages: set[str], *, refused: bool
 ) -> None:
-    assert bool(signing.refusal(signer, wanted, usages)) is refused
+    assert bool(signing.refusal(signer, requested_certificate, usages)) is refused
 
 
 def test_signed_certificate_has_the_requested_content() -> None:
     text = request("anna", "team", (x509.DNSName("a.example"),))
     pair = (AUTHORITY.certificate, AUTHORITY.key)
-    made = x509.load_pem_x509_certificate(signing.sign(pair, text, ("client auth", "digital signature"), 3600, NOW))
-    made.verify_directly_issued_by(x509.load_pem_x509_certificate(AUTHORITY.certificate))
-    assert made.subject.rfc4514_string() == "O=team,CN=anna"
-    assert made.not_valid_after_utc - made.not_valid_before_utc == datetime.timedelta(hours=1)
-    assert made.extensions.get_extension_for_class(x509.KeyUsage).value.digital_signature
-    assert not made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    created = x509.load_pem_x509_certificate(signing.sign(pair, text, ("client auth", "digital signature"), 3600, NOW))
+    created.verify_directly_issued_by(x509.load_pem_x509_certificate(AUTHORITY.certificate))
+    assert created.subject.rfc4514_string() == "O=team,CN=anna"
+    assert created.not_valid_after_utc - created.not_valid_before_utc == datetime.timedelta(hours=1)
+    assert created.extensions.get_extension_for_class(x509.KeyUsage).value.digital_signature
+    assert not created.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    names = created.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["a.example"]
 
 
 def test_a_certificate_is_valid_for_one_year_at_most() -> None:
     pair = (AUTHORITY.certificate, AUTHORITY.key)
     for asked in (None, 10**9):
-        made = x509.load_pem_x509_certificate(signing.sign(pair, request("a"), ("client auth",), asked, NOW))
-        assert (made.not_valid_after_utc - made.not_valid_before_utc).days == 365
+        created = x509.load_pem_x509_certificate(signing.sign(pair, request("a"), ("client auth",), asked, NOW))
+        assert (created.not_valid_after_utc - created.not_valid_before_utc).days == 365

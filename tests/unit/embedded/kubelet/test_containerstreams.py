@@ -88,11 +88,11 @@ def test_last_output_on_a_terminal_is_kept(tmp_path: Path) -> None:
 
 def test_a_process_left_on_a_terminal_delays_nothing(tmp_path: Path) -> None:
     run = Run(tmp_path, tty=True)
-    left = os.dup(run.container[1])
-    os.write(left, b"still here")
+    remaining = os.dup(run.container[1])
+    os.write(remaining, b"still here")
     run.close()
     assert run.logged() == [("stdout", b"still here")]
-    os.close(left)
+    os.close(remaining)
 
 
 def test_input_after_the_end_reaches_no_other_file(run: Run) -> None:

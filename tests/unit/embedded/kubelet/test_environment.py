@@ -35,8 +35,8 @@ class FakeConfig:
 
 def compiled(**container: object) -> dict[str, str]:
     spec = {"name": "c", "resources": {"limits": {"memory": "64Mi"}}, **container}
-    made = msgspec.convert(spec, type(POD.spec.containers[0]))
-    return compile_environment(made, FACTS, {"SVC": "s"}, FakeConfig())
+    created = msgspec.convert(spec, type(POD.spec.containers[0]))
+    return compile_environment(created, FACTS, {"SVC": "s"}, FakeConfig())
 
 
 @pytest.mark.parametrize(

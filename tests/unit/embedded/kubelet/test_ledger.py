@@ -21,11 +21,11 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_pod_fits_beside_the_others(name: str) -> None:
-    held, wanted, expected = CASES[name]
+    held, desired, expected = CASES[name]
     ledger = NodeLedger(CAPACITY)
     ledger.count("a", held)
-    found = ledger.shortage("b", wanted)
-    assert (f"{found.reason}: {found}" if found is not None else "") == expected
+    result = ledger.shortage("b", desired)
+    assert (f"{result.reason}: {result}" if result is not None else "") == expected
 
 
 def test_pods_are_counted_until_they_are_dropped() -> None:

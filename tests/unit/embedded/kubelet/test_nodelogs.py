@@ -12,10 +12,10 @@ POD = "pods/default_web_1234/main"
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    found = {f"{POD}/0.log": tmp_path / "a", f"{POD}/1.log": tmp_path / "b", "kubelet.log": tmp_path / "c"}
-    for name, path in found.items():
+    result = {f"{POD}/0.log": tmp_path / "a", f"{POD}/1.log": tmp_path / "b", "kubelet.log": tmp_path / "c"}
+    for name, path in result.items():
         path.write_text(f"text of {name}\n")
-    return {**found, "pods/default_gone_5678/main/0.log": tmp_path / "none"}
+    return {**result, "pods/default_gone_5678/main/0.log": tmp_path / "none"}
 
 
 def _get(path: str, files: dict[str, Path]) -> tuple[int, str, tuple[tuple[str, str], ...]]:

@@ -68,7 +68,7 @@ def test_an_object_is_watched_while_a_pod_uses_it() -> None:
         second = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, uid="v"))
         async with Supervisor(clock, lambda name, failure: None) as supervisor:
             objects = ConfigObjects(client, supervisor, EventRecorder(client, "kubelet"))
-            waiting = [asyncio.ensure_future(objects.ready_for(each)) for each in (first, second)]
+            waiting = [asyncio.ensure_future(objects.ready_for(entry)) for entry in (first, second)]
             await asyncio.sleep(0.01)
             assert _watches() == {"watch configmaps n/a", "watch secrets n/b"}
             objects.release("u")
@@ -77,8 +77,8 @@ def test_an_object_is_watched_while_a_pod_uses_it() -> None:
             objects.release("v")
             await asyncio.sleep(0.01)
             assert not _watches()
-            for each in waiting:
-                each.cancel()
+            for item in waiting:
+                item.cancel()
         await client.close()
 
     asyncio.run(scenario())

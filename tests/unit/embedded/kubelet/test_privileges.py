@@ -30,9 +30,9 @@ def pod(container: dict[str, Any] | None = None, **context: Any) -> Pod:
 )
 def test_capabilities(context: dict[str, Any], has: set[str], lacks: set[str]) -> None:
     subject = pod(context)
-    kept = compile_privileges(subject.spec.containers[0], subject).capabilities
-    assert kept is not None
-    names = {CAPABILITIES[number] for number in kept}
+    remaining = compile_privileges(subject.spec.containers[0], subject).capabilities
+    assert remaining is not None
+    names = {CAPABILITIES[number] for number in remaining}
     assert has <= names
     assert not lacks & names
 
@@ -60,13 +60,13 @@ def test_container_overrides_the_user_of_its_pod() -> None:
 )
 def test_container_that_must_not_be_root(context: dict[str, Any], root: bool, problem: str) -> None:  # noqa: FBT001
     subject = pod(context)
-    found = ""
+    result = ""
     try:
         check_user(subject.spec.containers[0], subject, image_runs_as_root=root)
     except ConfigError as failure:
-        found = failure.problem
-    assert found.startswith(problem)
-    assert bool(found) == bool(problem)
+        result = failure.problem
+    assert result.startswith(problem)
+    assert bool(result) == bool(problem)
 
 
 def test_only_safe_sysctls_are_allowed() -> None:

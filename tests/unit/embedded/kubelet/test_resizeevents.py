@@ -113,8 +113,8 @@ def test_pending_resize_is_told_once(reason: str, field: str) -> None:
     pod.want(2, "4")
     setattr(pod.ledger, field, "not enough cpu")
     resizer.settle()
-    ((severity, told, message),) = pod.events
-    assert (severity, told) == ("Warning", f"Resize{reason}")
+    ((severity, reported, message),) = pod.events
+    assert (severity, reported) == ("Warning", f"Resize{reason}")
     assert message.startswith(f"Pod resize {reason}: ") and message.endswith('"generation":2,"error":"not enough cpu"}')
     pod.events.clear()
     assert settle(pod, resizer) == []

@@ -176,13 +176,13 @@ def test_status_shows_the_resources_of_a_container() -> None:
 
 def test_an_evicted_pod_is_a_disruption_target() -> None:
     verdict = msgspec.structs.replace(UP, phase="Failed", reason="Evicted", message="too large")
-    found = next(c for c in render(pod(), verdict)["conditions"] if c["type"] == "DisruptionTarget")
-    assert (found["status"], found["reason"], found["message"]) == ("True", "TerminationByKubelet", "too large")
+    result = next(c for c in render(pod(), verdict)["conditions"] if c["type"] == "DisruptionTarget")
+    assert (result["status"], result["reason"], result["message"]) == ("True", "TerminationByKubelet", "too large")
 
 
 def test_a_resize_that_is_over_has_no_condition() -> None:
     waiting = msgspec.structs.replace(UP, resize=ResizeState("PodResizePending", "Deferred", "full"))
-    told = {c.get("type"): c.get("reason") for c in render(pod(), waiting)["conditions"]}
-    assert told["PodResizePending"] == "Deferred"
+    reported = {c.get("type"): c.get("reason") for c in render(pod(), waiting)["conditions"]}
+    assert reported["PodResizePending"] == "Deferred"
     before = pod(conditions=[{"type": "PodResizePending", "status": "True"}])
     assert {"$patch": "delete", "type": "PodResizePending"} in render(before)["conditions"]

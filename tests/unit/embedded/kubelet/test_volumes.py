@@ -110,13 +110,13 @@ def test_update_replaces_all_files_at_once(tmp_path: Path) -> None:
 
 
 def test_directories_of_volumes(tmp_path: Path) -> None:
-    places = VolumeRoots(tmp_path / "v", tmp_path / "m")
-    assert prepare({"name": "e", "emptyDir": {}}, places) == tmp_path / "v/e"
-    assert prepare({"name": "e", "emptyDir": {"medium": "Memory"}}, places) == tmp_path / "m/e"
-    assert prepare({"name": "h", "hostPath": {"path": str(tmp_path)}}, places) == tmp_path
+    volume_roots = VolumeRoots(tmp_path / "v", tmp_path / "m")
+    assert prepare({"name": "e", "emptyDir": {}}, volume_roots) == tmp_path / "v/e"
+    assert prepare({"name": "e", "emptyDir": {"medium": "Memory"}}, volume_roots) == tmp_path / "m/e"
+    assert prepare({"name": "h", "hostPath": {"path": str(tmp_path)}}, volume_roots) == tmp_path
     wrong = {"name": "h", "hostPath": {"path": str(tmp_path), "type": "File"}}
     with pytest.raises(ConfigError, match="is not a File"):
-        prepare(wrong, places)
+        prepare(wrong, volume_roots)
 
 
 def test_a_sub_path_stays_inside(tmp_path: Path) -> None:

@@ -36,10 +36,10 @@ def storage(phase: str, class_name: str = "standard", **volume: Any) -> StorageO
         "status": {"phase": phase},
     }  # fmt: skip
     spec = {"accessModes": MODES, "storageClassName": class_name, "nodeAffinity": ON_SSD} | volume
-    stored = {"metadata": {"name": "v"}, "spec": spec}
+    saved = {"metadata": {"name": "v"}, "spec": spec}
     return StorageObjects(
         {"n/data": msgspec.convert(claim, PersistentVolumeClaim)},
-        {"v": msgspec.convert(stored, PersistentVolume)},
+        {"v": msgspec.convert(saved, PersistentVolume)},
         {
             "late": StorageClass(provisioner="podwire.io/folder", volume_binding_mode=LATE),
             "local": StorageClass(provisioner="kubernetes.io/no-provisioner", volume_binding_mode=LATE),

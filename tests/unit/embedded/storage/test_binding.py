@@ -37,16 +37,18 @@ CLASSES = {
 }
 
 
-def claim(phase: str = "Pending", notes: dict[str, str] | None = None, **spec: Any) -> PersistentVolumeClaim:
+def claim(phase: str = "Pending", annotations: dict[str, str] | None = None, **spec: Any) -> PersistentVolumeClaim:
     asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, **spec}
-    meta = {"name": "data", "namespace": "shop", "uid": "u1", "annotations": notes or {}}
+    meta = {"name": "data", "namespace": "shop", "uid": "u1", "annotations": annotations or {}}
     status = {"phase": phase, "capacity": {"storage": "1Gi"}}
     return msgspec.convert({"metadata": meta, "spec": asked, "status": status}, PersistentVolumeClaim)
 
 
-def volume(name: str, phase: str = "Available", notes: dict[str, str] | None = None, **spec: Any) -> PersistentVolume:
+def volume(
+    name: str, phase: str = "Available", annotations: dict[str, str] | None = None, **spec: Any
+) -> PersistentVolume:
     have = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "2Gi"}, "hostPath": {"path": "/v"}, **spec}
-    meta = {"name": name, "annotations": notes or {}}
+    meta = {"name": name, "annotations": annotations or {}}
     return msgspec.convert({"metadata": meta, "spec": have, "status": {"phase": phase}}, PersistentVolume)
 
 
@@ -92,8 +94,8 @@ def step_of(item: PersistentVolumeClaim, *volumes: PersistentVolume) -> tuple[An
         (claim(storageClassName="late"), (), (WaitForVolume, "WaitForFirstConsumer")),
         (claim(storageClassName="late"), (volume("a", storageClassName="late"),),
          (WaitForVolume, "WaitForFirstConsumer")),
-        (claim(notes=NODE, storageClassName="late"), (), (Provision, "late")),
-        (claim(notes=NODE, storageClassName="late"), (volume("a", storageClassName="late"),), (ClaimVolume, "a")),
+        (claim(annotations=NODE, storageClassName="late"), (), (Provision, "late")),
+        (claim(annotations=NODE, storageClassName="late"), (volume("a", storageClassName="late"),), (ClaimVolume, "a")),
         (claim(volumeName="a"), (volume("a"),), (ClaimVolume, "a")),
         (claim(volumeName="a"), (volume("a", claimRef=OTHER),), (WaitForVolume, "FailedBinding")),
         (claim(volumeName="a", storageClassName="standard"), (volume("a"),), (WaitForVolume, "VolumeMismatch")),
@@ -144,9 +146,9 @@ def test_volume_with_a_policy_that_nobody_serves_fails() -> None:
 
 
 def test_provisioned_volume_is_reserved_for_its_claim() -> None:
-    made = provisioned(claim(storageClassName="standard"), CLASSES["standard"], "/state/volumes")
-    assert made.metadata.name == "pvc-u1"
-    assert made.spec.claim_ref is not None
-    assert made.spec.claim_ref.uid == "u1"
-    assert made.spec.persistent_volume_reclaim_policy == "Delete"
-    assert made.spec.host_path == {"path": "/state/volumes/pvc-u1_shop_data", "type": "DirectoryOrCreate"}
+    created = provisioned(claim(storageClassName="standard"), CLASSES["standard"], "/state/volumes")
+    assert created.metadata.name == "pvc-u1"
+    assert created.spec.claim_ref is not None
+    assert created.spec.claim_ref.uid == "u1"
+    assert created.spec.persistent_volume_reclaim_policy == "Delete"
+    assert created.spec.host_path == {"path": "/state/volumes/pvc-u1_shop_data", "type": "DirectoryOrCreate"}

@@ -19,8 +19,8 @@ def test_claims_are_named_in_the_order_of_volumes() -> None:
 
 
 def test_claim_of_an_ephemeral_volume_belongs_to_its_pod() -> None:
-    (made,) = ephemeral_claims(POD)
-    assert made["metadata"]["name"] == "p-scratch"
-    assert made["metadata"]["labels"] == {"a": "b"}
-    assert made["metadata"]["ownerReferences"][0]["uid"] == "u"
-    assert made["spec"] == TEMPLATE["spec"]
+    (created,) = ephemeral_claims(POD)
+    assert created["metadata"]["name"] == "p-scratch"
+    assert created["metadata"]["labels"] == {"a": "b"}
+    assert created["metadata"]["ownerReferences"][0]["uid"] == "u"
+    assert created["spec"] == TEMPLATE["spec"]

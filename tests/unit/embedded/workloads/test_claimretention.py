@@ -38,5 +38,5 @@ CASES: dict[str, tuple[StatefulSet, tuple[OwnerReference, ...], list[str] | None
 @pytest.mark.parametrize("name", CASES)
 def test_policy_decides_the_owner(name: str) -> None:
     item, present, expected = CASES[name]
-    found = claim_owners(item, 1, POD, present)
-    assert (found if found is None else [owner["uid"] for owner in found]) == expected
+    result = claim_owners(item, 1, POD, present)
+    assert (result if result is None else [owner["uid"] for owner in result]) == expected

@@ -53,14 +53,14 @@ IGNORE = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "
 def test_first_matching_rule_decides(
     rules: list[dict[str, Any]], pod: Pod, counted: int, indexes: set[int], fatal: str
 ) -> None:
-    found = judge(job(**policy(*rules)), [pod])
-    assert (len(found.counted), set(found.indexes)) == (counted, indexes)
-    assert fatal in found.fatal and bool(found.fatal) == bool(fatal)
+    result = judge(job(**policy(*rules)), [pod])
+    assert (len(result.counted), set(result.indexes)) == (counted, indexes)
+    assert fatal in result.fatal and bool(result.fatal) == bool(fatal)
 
 
-def ended(spec: Job, found: list[Pod]) -> tuple[str, str]:
+def ended(spec: Job, result: list[Pod]) -> tuple[str, str]:
     """Type and reason of the last condition of a Job that ends; empty texts for one that goes on."""
-    chosen = plan(spec, found, NOW)
+    chosen = plan(spec, result, NOW)
     return ("", "") if chosen.ended is None else (chosen.ended.type, chosen.ended.reason)
 
 

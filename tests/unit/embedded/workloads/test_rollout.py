@@ -137,8 +137,8 @@ def test_partition_ignores_the_hash_label_and_takes_the_oldest() -> None:
 
 
 def marked(item: ReplicaSet, desired: int, most: int) -> ReplicaSet:
-    notes = {rollout.DESIRED: str(desired), rollout.MAXIMUM: str(most)}
-    return msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, annotations=notes))
+    remarks = {rollout.DESIRED: str(desired), rollout.MAXIMUM: str(most)}
+    return msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, annotations=remarks))
 
 
 def test_scaling_in_the_middle_of_a_rollout_is_proportional() -> None:
@@ -168,9 +168,9 @@ def test_revisions_and_annotations() -> None:
     old = replicaset(1, 0, annotations={rollout.REVISION: "3"})
     new = replicaset(2, 0, annotations={rollout.REVISION: "2", rollout.HISTORY: "1"})
     shown = deployment(4, 2)
-    notes = {"kubernetes.io/change-cause": "why", rollout.REVISION: "9",
+    remarks = {"kubernetes.io/change-cause": "why", rollout.REVISION: "9",
              "kubectl.kubernetes.io/last-applied-configuration": "{}"}  # fmt: skip
-    shown = msgspec.structs.replace(shown, metadata=ObjectMeta(name="web", annotations=notes))
+    shown = msgspec.structs.replace(shown, metadata=ObjectMeta(name="web", annotations=remarks))
     assert rollout.set_annotations(shown, Sets(new, (old,))) == {
         rollout.REVISION: "4",
         rollout.HISTORY: "1,2",

@@ -126,7 +126,7 @@ ACTION = (*STEP, "actions", 0)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "output"),
     [
         (put("format", "other/2"), "f.json: format: expected netpol-cases/1 or cnp-cases/1, found 'other/2'"),
         (put("family", "ipv6"), "f.json: family: expected ipv4, found 'ipv6'"),
@@ -213,12 +213,12 @@ ACTION = (*STEP, "actions", 0)
         ),
     ],
 )
-def test_errors_name_file_case_and_field(change: Callable[[dict[str, Any]], None], said: str) -> None:
+def test_errors_name_file_case_and_field(change: Callable[[dict[str, Any]], None], output: str) -> None:
     document = copy.deepcopy(FILE)
     change(document)
     with pytest.raises(ConfigError) as failure:
         parse(json.dumps(document).encode(), "f.json")
-    assert str(failure.value).startswith(said), failure.value
+    assert str(failure.value).startswith(output), failure.value
 
 
 def test_duplicate_case_ids_are_refused() -> None:
@@ -227,7 +227,7 @@ def test_duplicate_case_ids_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "output"),
     [
         ("f.json", b"{", "f.json: not JSON: "),
         ("f.json", b"[]", "f.json: expected an object with format and cases"),
@@ -237,10 +237,10 @@ def test_duplicate_case_ids_are_refused() -> None:
         ("f.yaml", b"initial: {pods: [{80: x}]}", "f.yaml: initial.pods[0]: expected a string as the name of a field"),
     ],
 )
-def test_a_text_that_is_no_document(name: str, text: bytes, said: str) -> None:
+def test_a_text_that_is_no_document(name: str, text: bytes, output: str) -> None:
     with pytest.raises(ConfigError) as failure:
         parse(text, name)
-    assert str(failure.value).startswith(said)
+    assert str(failure.value).startswith(output)
 
 
 def test_checks_in_ipv6_need_pods_with_ipv6_addresses() -> None:

@@ -42,15 +42,15 @@ def test_ranges_of_networkpolicies_stand_side_by_side() -> None:
     }
     six = {"ipBlock": {"cidr": "fd10::af4:200/120", "except": ["fd10::af4:200/124"]}}
     for families, expected in (((4, 6), [block, six]), ((4,), [block]), ((6,), [six])):
-        found = in_families(policy, families, PREFIX)
-        assert found["spec"]["ingress"] == [{"from": [*expected, {"podSelector": {}}, other]}]
+        result = in_families(policy, families, PREFIX)
+        assert result["spec"]["ingress"] == [{"from": [*expected, {"podSelector": {}}, other]}]
     assert policy["spec"]["ingress"][0]["from"][0] is block
 
 
 def test_networks_of_cluster_policies_stand_side_by_side_and_once() -> None:
     peer = {"networks": ["10.244.0.17/32", "0.0.0.0/0", "::/0"]}
     policy = {"spec": {"egress": [{"to": [peer, {"namespaces": {"matchLabels": {"networks": "x"}}}]}]}}
-    found = in_families(policy, (4, 6), PREFIX)["spec"]["egress"][0]["to"]
-    assert found[0] == {"networks": ["10.244.0.17/32", "fd10::af4:11/128", "0.0.0.0/0", "::/0"]}
-    assert found[1] == {"namespaces": {"matchLabels": {"networks": "x"}}}
+    result = in_families(policy, (4, 6), PREFIX)["spec"]["egress"][0]["to"]
+    assert result[0] == {"networks": ["10.244.0.17/32", "fd10::af4:11/128", "0.0.0.0/0", "::/0"]}
+    assert result[1] == {"namespaces": {"matchLabels": {"networks": "x"}}}
     assert in_families(policy, (6,), PREFIX)["spec"]["egress"][0]["to"][0] == {"networks": ["fd10::af4:11/128", "::/0"]}

@@ -47,7 +47,7 @@ def _agree(case: Case, placing: Placing, families: Families, family: int) -> lis
     for step in case.steps:
         judge = Judge(case, step, placing, families.address)
         translate = step.stage.translate
-        made = world(
+        created = world(
             step.stage,
             placing,
             lambda pod: families.address(pod, family),
@@ -56,9 +56,11 @@ def _agree(case: Case, placing: Placing, families: Families, family: int) -> lis
         for check in step.checks:
             if family not in judge.families_of(check):
                 continue
-            ends = [made.party(judge.address_of(step.stage.pods[key], family)) for key in (check.source, check.target)]
+            ends = [
+                created.party(judge.address_of(step.stage.pods[key], family)) for key in (check.source, check.target)
+            ]
             asked = Connection(source=ends[0], destination=ends[1], protocol=check.protocol, port=check.port)
-            verdict = evaluate(made, asked)
+            verdict = evaluate(created, asked)
             assert verdict.allowed == check.allowed, (step.number, check, verdict)
             done.append(True)
     return done

@@ -16,8 +16,8 @@ def test_the_checksum_is_that_of_rfc_3720() -> None:
 
 def test_packets_survive_a_round_trip() -> None:
     data = segment(20001, 80, tag=7)
-    found = read_segment(data)
-    assert found == packets.SctpPacket(source=20001, target=80, verification=0, kind=packets.INIT, tag=7)
+    result = read_segment(data)
+    assert result == packets.SctpPacket(source=20001, target=80, verification=0, kind=packets.INIT, tag=7)
     answer = read_segment(segment(80, 20001, verification=7, kind=packets.INIT_ACK, tag=9))
     assert answer is not None
     assert (answer.verification, answer.kind, answer.tag) == (7, packets.INIT_ACK, 9)

@@ -19,7 +19,7 @@ def pod(name: str, address: str, node: str = "", *, host: bool = False) -> CaseP
 
 
 def stage(*pods: CasePod, nodes: tuple[CaseNode, ...] = ()) -> Stage:
-    return Stage(namespaces={"x": {}}, pods={one.key: one for one in pods}, nodes=nodes)
+    return Stage(namespaces={"x": {}}, pods={item.key: item for item in pods}, nodes=nodes)
 
 
 def test_a_pod_is_placed_by_its_address() -> None:
@@ -34,16 +34,16 @@ def test_host_network_pod_is_placed_with_its_neighbours() -> None:
     near, host = pod("a", "10.244.0.11", "172.18.0.9"), pod("h", "172.18.0.9", "172.18.0.9", host=True)
     other = pod("i", "172.18.0.8", "172.18.0.8", host=True)
     nodes = (CaseNode(address="172.18.0.9", labels={"zone": "a"}), CaseNode(address="172.18.0.8"))
-    made = stage(near, host, other, nodes=nodes)
-    placing = Placing(made, (ONE, TWO))
+    created = stage(near, host, other, nodes=nodes)
+    placing = Placing(created, (ONE, TWO))
     assert (placing.node_of(host).name, placing.node_of(other).name) == ("node-2", "node-1")
-    assert labels_to_set(made, placing) == {"node-2": {"zone": "a"}}
+    assert labels_to_set(created, placing) == {"node-2": {"zone": "a"}}
     with pytest.raises(ValueError, match="the cluster has 1 node, and"):
-        Placing(made, (TWO,)).node_of(other)
+        Placing(created, (TWO,)).node_of(other)
 
 
 def test_nodes_without_a_range_are_left_out() -> None:
-    found = cluster_nodes(
+    result = cluster_nodes(
         [
             Node(
                 metadata=ObjectMeta(name="n2"),
@@ -54,13 +54,13 @@ def test_nodes_without_a_range_are_left_out() -> None:
             Node(metadata=ObjectMeta(name="n1"), spec=NodeSpec(pod_cidr="10.244.1.0/24")),
         ]
     )
-    assert [(one.name, one.ranges) for one in found] == [("n1", ("10.244.1.0/24",)), ("n2", ("10.244.0.0/24",))]
-    assert (found[1].address(4), found[1].address(6), found[1].owns("10.244.0.9")) == ("10.89.0.12", "", True)
+    assert [(item.name, item.ranges) for item in result] == [("n1", ("10.244.1.0/24",)), ("n2", ("10.244.0.0/24",))]
+    assert (result[1].address(4), result[1].address(6), result[1].owns("10.244.0.9")) == ("10.89.0.12", "", True)
 
 
-def _file(*made: Stage) -> CaseFile:
+def _file(*created: Stage) -> CaseFile:
     cases = tuple(
-        Case(id=f"c{number}", description="", tags=(), initial=each, steps=()) for number, each in enumerate(made)
+        Case(id=f"c{number}", description="", tags=(), initial=item, steps=()) for number, item in enumerate(created)
     )
     return CaseFile(source="f.json", cases=cases)
 
@@ -77,8 +77,8 @@ def _file(*made: Stage) -> CaseFile:
 def test_a_cluster_has_the_ranges_that_the_cases_need(
     addresses: list[str], expected: tuple[int, tuple[str, str]]
 ) -> None:
-    made = _file(*(stage(pod("a", address)) for address in addresses))
-    assert cluster_for([made]) == expected
+    created = _file(*(stage(pod("a", address)) for address in addresses))
+    assert cluster_for([created]) == expected
 
 
 def test_pods_created_in_steps_count() -> None:
@@ -90,9 +90,9 @@ def test_pods_created_in_steps_count() -> None:
 
 @pytest.mark.parametrize("addresses", [["10.244.0.1", "10.245.0.1"], ["10.244.16.1"]], ids=str)
 def test_addresses_that_are_too_far_apart_are_refused(addresses: list[str]) -> None:
-    made = _file(*(stage(pod("a", address)) for address in addresses))
+    created = _file(*(stage(pod("a", address)) for address in addresses))
     with pytest.raises(ConfigError, match=r"f.json: case c\d: pod x/a: .* from 10.244.0.0 to 10.244.15.255"):
-        cluster_for([made])
+        cluster_for([created])
 
 
 def test_there_are_as_many_nodes_as_a_case_names() -> None:

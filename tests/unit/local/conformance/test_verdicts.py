@@ -46,11 +46,11 @@ def stage() -> Stage:
 
 
 def judge() -> Judge:
-    made = stage()
-    step = CaseStep(number=3, actions=(), checks=(), stage=made)
-    case = Case(id="one", description="", tags=(), initial=made, steps=(step,))
+    created = stage()
+    step = CaseStep(number=3, actions=(), checks=(), stage=created)
+    case = Case(id="one", description="", tags=(), initial=created, steps=(step,))
     return Judge(
-        case, step, Placing(made, (NODE,)), lambda pod, family: pod.address if family == 4 else embedded(pod.address)
+        case, step, Placing(created, (NODE,)), lambda pod, family: pod.address if family == 4 else embedded(pod.address)
     )
 
 
@@ -63,7 +63,7 @@ def both(manifest: Manifest) -> Manifest:
 
 
 @pytest.mark.parametrize(
-    ("allowed", "seen", "expected"),
+    ("allowed", "observed", "expected"),
     [
         (True, "answered", True),
         (True, "arrived, and no answer came back", False),
@@ -75,8 +75,8 @@ def both(manifest: Manifest) -> Manifest:
         (False, "nothing arrived", True),
     ],
 )
-def test_check_holds_when_answered_or_silent_as_expected(allowed: bool, seen: str, expected: bool) -> None:  # noqa: FBT001
-    assert holds(check("x/a", "x/b", allowed=allowed), seen) == expected
+def test_check_holds_when_answered_or_silent_as_expected(allowed: bool, observed: str, expected: bool) -> None:  # noqa: FBT001
+    assert holds(check("x/a", "x/b", allowed=allowed), observed) == expected
 
 
 @pytest.mark.parametrize("family", [4, 6])
@@ -94,8 +94,8 @@ def test_the_evaluator_finds_the_cause_of_a_failure(
     family: int, source: str, target: str, port: int, evaluator: str
 ) -> None:
     allowed = evaluator == "allowed"
-    seen = "nothing arrived" if allowed else "answered"
-    (failure,) = judge().failures([(check(source, target, allowed=allowed, port=port), family, seen)], both)
+    observed = "nothing arrived" if allowed else "answered"
+    (failure,) = judge().failures([(check(source, target, allowed=allowed, port=port), family, observed)], both)
     lost = ", or something else lost the packet" if allowed else ""
     assert (failure.evaluator, failure.whose) == (evaluator, f"podwire's rules are wrong{lost}")
     wrong = "answered" if allowed else "nothing arrived"
@@ -112,7 +112,7 @@ def test_a_failure_names_ends_port_and_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expected", "seen", "target", "whose"),
+    ("expected", "observed", "target", "whose"),
     [
         (True, "arrived, and no answer came back", "x/b", "the answer was lost: "),
         (True, "refused", "x/b", "something else refused it"),
@@ -120,8 +120,8 @@ def test_a_failure_names_ends_port_and_result() -> None:
         (False, "refused", "x/b", "the file is wrong"),
     ],
 )
-def test_rules_are_wrong_only_when_they_let_pass(*, expected: bool, seen: str, target: str, whose: str) -> None:
-    (failure,) = judge().failures([(check("x/a", target, allowed=expected), 4, seen)], both)
+def test_rules_are_wrong_only_when_they_let_pass(*, expected: bool, observed: str, target: str, whose: str) -> None:
+    (failure,) = judge().failures([(check("x/a", target, allowed=expected), 4, observed)], both)
     assert failure.whose.startswith(whose)
 
 

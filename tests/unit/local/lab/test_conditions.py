@@ -16,8 +16,8 @@ def topology(segments: int = 1) -> Topology:
 
 
 def rules(conditions: LabConditions, nodes: int = 3) -> list[str]:
-    found = table(topology(), nodes, conditions)
-    return [str(rule) for rule in found.chains[0].rules] if isinstance(found, Table) else []
+    result = table(topology(), nodes, conditions)
+    return [str(rule) for rule in result.chains[0].rules] if isinstance(result, Table) else []
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_conditions_of_stations_that_are_gone_are_left_out() -> None:
 
 def test_the_table_is_text_that_parses_back() -> None:
     conditions = LabConditions({"node-1": LinkConditions(loss_percent=2.5)}, (("node-1", "node-2"),))
-    found = table(topology(), 2, conditions)
-    assert isinstance(found, Table)
-    assert parse_table("\n".join(found.lines())) == found
+    result = table(topology(), 2, conditions)
+    assert isinstance(result, Table)
+    assert parse_table("\n".join(result.lines())) == result
 
 
 def test_both_ends_of_a_link_get_its_mtu() -> None:

@@ -86,37 +86,37 @@ def described(text: str) -> DescribedCluster:
     return describe_manifests(parse_manifests(text, "x.yaml"))
 
 
-def service(found: DescribedCluster, namespace: str, name: str) -> Service:
-    one = asyncio.run(found.objects.service(namespace, name))
-    assert one is not None
-    return one
+def service(result: DescribedCluster, namespace: str, name: str) -> Service:
+    item = asyncio.run(result.objects.service(namespace, name))
+    assert item is not None
+    return item
 
 
 def test_objects_of_controllers_are_added() -> None:
-    found = described(WEB + NODES)
-    web = service(found, "shop", "web")
+    result = described(WEB + NODES)
+    web = service(result, "shop", "web")
     assert web.spec.cluster_ip.startswith("10.96.")
     assert 30000 <= web.spec.ports[0].node_port <= 32767
-    (piece,) = asyncio.run(found.objects.slices(web))
+    (piece,) = asyncio.run(result.objects.slices(web))
     assert [(p.name, p.port) for p in piece.ports or ()] == [("http", 8080)]
     ends = piece.endpoints or ()
     assert [end.node_name for end in ends] == ["a", "b", "a"]
     assert len({end.addresses for end in ends}) == 3
     assert all(end.conditions.ready for end in ends)
-    nodes = asyncio.run(found.objects.nodes())
+    nodes = asyncio.run(result.objects.nodes())
     assert [node.internal_ips[0] for node in nodes] == ["192.168.7.1", "10.89.0.12"]
     assert ends[0].zone == "z1"
 
 
 def test_facts_of_the_files_are_kept() -> None:
-    found = described(WEB + BY_HAND)
-    db = service(found, "default", "db")
+    result = described(WEB + BY_HAND)
+    db = service(result, "default", "db")
     assert db.spec.cluster_ip == "10.96.0.77"
-    (piece,) = asyncio.run(found.objects.slices(db))
+    (piece,) = asyncio.run(result.objects.slices(db))
     assert [end.addresses for end in piece.endpoints or ()] == [("10.0.0.5",)]
-    asked = asyncio.run(resolve_question(TypedQuestion(source="client", target="svc/db"), found.objects))
+    asked = asyncio.run(resolve_question(TypedQuestion(source="client", target="svc/db"), result.objects))
     assert (asked.source.address, asked.node.metadata.name) == ("10.244.9.9", "b")
-    assert found.notes[0] == "the files have no Node; assumed nodes: b"
+    assert result.notes[0] == "the files have no Node; assumed nodes: b"
 
 
 def test_a_daemonset_is_on_every_node() -> None:
@@ -126,13 +126,13 @@ def test_a_daemonset_is_on_every_node() -> None:
 
 
 def test_of_a_node_s_addresses_only_addresses_count() -> None:
-    found = described(
+    result = described(
         WEB
         + NODES.replace("192.168.7.1", "FD00::1").replace(
             "addresses: [", "addresses: [{type: InternalIP, address: a}, "
         )
     )
-    assert found.world.nodes[0].internal_ips == ("fd00::1",)
+    assert result.world.nodes[0].internal_ips == ("fd00::1",)
 
 
 def test_assumptions_are_noted() -> None:
@@ -181,8 +181,8 @@ def test_errors_name_line_and_field(text: str, problem: str) -> None:
 
 
 def test_world_has_the_objects_of_policies() -> None:
-    found = described(WEB + "---" + POLICIES)
-    world = found.world
+    result = described(WEB + "---" + POLICIES)
+    world = result.world
     assert [pod.metadata.labels for pod in world.pods] == [{"app": "web"}] * 3
     assert world.labels_of("shop")["team"] == "a"
     (policy,) = world.policies
@@ -192,8 +192,8 @@ def test_world_has_the_objects_of_policies() -> None:
 
 
 def test_fields_have_lines() -> None:
-    found = described(POLICIES)
-    line = found.line
+    result = described(POLICIES)
+    line = result.line
     assert (
         line("NetworkPolicy", "shop/db", "spec.ingress[0].from[0].namespaceSelector.matchLabels[team]") == "x.yaml:13"
     )
@@ -203,11 +203,11 @@ def test_fields_have_lines() -> None:
 
 
 def test_the_last_of_duplicate_objects_is_used() -> None:
-    found = described(POLICIES + "---" + POLICIES.replace("app: db", "app: web"))
-    (policy,) = found.world.policies
+    result = described(POLICIES + "---" + POLICIES.replace("app: db", "app: web"))
+    (policy,) = result.world.policies
     assert policy.spec.pod_selector.match_labels == {"app": "web"}
-    assert "NetworkPolicy shop/db is in x.yaml:6 and in x.yaml:26; the second definition is used" in found.notes
-    assert found.duplicates["NetworkPolicy shop/db"] == "x.yaml:6"
+    assert "NetworkPolicy shop/db is in x.yaml:6 and in x.yaml:26; the second definition is used" in result.notes
+    assert result.duplicates["NetworkPolicy shop/db"] == "x.yaml:6"
 
 
 def test_all_mistakes_are_reported_together() -> None:
@@ -223,9 +223,9 @@ def test_all_mistakes_are_reported_together() -> None:
 
 def test_unenforced_policies_are_noted() -> None:
     other = "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: c, namespace: shop}\n"
-    found = described(POLICIES + "---\n" + other)
-    assert [manifest.kind for manifest in found.unenforced] == ["CiliumNetworkPolicy"]
-    assert found.notes[0] == (
+    result = described(POLICIES + "---\n" + other)
+    assert [manifest.kind for manifest in result.unenforced] == ["CiliumNetworkPolicy"]
+    assert result.notes[0] == (
         "CiliumNetworkPolicy shop/c in x.yaml:22 is skipped: "
         "podwire does not enforce CiliumNetworkPolicy of cilium.io/v2; "
         "it has an effect only if another component of the cluster enforces it"
@@ -233,10 +233,10 @@ def test_unenforced_policies_are_noted() -> None:
 
 
 def test_unknown_kinds_of_peers_are_noted() -> None:
-    found = described(POLICIES.replace("from: [{namespaces: {}}]", "from: [{galaxies: {}}]"))
-    (policy,) = found.world.cluster_policies
+    result = described(POLICIES.replace("from: [{namespaces: {}}]", "from: [{galaxies: {}}]"))
+    (policy,) = result.world.cluster_policies
     assert not policy.spec.ingress[0].peers[0].known
-    assert any(note.startswith("x.yaml:20: spec.ingress[0].from[0].galaxies: unknown kind") for note in found.notes)
+    assert any(note.startswith("x.yaml:20: spec.ingress[0].from[0].galaxies: unknown kind") for note in result.notes)
 
 
 def test_pods_of_jobs() -> None:

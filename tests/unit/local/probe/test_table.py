@@ -37,7 +37,7 @@ def test_what_is_not_as_expected_comes_first() -> None:
 
 
 def test_results_are_chosen_by_a_word() -> None:
-    numbers = {show: [MIXED.index(one) for one in choose(MIXED, show)] for show in CHOICES}
+    numbers = {show: [MIXED.index(item) for item in choose(MIXED, show)] for show in CHOICES}
     assert numbers == {
         "all": [0, 1, 2, 3], "unexpected": [2, 3], "reached": [0, 3], "failed": [1, 2], "denied": [1],
         "sums": [0, 1, 2, 3],

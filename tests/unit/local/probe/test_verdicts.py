@@ -73,9 +73,9 @@ def facts(*policies: NetworkPolicy, mode: str = "nftables") -> ProbeInputs:
     )
 
 
-def told(found: ProbeInputs, source: str, target: str, *ports: ProbePort) -> list[tuple[str, bool, bool, bool]]:
+def told(probe_inputs: ProbeInputs, source: str, target: str, *ports: ProbePort) -> list[tuple[str, bool, bool, bool]]:
     """Of each attempt the target, whether it is expected, whether both are well, and whether policies speak."""
-    return [(a.target, a.expected, a.either, bool(a.because)) for a in plan(found, (source,), (target,), ports)]
+    return [(a.target, a.expected, a.either, bool(a.because)) for a in plan(probe_inputs, (source,), (target,), ports)]
 
 
 DENY_DB = policy("deny", podSelector={"matchLabels": {"app": "db"}}, policyTypes=["Ingress"])
@@ -88,10 +88,10 @@ def test_without_policies_everything_is_expected() -> None:
 
 
 def test_a_denial_is_expected_and_says_which_policy_it_is() -> None:
-    found = plan(facts(DENY_DB), ("shop/web",), ("shop/db-1",), ())[0]
-    assert not found.expected
-    assert "shop/deny" in found.because
-    assert found.because.startswith("shop/web -> shop/db-1 TCP 80: dropped at ingress")
+    result = plan(facts(DENY_DB), ("shop/web",), ("shop/db-1",), ())[0]
+    assert not result.expected
+    assert "shop/deny" in result.because
+    assert result.because.startswith("shop/web -> shop/db-1 TCP 80: dropped at ingress")
 
 
 def test_policies_do_not_explain_undeclared_ports() -> None:
@@ -100,9 +100,9 @@ def test_policies_do_not_explain_undeclared_ports() -> None:
 
 def test_a_service_has_the_verdict_of_its_endpoints() -> None:
     assert told(facts(DENY_DB), "shop/web", "svc/shop/db") == [("svc/shop/db", False, False, True)]
-    some = policy("some", podSelector={}, ingress=[{"from": [{"ipBlock": {"cidr": "10.244.1.2/32"}}]}])
+    subset = policy("some", podSelector={}, ingress=[{"from": [{"ipBlock": {"cidr": "10.244.1.2/32"}}]}])
     rest = policy("rest", podSelector={}, policyTypes=["Ingress"])
-    assert told(facts(some, rest), "shop/web", "svc/shop/db") == [("svc/shop/db", True, False, False)]
+    assert told(facts(subset, rest), "shop/web", "svc/shop/db") == [("svc/shop/db", True, False, False)]
 
 
 def test_mixed_endpoints_accept_either_outcome() -> None:
@@ -122,9 +122,9 @@ def test_who_may_not_ask_dns_reaches_no_name() -> None:
         policyTypes=["Egress"],
     )
     assert told(facts(allow), "shop/web", "shop/db-1") == [("shop/db-1", True, False, False)]
-    found = plan(facts(allow), ("shop/web",), ("svc/shop/db",), ())[0]
-    assert not found.expected
-    assert found.because.startswith("cluster DNS: shop/web -> shop/dns UDP 53: dropped at egress")
+    result = plan(facts(allow), ("shop/web",), ("svc/shop/db",), ())[0]
+    assert not result.expected
+    assert result.because.startswith("cluster DNS: shop/web -> shop/dns UDP 53: dropped at egress")
 
 
 def test_pods_in_the_network_of_their_node_are_their_node() -> None:
@@ -162,17 +162,17 @@ def test_node_port_source_is_client_or_entry_node() -> None:
         ingress=[{"from": [{"ipBlock": {"cidr": "10.89.0.1/32"}}]}],
     )
     verdicts = PolicyVerdicts(facts(outside).world, facts().slices)
-    found = verdicts.node_port("node-1", Party(address="10.89.0.1"), DB, 30080, "TCP")
-    assert found is not None
-    assert (found.allowed, found.either) == (True, True)
-    assert "node node-1 -> shop/db-2 TCP 80" in found.because
+    result = verdicts.node_port("node-1", Party(address="10.89.0.1"), DB, 30080, "TCP")
+    assert result is not None
+    assert (result.allowed, result.either) == (True, True)
+    assert "node node-1 -> shop/db-2 TCP 80" in result.because
     assert told(facts(outside), "host", "svc/shop/db")[0][1:3] == (True, True)
 
 
 def test_a_service_without_endpoints_is_unreachable() -> None:
-    found = msgspec.structs.replace(facts(), slices=())
-    assert told(found, "shop/web", "svc/shop/db") == [("svc/shop/db", False, False, False)]
-    assert told(found, "host", "svc/shop/db")[0][1] is False
+    result = msgspec.structs.replace(facts(), slices=())
+    assert told(result, "shop/web", "svc/shop/db") == [("svc/shop/db", False, False, False)]
+    assert told(result, "host", "svc/shop/db")[0][1] is False
 
 
 def test_a_relay_makes_the_connection_the_nodes_own() -> None:

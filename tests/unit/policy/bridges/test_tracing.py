@@ -25,10 +25,10 @@ MISSING = "bridge-nf-call-iptables is 0"
 MACHINE = LocalAddresses(addresses=frozenset({"192.168.99.1"}))
 
 
-def bridges(places: dict[str, PodLink] = PLACES, *, seen: bool = True) -> BridgePorts:
-    unseen = {each.device: {} if seen else dict.fromkeys(("ip", "ip6"), MISSING) for each in places.values()}
-    addresses = {address: each for pod, each in places.items() for address in PODS[pod]}
-    return BridgePorts(links=places, addresses=addresses, unseen=unseen, held=None)
+def bridges(pod_links: dict[str, PodLink] = PLACES, *, observed: bool = True) -> BridgePorts:
+    unseen = {place.device: {} if observed else dict.fromkeys(("ip", "ip6"), MISSING) for place in pod_links.values()}
+    addresses = {address: item for pod, item in pod_links.items() for address in PODS[pod]}
+    return BridgePorts(links=pod_links, addresses=addresses, unseen=unseen, held=None)
 
 
 def rules(world: World, there: BridgePorts) -> BridgeTracer:
@@ -45,63 +45,63 @@ def packet(source: str = WEB, destination: str = DB, **more: str) -> Packet:
     return Packet(source=source, destination=destination, destination_port=80, **{**devices, **more})
 
 
-def came_by(rules: BridgeTracer, one: Packet) -> tuple[str, list[str]]:
+def came_by(rules: BridgeTracer, item: Packet) -> tuple[str, list[str]]:
     """What becomes of a packet, and the hooks and tables of the rules that matched, each once."""
-    found = next(rules.outcomes(one))
-    return found.verdict, list(dict.fromkeys(f"{step.hook}: {step.table}" for step in found.steps))
+    result = next(rules.outcomes(item))
+    return result.verdict, list(dict.fromkeys(f"{step.hook}: {step.table}" for step in result.steps))
 
 
 FRAME = "prerouting: bridge podwire-policy"
 
 
 def test_with_br_netfilter_policies_decide_between_ports() -> None:
-    verdict, places = came_by(rules(OPEN, bridges()), packet())
-    assert verdict == "accept" and places[0] == FRAME
+    verdict, positions = came_by(rules(OPEN, bridges()), packet())
+    assert verdict == "accept" and positions[0] == FRAME
     shut = rules(ISOLATED, bridges())
-    found = next(shut.outcomes(packet()))
-    assert found.verdict == "drop"
-    assert found.steps[0].table == "bridge podwire-policy"
-    assert found.steps[-1].table == "ip podwire-policy" and "pods app=db of shop" in shut.about(found.steps[-1])
-    assert "own port of the bridge" in shut.about(found.steps[0])
+    result = next(shut.outcomes(packet()))
+    assert result.verdict == "drop"
+    assert result.steps[0].table == "bridge podwire-policy"
+    assert result.steps[-1].table == "ip podwire-policy" and "pods app=db of shop" in shut.about(result.steps[-1])
+    assert "own port of the bridge" in shut.about(result.steps[0])
 
 
 @pytest.mark.parametrize(("source", "destination"), [(WEB, DB), ("fd18::1", "fd18::2")])
 def test_selected_pod_is_isolated_from_other_ports(source: str, destination: str) -> None:
-    blind = bridges(seen=False)
+    blind = bridges(observed=False)
     shut = rules(ISOLATED, blind)
     for ends in ((source, destination), (destination, source)):
-        found = next(shut.outcomes(packet(*ends)))
-        assert found.verdict == "drop"
-        assert [step.table for step in found.steps] == ["bridge podwire-policy"] * 2
-        assert shut.about(found.steps[-1]).endswith(f"isolated from the other pods of their bridge: {MISSING}")
+        result = next(shut.outcomes(packet(*ends)))
+        assert result.verdict == "drop"
+        assert [step.table for step in result.steps] == ["bridge podwire-policy"] * 2
+        assert shut.about(result.steps[-1]).endswith(f"isolated from the other pods of their bridge: {MISSING}")
     assert came_by(rules(OPEN, blind), packet(source, destination)) == ("accept", [FRAME])
 
 
 def test_packets_to_services_or_other_devices_are_routed() -> None:
-    blind = rules(OPEN, bridges(seen=False))
-    for one in (packet(sent_to="10.96.0.1"), packet(destination="192.0.2.1", output="eth0")):
-        verdict, places = came_by(blind, one)
-        assert verdict == "accept" and places[0] == FRAME
-        assert not any(place.startswith("forward: bridge") for place in places)
-    shut = rules(ISOLATED, bridges(seen=False))
-    found = next(shut.outcomes(packet(sent_to="10.96.0.1")))
-    assert (found.verdict, found.steps[-1].table) == ("drop", "ip podwire-policy"), "by the policy itself"
-    two = bridges({"shop/web": PodLink("cni0", "veth1"), "shop/db": PodLink("cni1", "veth2")}, seen=False)
+    blind = rules(OPEN, bridges(observed=False))
+    for item in (packet(sent_to="10.96.0.1"), packet(destination="192.0.2.1", output="eth0")):
+        verdict, positions = came_by(blind, item)
+        assert verdict == "accept" and positions[0] == FRAME
+        assert not any(place.startswith("forward: bridge") for place in positions)
+    shut = rules(ISOLATED, bridges(observed=False))
+    result = next(shut.outcomes(packet(sent_to="10.96.0.1")))
+    assert (result.verdict, result.steps[-1].table) == ("drop", "ip podwire-policy"), "by the policy itself"
+    two = bridges({"shop/web": PodLink("cni0", "veth1"), "shop/db": PodLink("cni1", "veth2")}, observed=False)
     assert "bridge" not in came_by(rules(ISOLATED, two), packet(output="cni1"))[1][-1]
 
 
 def test_packets_from_other_devices_skip_the_bridge_table() -> None:
-    verdict, places = came_by(rules(ISOLATED, bridges(seen=False)), packet("192.0.2.1", input="eth0"))
+    verdict, positions = came_by(rules(ISOLATED, bridges(observed=False)), packet("192.0.2.1", input="eth0"))
     assert verdict == "drop"
-    assert not any("bridge" in place for place in places)
+    assert not any("bridge" in place for place in positions)
 
 
 def test_port_with_foreign_or_no_address_cannot_send() -> None:
     """As the held table may have it: the pod has another port now."""
     stale = planned(bridges({"shop/web": PodLink("cni0", "veth8")}), (), PODS)
     moved = BridgeTracer(None, stale, bridges(), MACHINE)
-    found = next(moved.outcomes(packet()))
-    assert (found.verdict, found.steps[-1].elements) == ("drop", ("set pods4 { 10.180.0.1 }",))
+    result = next(moved.outcomes(packet()))
+    assert (result.verdict, result.steps[-1].elements) == ("drop", ("set pods4 { 10.180.0.1 }",))
 
 
 def test_everything_passes_without_table_and_rules() -> None:
@@ -110,5 +110,5 @@ def test_everything_passes_without_table_and_rules() -> None:
 
 def test_a_ping_by_ipv6_is_no_advertisement() -> None:
     ping = packet("fd18::1", "fd18::2", protocol="ipv6-icmp")
-    assert next(rules(OPEN, bridges(seen=False)).outcomes(ping)).verdict == "accept"
-    assert next(rules(ISOLATED, bridges(seen=False)).outcomes(ping)).verdict == "drop"
+    assert next(rules(OPEN, bridges(observed=False)).outcomes(ping)).verdict == "accept"
+    assert next(rules(ISOLATED, bridges(observed=False)).outcomes(ping)).verdict == "drop"

@@ -84,18 +84,18 @@ def _read(spec: str) -> Any:
 
 def index(*policies: dict[str, Any], cluster: str = CLUSTER, **details: Any) -> ClusterIndex:
     """The cluster with some policies; all of it is known, unless ``details`` says something else."""
-    text = cluster + "".join(f"\n---\n{yaml.safe_dump(each)}" for each in policies)
-    found = describe_manifests(parse_manifests(text, "test.yaml"))
-    written = {f"{kind} {key}": manifest.body for (kind, key), manifest in found.manifests.items()}
-    known = ClusterDetails(services=found.services, service_cidrs=found.service_cidrs, written=written)
-    return ClusterIndex(found.world, msgspec.structs.replace(known, **details))
+    text = cluster + "".join(f"\n---\n{yaml.safe_dump(item)}" for item in policies)
+    result = describe_manifests(parse_manifests(text, "test.yaml"))
+    written = {f"{kind} {key}": manifest.body for (kind, key), manifest in result.manifests.items()}
+    known = ClusterDetails(services=result.services, service_cidrs=result.service_cidrs, written=written)
+    return ClusterIndex(result.world, msgspec.structs.replace(known, **details))
 
 
 def said(check: Check, *policies: dict[str, Any], **details: Any) -> list[tuple[str, str, str]]:
     """The findings of one check about some policies: kind, field and text."""
-    return [(each.id, each.field, each.text) for each in check(index(*policies, **details))]
+    return [(item.id, item.field, item.text) for item in check(index(*policies, **details))]
 
 
 def ids(check: Check, *policies: dict[str, Any], **details: Any) -> list[tuple[str, str]]:
     """The same without the text."""
-    return [each[:2] for each in said(check, *policies, **details)]
+    return [item[:2] for item in said(check, *policies, **details)]

@@ -21,9 +21,9 @@ _AT = "spec.egress[0].to[0].ipBlock"
     ],
 )
 def test_blocks_with_addresses_of_services_or_pods(cidr: str, kind: str, text: str) -> None:
-    found = said(check, policy("shop/p", _OUT % f"{{ipBlock: {{cidr: {cidr}}}}}"))
-    assert [each[:2] for each in found] == [(kind, f"{_AT}.cidr")]
-    assert text in found[0][2]
+    result = said(check, policy("shop/p", _OUT % f"{{ipBlock: {{cidr: {cidr}}}}}"))
+    assert [item[:2] for item in result] == [(kind, f"{_AT}.cidr")]
+    assert text in result[0][2]
 
 
 def test_blocks_without_findings() -> None:
@@ -32,18 +32,18 @@ def test_blocks_without_findings() -> None:
 
 
 def test_addresses_of_pods() -> None:
-    some = policy("shop/p", _OUT % "{ipBlock: {cidr: 10.244.0.0/25}}")
-    assert ids(check, some, pod_cidrs=("10.244.0.0/24",)) == [("block-of-pods", f"{_AT}.cidr")]
-    assert ids(check, some, pod_cidrs=("10.244.1.0/24",)) == []
-    assert ids(check, some, pod_cidrs=("10.244.0.0/24",), assumed_addresses=True) == []
+    subset = policy("shop/p", _OUT % "{ipBlock: {cidr: 10.244.0.0/25}}")
+    assert ids(check, subset, pod_cidrs=("10.244.0.0/24",)) == [("block-of-pods", f"{_AT}.cidr")]
+    assert ids(check, subset, pod_cidrs=("10.244.1.0/24",)) == []
+    assert ids(check, subset, pod_cidrs=("10.244.0.0/24",), assumed_addresses=True) == []
 
 
 def test_block_of_one_family_for_dual_stack_pods() -> None:
-    one = policy("shop/p", _OUT % "{ipBlock: {cidr: 0.0.0.0/0}}")
+    item = policy("shop/p", _OUT % "{ipBlock: {cidr: 0.0.0.0/0}}")
     both = policy("shop/p", _OUT % '{ipBlock: {cidr: 0.0.0.0/0}}, {ipBlock: {cidr: "::/0"}}')
-    assert ids(check, one) == [("one-family", _AT)]
+    assert ids(check, item) == [("one-family", _AT)]
     assert ids(check, both) == []
-    assert ids(check, one, assumed_addresses=True) == []
+    assert ids(check, item, assumed_addresses=True) == []
 
 
 def stored(block: dict[str, object]) -> ClusterIndex:
@@ -65,7 +65,7 @@ def stored(block: dict[str, object]) -> ClusterIndex:
     ],
 )
 def test_malformed_ranges_that_old_api_servers_accepted(block: dict[str, object], kind: str, field: str) -> None:
-    assert [(each.id, each.field) for each in check(stored(block))] == [(kind, field)]
+    assert [(item.id, item.field) for item in check(stored(block))] == [(kind, field)]
 
 
 def test_networks_of_a_cluster_policy() -> None:

@@ -16,8 +16,8 @@ CASES = read_cases(_ROOT / "tests/cases/policies")
 
 
 def found(*policies: dict[str, object]) -> list[tuple[str, str]]:
-    made: ClusterIndex = index(*policies)
-    return [(each.id, each.severity) for each in check(made.world, made.details)]
+    cluster_index: ClusterIndex = index(*policies)
+    return [(item.id, item.severity) for item in check(cluster_index.world, cluster_index.details)]
 
 
 def test_good_policies_are_without_findings() -> None:
@@ -44,8 +44,8 @@ def test_an_annotation_ignores() -> None:
 def test_annotations_that_are_misspelled() -> None:
     spec = "podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]"
     assert found(policy("shop/p", spec, mode="enforce", log="none", enforced="{}")) == []
-    made: ClusterIndex = index(policy("shop/p", spec, mode="Audit", logs="all"))
-    assert [(each.id, each.field, each.text) for each in check(made.world, made.details)] == [
+    cluster_index: ClusterIndex = index(policy("shop/p", spec, mode="Audit", logs="all"))
+    assert [(item.id, item.field, item.text) for item in check(cluster_index.world, cluster_index.details)] == [
         (
             "unknown-annotation",
             "metadata.annotations[podwire.io/logs]",
@@ -70,7 +70,7 @@ def test_the_packet_table_is_checked_without_trouble(case: Case) -> None:
 def test_every_kind_of_finding_is_tested_and_documented() -> None:
     page = (_ROOT / "docs/policy-check.md").read_text()
     folder = _ROOT / "src/podwire/policy/check"
-    words = {
+    arguments = {
         node.value
         for path in folder.glob("*.py")
         if path.name != "finding.py"
@@ -79,7 +79,7 @@ def test_every_kind_of_finding_is_tested_and_documented() -> None:
     }
     for name, (severity, meaning) in KINDS.items():
         assert f"| `{name}` | {severity} | {meaning} |" in page
-        assert name in words
+        assert name in arguments
     assert page.count("\n| `") == len(KINDS)
 
 

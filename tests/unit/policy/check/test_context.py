@@ -10,17 +10,17 @@ from podwire.policy.check.phrases import first_names
 from podwire.policy.selectors import PodSelector
 
 
-def names(found: ClusterIndex, selector: PodSelector) -> list[str]:
-    return sorted(key_of(pod.metadata) for pod in found.pods(selector))
+def names(cluster_index: ClusterIndex, selector: PodSelector) -> list[str]:
+    return sorted(key_of(pod.metadata) for pod in cluster_index.pods(selector))
 
 
 def test_pods_that_policies_see() -> None:
-    found = index()
+    result = index()
     web = LabelSelector(match_labels={"app": "web"})
-    assert names(found, PodSelector(namespace="shop")) == ["shop/db", "shop/web"]
-    assert names(found, PodSelector(pods=web)) == ["blog/web", "shop/web"]
-    assert names(found, PodSelector(namespaces=LabelSelector(match_labels={"team": "press"}))) == ["blog/web"]
-    assert {group.labels["app"] for group in found.excluded["shop"]} == {"agent", "job"}
+    assert names(result, PodSelector(namespace="shop")) == ["shop/db", "shop/web"]
+    assert names(result, PodSelector(pods=web)) == ["blog/web", "shop/web"]
+    assert names(result, PodSelector(namespaces=LabelSelector(match_labels={"team": "press"}))) == ["blog/web"]
+    assert {group.labels["app"] for group in result.excluded["shop"]} == {"agent", "job"}
 
 
 def test_what_is_known() -> None:
@@ -31,9 +31,9 @@ def test_what_is_known() -> None:
 
 
 def test_services_of_a_pod() -> None:
-    found = index()
-    web = found.pods(PodSelector(namespace="shop", pods=LabelSelector(match_labels={"app": "web"})))[0]
-    assert [service.metadata.name for service in found.services_of(web)] == ["web"]
+    result = index()
+    web = result.pods(PodSelector(namespace="shop", pods=LabelSelector(match_labels={"app": "web"})))[0]
+    assert [service.metadata.name for service in result.services_of(web)] == ["web"]
 
 
 def test_words() -> None:

@@ -14,8 +14,8 @@ def rules(*texts: str) -> tuple[RuleOutline, ...]:
     return index(policy("shop/p", _SPEC % ",".join(texts))).policies[0].rules
 
 
-def covered(one: str, *others: str) -> bool:
-    first, *rest = rules(one, *others)
+def covered(item: str, *remaining: str) -> bool:
+    first, *rest = rules(item, *remaining)
     return bool(covered_by(first, rest))
 
 
@@ -48,7 +48,7 @@ def test_peers() -> None:
 
 
 def test_several_rules_together() -> None:
-    one = "{from: [{podSelector: {matchLabels: {a: b}}}, {ipBlock: {cidr: 10.1.0.0/16}}]}"
+    item = "{from: [{podSelector: {matchLabels: {a: b}}}, {ipBlock: {cidr: 10.1.0.0/16}}]}"
     pods, block = "{from: [{podSelector: {}}]}", "{from: [{ipBlock: {cidr: 10.0.0.0/8}}]}"
-    assert covered(one, pods, block)
-    assert not covered(one, pods)
+    assert covered(item, pods, block)
+    assert not covered(item, pods)

@@ -36,7 +36,7 @@ def random_world(seed: int) -> World:
     return msgspec.structs.replace(world, cluster_policies=(deny, *world.cluster_policies))
 
 
-def without(world: World, places: set[tuple[str, str, int]], spec: str = "") -> World:
+def without(world: World, positions: set[tuple[str, str, int]], spec: str = "") -> World:
     """The same cluster without some rules (policy, section and place), and without a section."""
 
     def cut(policy: Any, kind: type[Any]) -> Any:
@@ -46,8 +46,8 @@ def without(world: World, places: set[tuple[str, str, int]], spec: str = "") -> 
             body["spec"]["policyTypes"] = list(policy.spec.types)
         for section in ("ingress", "egress"):
             rules = enumerate(body["spec"].get(section, ()))
-            body["spec"][section] = [rule for place, rule in rules if (key, section, place) not in places]
-        if (key, spec, -1) in places:
+            body["spec"][section] = [rule for place, rule in rules if (key, section, place) not in positions]
+        if (key, spec, -1) in positions:
             del body["spec"][spec]
         return msgspec.convert(body, kind)
 
@@ -59,9 +59,9 @@ def without(world: World, places: set[tuple[str, str, int]], spec: str = "") -> 
 
 
 def place(finding: Finding) -> tuple[str, str, int]:
-    found = RULE.match(finding.field)
-    assert found is not None, finding
-    return finding.name, found[1], int(found[2])
+    result = RULE.match(finding.field)
+    assert result is not None, finding
+    return finding.name, result[1], int(result[2])
 
 
 def in_force(world: World) -> World:
@@ -83,12 +83,12 @@ def test_rules_without_effect(seed: int) -> None:
     """Of a policy in audit, when all are in force."""
     world = random_world(seed)
     every = check(world)
-    audited = {each.name for each in every if each.id == "in-audit"}
-    found = [each for each in every if each.id in WITHOUT_EFFECT]
-    for finding in found:
+    audited = {item.name for item in every if item.id == "in-audit"}
+    results = [item for item in every if item.id in WITHOUT_EFFECT]
+    for finding in results:
         judged = in_force(world) if finding.name in audited else world
         assert compare(judged, without(judged, {place(finding)})).differences == (), finding
-    together = {place(finding) for finding in found if finding.id != "overruled"}
+    together = {place(finding) for finding in results if finding.id != "overruled"}
     assert compare(world, without(world, together)).differences == ()
 
 
@@ -101,13 +101,17 @@ def test_policies_and_sections_without_effect(seed: int) -> None:
             gone = without(world, {(finding.name, section, -1)}, section)
             assert compare(world, gone).differences == (), finding
         if finding.id == "selects-nothing" or (finding.id in PEERS and finding.field == "spec.podSelector"):
-            policies = tuple(each for each in world.policies if key_of(each.metadata) != finding.name)
-            cluster = tuple(each for each in world.cluster_policies if each.metadata.name != finding.name)
+            policies = tuple(policy for policy in world.policies if key_of(policy.metadata) != finding.name)
+            cluster = tuple(
+                cluster_policy
+                for cluster_policy in world.cluster_policies
+                if cluster_policy.metadata.name != finding.name
+            )
             gone = msgspec.structs.replace(world, policies=policies, cluster_policies=cluster)
             assert compare(world, gone).differences == (), finding
 
 
 def test_there_is_enough_of_it() -> None:
-    found = [each.id for seed in range(60) for each in check(random_world(seed))]
+    results = [item.id for seed in range(60) for item in check(random_world(seed))]
     for name in (*WITHOUT_EFFECT, "section-ignored", "peer-matches-nothing"):
-        assert found.count(name) >= 5, name
+        assert results.count(name) >= 5, name

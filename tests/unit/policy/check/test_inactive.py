@@ -17,16 +17,16 @@ def test_policies_that_files_define_twice() -> None:
 
 
 def test_policies_in_audit_are_not_in_force() -> None:
-    found = said(inactive.check, policy("shop/web", "podSelector: {}", mode="audit"), policy("a", "", mode="audit"))
-    assert [each[:2] for each in found] == [("in-audit", "metadata.annotations[podwire.io/mode]")] * 2
-    assert found[0][2].startswith("it isolates no pod and drops nothing")
-    assert found[1][2].startswith("it neither denies nor accepts nor passes")
+    result = said(inactive.check, policy("shop/web", "podSelector: {}", mode="audit"), policy("a", "", mode="audit"))
+    assert [item[:2] for item in result] == [("in-audit", "metadata.annotations[podwire.io/mode]")] * 2
+    assert result[0][2].startswith("it isolates no pod and drops nothing")
+    assert result[1][2].startswith("it neither denies nor accepts nor passes")
     assert ids(inactive.check, policy("shop/web", "podSelector: {}", mode="enforce")) == []
 
 
 def test_policies_of_another_kind() -> None:
-    (found,) = inactive.check(index(unenforced=(CILIUM,)))
-    assert str(found) == (
+    (result,) = inactive.check(index(unenforced=(CILIUM,)))
+    assert str(result) == (
         "c.yaml:1: warning: CiliumNetworkPolicy shop/web kind: podwire neither enforces nor checks "
         "CiliumNetworkPolicy of cilium.io/v2: it has an effect only if another component of the cluster enforces it "
         "[not-enforced]"
@@ -52,8 +52,8 @@ def test_policies_of_another_kind() -> None:
 )
 def test_old_kinds_name_their_replacement(version: str, kind: str, instead: str) -> None:
     old = UnenforcedPolicy(api_version=version, kind=kind, name="a", where="a.yaml:1")
-    (found,) = inactive.check(index(unenforced=(old,)))
-    assert found.text.endswith(instead)
+    (result,) = inactive.check(index(unenforced=(old,)))
+    assert result.text.endswith(instead)
     sentence = inactive.skipped_note(old)
     assert sentence.startswith(f"{kind} a in a.yaml:1 is skipped: podwire does not enforce {kind} of {version}; ")
     assert sentence.endswith(instead)
@@ -65,5 +65,5 @@ def test_it_can_be_ignored() -> None:
         other = UnenforcedPolicy(
             **{**{f: getattr(CILIUM, f) for f in CILIUM.__struct_fields__}, "annotations": annotations}
         )
-        made = index(unenforced=(other,))
-        assert len([each for each in check(made.world, made.details) if each.id == "not-enforced"]) == count
+        created = index(unenforced=(other,))
+        assert len([item for item in check(created.world, created.details) if item.id == "not-enforced"]) == count

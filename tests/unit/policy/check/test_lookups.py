@@ -49,9 +49,9 @@ def test_all_but_private_addresses() -> None:
 
 
 def test_egress_to_pods_alone() -> None:
-    found = said(check, out(_DB))
-    assert [each[:2] for each in found] == [("no-dns", "spec.egress")]
-    assert "1 pod (shop/web) may connect only where this policy allows" in found[0][2]
+    result = said(check, out(_DB))
+    assert [item[:2] for item in result] == [("no-dns", "spec.egress")]
+    assert "1 pod (shop/web) may connect only where this policy allows" in result[0][2]
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ from podwire.policy.check.ports import check
 )
 def test_ingress(app: str, ports: str, kind: str, text: str) -> None:
     spec = f"podSelector: {{matchLabels: {{app: {app}}}}}, ingress: [{{ports: [{ports}]}}]"
-    found = said(check, policy("shop/p", spec))
-    assert [each[:2] for each in found] == [(kind, "spec.ingress[0].ports[0]")]
-    assert text in found[0][2]
+    result = said(check, policy("shop/p", spec))
+    assert [item[:2] for item in result] == [(kind, "spec.ingress[0].ports[0]")]
+    assert text in result[0][2]
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_nothing_is_wrong(ports: str) -> None:
 
 
 def test_a_port_name_that_only_some_pods_have() -> None:
-    found = said(check, policy("shop/p", "podSelector: {}, ingress: [{ports: [{port: sql}]}]"))
-    assert [each[0] for each in found] == ["port-name-partly"]
-    assert "shop/web" in found[0][2]
+    result = said(check, policy("shop/p", "podSelector: {}, ingress: [{ports: [{port: sql}]}]"))
+    assert [item[0] for item in result] == ["port-name-partly"]
+    assert "shop/web" in result[0][2]
 
 
 def test_egress_is_about_the_ports_of_the_peers() -> None:
@@ -75,5 +75,5 @@ def test_egress_is_about_the_ports_of_the_peers() -> None:
 def test_reversed_port_range_is_reported() -> None:
     spec = {"podSelector": {}, "ingress": [{"ports": [{"port": 90, "endPort": 80}]}]}
     old = msgspec.convert({"metadata": {"name": "old", "namespace": "shop"}, "spec": spec}, NetworkPolicy)
-    found = check(ClusterIndex(msgspec.structs.replace(index().world, policies=(old,))))
-    assert [(each.id, each.field) for each in found] == [("end-before-port", "spec.ingress[0].ports[0]")]
+    result = check(ClusterIndex(msgspec.structs.replace(index().world, policies=(old,))))
+    assert [(item.id, item.field) for item in result] == [("end-before-port", "spec.ingress[0].ports[0]")]

@@ -12,19 +12,19 @@ def cluster(name: str, action: str, peers: str = _FROM_PRESS, more: str = "", re
 
 
 def test_accept_and_deny() -> None:
-    found = said(check, cluster("a", "Accept"), cluster("b", "Deny", "[{namespaces: {}}]"))
-    assert [each[:2] for each in found] == [("equal-priority", "spec.ingress[0]")]
-    assert "podwire evaluates a first, by name" in found[0][2]
+    result = said(check, cluster("a", "Accept"), cluster("b", "Deny", "[{namespaces: {}}]"))
+    assert [item[:2] for item in result] == [("equal-priority", "spec.ingress[0]")]
+    assert "podwire evaluates a first, by name" in result[0][2]
 
 
 def test_no_contradiction() -> None:
-    one = cluster("a", "Accept")
+    item = cluster("a", "Accept")
     tcp = ", protocols: [{tcp: {destinationPort: {number: %d}}}]"
     sales = ", subject: {namespaces: {matchLabels: {team: %s}}}"
-    assert ids(check, one, cluster("b", "Accept")) == []
-    assert ids(check, one, cluster("b", "Deny", more=", priority: 11")) == []
-    assert ids(check, one, cluster("b", "Deny", more=", tier: Baseline")) == []
-    assert ids(check, one, cluster("b", "Deny", "[{namespaces: {matchLabels: {team: sales}}}]")) == []
+    assert ids(check, item, cluster("b", "Accept")) == []
+    assert ids(check, item, cluster("b", "Deny", more=", priority: 11")) == []
+    assert ids(check, item, cluster("b", "Deny", more=", tier: Baseline")) == []
+    assert ids(check, item, cluster("b", "Deny", "[{namespaces: {matchLabels: {team: sales}}}]")) == []
     assert ids(check, cluster("a", "Accept", rest=tcp % 1), cluster("b", "Deny", rest=tcp % 2)) == []
     assert ids(check, cluster("a", "Accept", more=sales % "sales"), cluster("b", "Deny", more=sales % "press")) == []
 

@@ -10,16 +10,16 @@ _ALL = "{from: [{podSelector: {}}]}"
 
 
 def test_a_rule_that_another_rule_covers() -> None:
-    found = said(check, policy("shop/p", f"podSelector: {{}}, ingress: [{_WEB}, {_ALL}]"))
-    assert found == [("covered", "spec.ingress[0]", "spec.ingress[1] allows the same connections")]
+    result = said(check, policy("shop/p", f"podSelector: {{}}, ingress: [{_WEB}, {_ALL}]"))
+    assert result == [("covered", "spec.ingress[0]", "spec.ingress[1] allows the same connections")]
 
 
 def test_of_two_equal_rules_the_second_is_superfluous() -> None:
     twice = policy("shop/p", f"podSelector: {{}}, ingress: [{_WEB}, {_WEB}]")
     assert ids(check, twice) == [("covered", "spec.ingress[1]")]
-    one, other = (policy(f"shop/{name}", f"podSelector: {{}}, ingress: [{_WEB}]") for name in "ab")
-    found = list(check(index(one, other)))
-    assert [(each.name, each.text) for each in found] == [
+    item, other = (policy(f"shop/{name}", f"podSelector: {{}}, ingress: [{_WEB}]") for name in "ab")
+    result = list(check(index(item, other)))
+    assert [(entry.name, entry.text) for entry in result] == [
         ("shop/b", "spec.ingress[0] of shop/a allows the same connections")
     ]
 
@@ -40,11 +40,11 @@ _TCP_1 = ", protocols: [{tcp: {destinationPort: {number: 1}}}]"
 
 def test_a_rule_that_is_never_reached() -> None:
     shadowed = policy("p", f"ingress: [{rule('Deny')}, {rule('Accept', 'namespaces: {}', _TCP_1)}]")
-    found = list(check(index(shadowed)))
-    assert [(each.id, each.field, each.severity) for each in found] == [("never-reached", "spec.ingress[1]", WARNING)]
-    assert "spec.ingress[0] denies the same connections before" in found[0].text
+    result = list(check(index(shadowed)))
+    assert [(item.id, item.field, item.severity) for item in result] == [("never-reached", "spec.ingress[1]", WARNING)]
+    assert "spec.ingress[0] denies the same connections before" in result[0].text
     same = policy("p", f"ingress: [{rule('Deny')}, {rule('Deny', 'namespaces: {}', _TCP_1)}]")
-    assert [each.severity for each in check(index(same))] == [NOTE]
+    assert [item.severity for item in check(index(same))] == [NOTE]
     assert ids(check, policy("p", f"ingress: [{rule('Accept', ports=_TCP_1)}, {rule('Deny')}]")) == []
 
 
@@ -55,9 +55,9 @@ def test_priorities_say_which_policy_is_first() -> None:
         "sales", f"priority: 9, subject: {{namespaces: {{matchLabels: {{team: sales}}}}}}, ingress: [{rule('Pass')}]"
     )
     baseline = policy("base", f"tier: Baseline, ingress: [{rule('Accept')}]")
-    assert [each.name for each in check(index(deny, accept, sales, baseline))] == ["accept", "sales"]
-    some = policy("accept", f"priority: 9, ingress: [{rule('Accept', ports=_TCP_1)}]")
-    assert ids(check, policy("deny", f"priority: 10, ingress: [{rule('Deny')}]"), some) == []
+    assert [item.name for item in check(index(deny, accept, sales, baseline))] == ["accept", "sales"]
+    subset = policy("accept", f"priority: 9, ingress: [{rule('Accept', ports=_TCP_1)}]")
+    assert ids(check, policy("deny", f"priority: 10, ingress: [{rule('Deny')}]"), subset) == []
 
 
 def test_network_policies_cannot_allow_what_admin_policies_deny() -> None:
@@ -72,11 +72,11 @@ def test_network_policies_cannot_allow_what_admin_policies_deny() -> None:
 
 def in_audit(*names: str, **policies: str) -> dict[str, dict[str, object]]:
     """Policies by the words of their names; those that are named are in audit."""
-    made = {}
+    created = {}
     for word, spec in policies.items():
         meta = {"mode": "audit"} if word in names else {}
-        made[word] = policy(f"shop/{word}" if "podSelector" in spec else word, spec, **meta)
-    return made
+        created[word] = policy(f"shop/{word}" if "podSelector" in spec else word, spec, **meta)
+    return created
 
 
 def test_audited_policy_does_not_cover_an_enforced_policy() -> None:
@@ -87,10 +87,10 @@ def test_audited_policy_does_not_cover_an_enforced_policy() -> None:
         (("one",), ["shop/one"]),
         (("one", "two"), ["shop/one"]),
     ):
-        assert [each.name for each in check(index(*in_audit(*audited, **specs).values()))] == covered
+        assert [item.name for item in check(index(*in_audit(*audited, **specs).values()))] == covered
     same = {"one": specs["two"], "two": specs["two"]}
-    assert [each.name for each in check(index(*in_audit("one", **same).values()))] == ["shop/one"]
-    assert [each.name for each in check(index(*in_audit("two", **same).values()))] == ["shop/two"]
+    assert [item.name for item in check(index(*in_audit("one", **same).values()))] == ["shop/one"]
+    assert [item.name for item in check(index(*in_audit("two", **same).values()))] == ["shop/two"]
 
 
 def test_audited_policies_decide_nothing_before_enforced_ones() -> None:
@@ -99,7 +99,7 @@ def test_audited_policies_decide_nothing_before_enforced_ones() -> None:
     specs = {"deny": deny, "accept": accept, "web": allow}
 
     def found(*audited: str) -> list[tuple[str, str]]:
-        return [(each.id, each.name) for each in check(index(*in_audit(*audited, **specs).values()))]
+        return [(item.id, item.name) for item in check(index(*in_audit(*audited, **specs).values()))]
 
     assert found() == [("never-reached", "accept"), ("overruled", "shop/web")]
     assert found("deny") == []
@@ -113,6 +113,6 @@ def test_accept_in_audit_does_not_precede_a_deny() -> None:
         "deny": f"priority: 2, ingress: [{rule('Deny')}]",
         "web": f"podSelector: {{}}, ingress: [{_WEB}]",
     }
-    assert [each.id for each in check(index(*in_audit(**specs).values()))] == []
-    assert [each.id for each in check(index(*in_audit("first", **specs).values()))] == ["overruled"]
-    assert [each.id for each in check(index(*in_audit("first", "web", **specs).values()))] == []
+    assert [item.id for item in check(index(*in_audit(**specs).values()))] == []
+    assert [item.id for item in check(index(*in_audit("first", **specs).values()))] == ["overruled"]
+    assert [item.id for item in check(index(*in_audit("first", "web", **specs).values()))] == []

@@ -8,8 +8,8 @@ WEB = LabelSelector(match_labels={"app": "web"})
 FRONT = LabelSelector(match_labels={"app": "web", "tier": "front"})
 
 
-def within(one: PodSelector, other: PodSelector) -> bool:
-    return scope(one).within(scope(other))
+def within(pod_selector: PodSelector, other: PodSelector) -> bool:
+    return scope(pod_selector).within(scope(other))
 
 
 def test_labels() -> None:

@@ -7,7 +7,7 @@ from podwire.policy.check.types import check
 
 
 @pytest.mark.parametrize(
-    ("spec", "found"),
+    ("spec", "result"),
     [
         ("policyTypes: [Ingress], egress: [{}]", [("section-ignored", "spec.egress")]),
         (
@@ -32,8 +32,8 @@ from podwire.policy.check.types import check
         ),
     ],
 )
-def test_a_network_policy(spec: str, found: list[tuple[str, str]]) -> None:
-    assert ids(check, policy("shop/p", f"podSelector: {{}}, {spec}")) == found
+def test_a_network_policy(spec: str, result: list[tuple[str, str]]) -> None:
+    assert ids(check, policy("shop/p", f"podSelector: {{}}, {spec}")) == result
 
 
 def test_manifests_of_some_policies_are_unknown() -> None:

@@ -28,9 +28,9 @@ from podwire.policy.check.unmatched import check
     ],
 )
 def test_a_policy_that_selects_no_pod(selector: str, reason: str) -> None:
-    found = said(check, policy("shop/p", f"podSelector: {{{selector}}}"))
-    assert [each[:2] for each in found] == [("selects-nothing", "spec.podSelector")]
-    assert reason in found[0][2]
+    result = said(check, policy("shop/p", f"podSelector: {{{selector}}}"))
+    assert [item[:2] for item in result] == [("selects-nothing", "spec.podSelector")]
+    assert reason in result[0][2]
 
 
 def test_pods_that_policies_do_not_see() -> None:
@@ -67,11 +67,11 @@ def test_pods_that_policies_do_not_see() -> None:
     ],
 )
 def test_a_peer_that_matches_nothing(peer: str, kind: str, field: str, reason: str) -> None:
-    found = said(
+    result = said(
         check, policy("shop/p", f"podSelector: {{matchLabels: {{app: db}}}}, ingress: [{{from: [{{{peer}}}]}}]")
     )
-    assert [each[:2] for each in found] == [(kind, f"spec.ingress[0].from[0]{field}")]
-    assert reason in found[0][2]
+    assert [item[:2] for item in result] == [(kind, f"spec.ingress[0].from[0]{field}")]
+    assert reason in result[0][2]
 
 
 def test_selectors_that_match_are_no_finding() -> None:
@@ -89,7 +89,7 @@ def test_objects_missing_in_files_are_no_finding() -> None:
     slip = policy("shop/q", "podSelector: {}, egress: [{to: [{namespaceSelector: {matchLabels: {team: pres}}}]}]")
     details = {"complete": False, "cluster": CLUSTER.replace("app: agent", "app: web")}
     assert ids(check, out, **details) == [("host-network-partly", "spec.podSelector")]
-    assert [each[0] for each in said(check, watched, other, **details)][1:] == ["not-checked", "not-checked"]
+    assert [item[0] for item in said(check, watched, other, **details)][1:] == ["not-checked", "not-checked"]
     assert ("peer-matches-nothing", "spec.egress[0].to[0].namespaceSelector") in ids(check, slip, **details)
     assert ("peer-matches-nothing", "spec.egress[0].to[0].namespaceSelector") in ids(check, out)
 

@@ -21,11 +21,11 @@ FIRST = int(os.environ.get("SEED", "0"))
 class Looked:
     """What a comparison says, by names of ends."""
 
-    def __init__(self, found: ClusterComparison) -> None:
-        self.found = found
+    def __init__(self, cluster_comparison: ClusterComparison) -> None:
+        self.found = cluster_comparison
         self.outside = {
             (group.family, name): group
-            for group in found.groups.common
+            for group in cluster_comparison.groups.common
             if group.kind == EXTERNAL and not group.rest
             for name in group.names
         }
@@ -33,15 +33,15 @@ class Looked:
     def change(self, source: Party, destination: Party, protocol: str, port: int) -> PortChange | None:
         """The change that a connection has; None: the verdict stays."""
         family = 6 if ":" in source.address else 4
-        found = [
+        results = [
             change
             for difference in self.found.differences
             if family in difference.families and self.has(difference, source, destination)
             for change in difference.changes
             if change.protocol == (protocol if protocol != "ICMP" else OTHER) and change.first <= port <= change.last
         ]
-        assert len(found) < 2, "each pair is told once"
-        return found[0] if found else None
+        assert len(results) < 2, "each pair is told once"
+        return results[0] if results else None
 
     def has(self, difference: VerdictDifference, source: Party, destination: Party) -> bool:
         own = {source.pod is None, destination.pod is None} == {True, False} and bool(source.node)
@@ -87,7 +87,7 @@ def test_random_clusters(seed: int) -> None:
     for connection in chaos.connections(new, 120):
         before = allowed(old, connection, own_node_egress=own_node_egress)
         after = allowed(new, connection, own_node_egress=own_node_egress)
-        told = looked.change(connection.source, connection.destination, connection.protocol, connection.port)
-        assert (told is not None) == (before != after), (connection, before, after)
-        if told is not None:
-            assert (told.before.allowed, told.after.allowed) == (before, after)
+        reported = looked.change(connection.source, connection.destination, connection.protocol, connection.port)
+        assert (reported is not None) == (before != after), (connection, before, after)
+        if reported is not None:
+            assert (reported.before.allowed, reported.after.allowed) == (before, after)

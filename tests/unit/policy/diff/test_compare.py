@@ -9,7 +9,9 @@ DB = "podSelector: {matchLabels: {app: db}}"
 
 
 def only(difference: VerdictDifference) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    return [each.names for each in difference.sources], [each.names for each in difference.destinations]
+    return [source.names for source in difference.sources], [
+        destination.names for destination in difference.destinations
+    ]
 
 
 def ports(changes: tuple[PortChange, ...]) -> list[tuple[str, int, int, bool]]:
@@ -17,10 +19,10 @@ def ports(changes: tuple[PortChange, ...]) -> list[tuple[str, int, int, bool]]:
 
 
 def test_nothing_changes() -> None:
-    one = world(f"shop/db: {DB}, ingress: [{{ports: [{{port: sql}}]}}]")
+    item = world(f"shop/db: {DB}, ingress: [{{ports: [{{port: sql}}]}}]")
     other = world(f"shop/other: {DB}, ingress: [{{ports: [{{port: 5432}}]}}]")
-    assert compare(one, one).differences == ()
-    assert compare(one, other).differences == (), "a name and a number that are the same port"
+    assert compare(item, item).differences == ()
+    assert compare(item, other).differences == (), "a name and a number that are the same port"
 
 
 def test_a_range_of_ports() -> None:
@@ -40,8 +42,8 @@ def test_a_range_of_ports() -> None:
 
 def test_who_is_denied_by_both_ends_is_denied_by_both() -> None:
     both = "podSelector: {}, policyTypes: [Ingress, Egress]"
-    found = compare(world(), world(f"shop/all: {both}")).differences
-    within = next(each for each in found if {end.kind for end in (*each.sources, *each.destinations)} == {"pods"})
+    result = compare(world(), world(f"shop/all: {both}")).differences
+    within = next(item for item in result if {end.kind for end in (*item.sources, *item.destinations)} == {"pods"})
     assert [reason.direction for reason in within.changes[0].after.reasons] == ["Egress", "Ingress"]
 
 
@@ -55,32 +57,35 @@ def test_addresses_outside_are_cut_at_the_borders_of_blocks() -> None:
 
 def test_a_pod_and_its_own_node() -> None:
     shut = f"shop/db: {DB}, policyTypes: [Ingress, Egress]"
-    found = compare(world(), world(shut)).differences
-    nodes = [(each.own_node, end.names) for each in found for end in each.destinations if end.kind == "nodes"]
+    result = compare(world(), world(shut)).differences
+    nodes = [(item.own_node, end.names) for item in result for end in item.destinations if end.kind == "nodes"]
     assert nodes == [(False, ("n2",))]
     strict = compare(world(), world(shut), own_node_egress=False).differences
-    assert [end.names for each in strict if each.own_node for end in each.destinations] == [("n1",)]
+    assert [end.names for item in strict if item.own_node for end in item.destinations] == [("n1",)]
     deny = "p: egress: [{action: Deny, to: [{nodes: {}}]}]"
-    own = [each for each in compare(world(), world(deny)).differences if each.own_node]
-    assert {name for each in own for end in each.sources for name in end.names} >= {"shop/db", "shop/web-0"}
-    assert {name for each in own for end in each.destinations for name in end.names} == {"n1", "n2"}
+    own = [difference for difference in compare(world(), world(deny)).differences if difference.own_node]
+    assert {name for item in own for end in item.sources for name in end.names} >= {"shop/db", "shop/web-0"}
+    assert {name for item in own for end in item.destinations for name in end.names} == {"n1", "n2"}
 
 
 def test_a_single_pod_does_not_lose_itself() -> None:
     shut = f"shop/db: {DB}, policyTypes: [Ingress, Egress]"
-    found = compare(world(), world(shut)).differences
-    assert not [each for each in found if only(each)[0] == [("shop/db",)] and ("shop/db",) in only(each)[1]]
+    result = compare(world(), world(shut)).differences
+    assert not [item for item in result if only(item)[0] == [("shop/db",)] and ("shop/db",) in only(item)[1]]
     among = "shop/web: podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]"
     names = tuple(f"shop/web-{number}" for number in range(4))
-    assert any(names in only(each)[0] and names in only(each)[1] for each in compare(world(), world(among)).differences)
+    assert any(
+        names in only(difference)[0] and names in only(difference)[1]
+        for difference in compare(world(), world(among)).differences
+    )
 
 
 def test_labels_of_pods_and_namespaces_count_too() -> None:
     policy = f"shop/db: {DB}, policyTypes: [Ingress]"
     turned = CLUSTER.replace("{name: db, namespace: shop, labels: {app: db}}", "{name: db, namespace: shop}")
-    found = compare(world(policy), world(policy, cluster=turned)).differences
-    assert found
-    assert all(change.after.allowed for each in found for change in each.changes)
+    result = compare(world(policy), world(policy, cluster=turned)).differences
+    assert result
+    assert all(change.after.allowed for item in result for change in item.changes)
     press = "shop/db: podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {team: press}}}]}]"
     named = CLUSTER + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {team: press}}\n"
     assert compare(world(press), world(press, cluster=named)).differences
@@ -97,7 +102,7 @@ def test_policies_in_audit_are_not_in_force() -> None:
 
 def test_pods_of_only_one_side_are_listed() -> None:
     fewer = world(cluster=CLUSTER.replace("replicas: 4", "replicas: 3"))
-    found = compare(world(), fewer)
-    assert found.differences == ()
-    assert found.groups.only_old == ("shop/web-3",)
-    assert found.groups.only_new == ()
+    result = compare(world(), fewer)
+    assert result.differences == ()
+    assert result.groups.only_old == ("shop/web-3",)
+    assert result.groups.only_new == ()

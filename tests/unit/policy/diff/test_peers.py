@@ -12,33 +12,33 @@ _BLOCKS = "shop/p: podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/
 
 
 def test_pods_that_policies_treat_alike_are_one_group() -> None:
-    found = peer_groups(Side(world()), Side(world())).common
-    pods = [group for group in found if group.kind == PODS and group.family == 4]
+    result = peer_groups(Side(world()), Side(world())).common
+    pods = [group for group in result if group.kind == PODS and group.family == 4]
     assert [len(group.names) for group in pods] == [5]
     tier = "shop/p: podSelector: {matchLabels: {app: db}}"
-    found = peer_groups(Side(world()), Side(world(tier))).common
-    assert sorted(len(group.names) for group in found if group.kind == PODS and group.family == 4) == [1, 4]
+    result = peer_groups(Side(world()), Side(world(tier))).common
+    assert sorted(len(group.names) for group in result if group.kind == PODS and group.family == 4) == [1, 4]
 
 
 def test_addresses_are_disjoint_and_complete() -> None:
-    found = peer_groups(Side(world()), Side(world(_BLOCKS))).common
-    outside = {group.names for group in found if group.kind == EXTERNAL and group.family == 4 and not group.rest}
+    result = peer_groups(Side(world()), Side(world(_BLOCKS))).common
+    outside = {group.names for group in result if group.kind == EXTERNAL and group.family == 4 and not group.rest}
     assert len(outside) == 1
     assert "10.0.0.0/9" in next(iter(outside))
     assert not any(name.startswith("10.244.") for names in outside for name in names)
-    assert sum(group.rest for group in found if group.family == 4) == 1
+    assert sum(group.rest for group in result if group.family == 4) == 1
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "wanted"),
+    ("kind", "name", "expected"),
     [
         ("ReplicaSet", "web-7c5ddbdf54", "Deployment shop/web"),
         ("ReplicaSet", "web-canary", "ReplicaSet shop/web-canary"),
         ("StatefulSet", "db", "StatefulSet shop/db"),
     ],
 )
-def test_the_workload_of_a_pod(kind: str, name: str, wanted: str) -> None:
+def test_the_workload_of_a_pod(kind: str, name: str, expected: str) -> None:
     owner = OwnerReference(kind=kind, name=name, controller=True)
     meta = ObjectMeta(namespace="shop", name="x", owner_references=(owner,))
-    assert workload(Pod(metadata=meta)) == wanted
+    assert workload(Pod(metadata=meta)) == expected
     assert workload(Pod(metadata=ObjectMeta(namespace="shop", name="x"))) == "Pod shop/x"

@@ -39,27 +39,27 @@ def test_text() -> None:
 
 
 def test_everything() -> None:
-    found = list(text(compare(world(), world(f"shop/db: {_DB}, policyTypes: [Ingress]")), (nowhere, nowhere)))
-    assert "  now denied: everything" in found
-    assert "    before: allowed, no policy applies" in found
-    assert "    after:  denied: no ingress rule of shop/db allows it" in found
+    result = list(text(compare(world(), world(f"shop/db: {_DB}, policyTypes: [Ingress]")), (nowhere, nowhere)))
+    assert "  now denied: everything" in result
+    assert "    before: allowed, no policy applies" in result
+    assert "    after:  denied: no ingress rule of shop/db allows it" in result
 
 
 def test_a_workload_is_printed_as_one_name() -> None:
     web = "podSelector: {matchLabels: {app: web}}"
-    found = "\n".join(text(compare(world(), world(f"shop/web: {web}, policyTypes: [Egress]")), (nowhere, nowhere)))
-    assert "Deployment shop/web (4 pods) -> " in found
-    one = "podSelector: {matchLabels: {app: web}}, ingress: [{from: [{ipBlock: {cidr: 10.244.1.3/32}}]}]"
+    result = "\n".join(text(compare(world(), world(f"shop/web: {web}, policyTypes: [Egress]")), (nowhere, nowhere)))
+    assert "Deployment shop/web (4 pods) -> " in result
+    item = "podSelector: {matchLabels: {app: web}}, ingress: [{from: [{ipBlock: {cidr: 10.244.1.3/32}}]}]"
     assert "of 4 pods of Deployment shop/web (" in "\n".join(
-        text(compare(world(), world(f"shop/web: {one}")), (nowhere, nowhere))
+        text(compare(world(), world(f"shop/web: {item}")), (nowhere, nowhere))
     )
 
 
 def test_data_has_it_all() -> None:
-    found = data(compare(world(), world(f"shop/db: {_DB}, ingress: [{{ports: [{{port: 1}}]}}]")), (nowhere, line))
-    (first, *_) = found["differences"]
+    result = data(compare(world(), world(f"shop/db: {_DB}, ingress: [{{ports: [{{port: 1}}]}}]")), (nowhere, line))
+    (first, *_) = result["differences"]
     assert set(first) == {"from", "to", "ownNode", "families", "changes"}
-    sources = [source for each in found["differences"] for source in each["from"]]
+    sources = [source for item in result["differences"] for source in item["from"]]
     assert {"workload": "Deployment shop/web", "pods": [f"shop/web-{number}" for number in range(4)]} in sources
     assert {"external": "rest"} in sources
     change = first["changes"][0]

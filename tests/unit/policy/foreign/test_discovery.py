@@ -80,8 +80,8 @@ class Bench:
         self.discovery = PodDiscovery("n1", self.pods, self, self.node, self.clock)
         self.discovery.stuck = self.stuck.append
 
-    def attach(self, one: AttachedPod) -> None:
-        self.attached[one.link] = one
+    def attach(self, attached_pod: AttachedPod) -> None:
+        self.attached[attached_pod.link] = attached_pod
         if self.refusing:
             raise KernelError("nft", "add element", 12)
 
@@ -93,7 +93,7 @@ class Bench:
 
     @property
     def found(self) -> dict[str, str]:
-        return {one.pod: one.device for one in self.attached.values()}
+        return {item.pod: item.device for item in self.attached.values()}
 
 
 def with_bench(scenario: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:

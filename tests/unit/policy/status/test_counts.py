@@ -16,7 +16,7 @@ def read(**packets: int) -> dict[str, Counted]:
 
 
 def found(totals: Totals) -> dict[RuleHit, int]:
-    return {each.hit: each.count.packets for each in totals.all()}
+    return {item.hit: item.count.packets for item in totals.all()}
 
 
 def test_families_are_added_up() -> None:
@@ -67,7 +67,7 @@ def test_of_rules_long_gone_a_sum_stays() -> None:
     for number in range(3000):
         hit = RuleHit("Ingress", Ruling(accept=False), (f"shop/{number}",))
         totals.keep("ip", {"rule-x": Counted(hit, Count(1, 60))})
-    assert sum(each.count.packets for each in totals.all()) == 3000
+    assert sum(item.count.packets for item in totals.all()) == 3000
     assert len(totals.all()) <= 2049
     assert found(totals)[RuleHit("Ingress", Ruling(accept=False), (GONE,))] > 900
 
@@ -113,6 +113,6 @@ def test_rule_counters_keep_counts_of_deleted_chains() -> None:
     assert kernel.wanted == [], "nothing is read without chains or without contents"
     counters.keep("ip", {"rule-a"})
     del kernel.counters["rule-a"]
-    assert {each.hit: each.count.packets for each in counters.counts()} == {first: 3, second: 5}
+    assert {count.hit: count.count.packets for count in counters.counts()} == {first: 3, second: 5}
     assert kernel.wanted == [{"rule-a"}, None]
     assert counters.hit("rule-b") == second and counters.hit("other") is None

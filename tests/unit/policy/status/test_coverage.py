@@ -14,13 +14,13 @@ NEWER = replace(META, generation=2)
 
 
 def digest(meta: ObjectMeta) -> str:
-    made = Digest()
-    made.put("shop/db", meta)
-    return str(made)
+    created = Digest()
+    created.put("shop/db", meta)
+    return str(created)
 
 
-def place(*told: tuple[ObjectMeta, int, float], ready: bool = True, problem: str = "") -> NodeReport:
-    commits = tuple(Commit(digest(meta), at_ms, took_ms) for meta, at_ms, took_ms in told)
+def place(*object_metas: tuple[ObjectMeta, int, float], ready: bool = True, problem: str = "") -> NodeReport:
+    commits = tuple(Commit(digest(meta), at_ms, took_ms) for meta, at_ms, took_ms in object_metas)
     return NodeReport(ready, EnforcedPolicies("", {KIND: commits}, problem))
 
 
@@ -30,28 +30,28 @@ def changed() -> History:
     return history
 
 
-def found(policy: ObjectMeta, history: History, **places: NodeReport) -> Coverage:
-    made = coverage_of("shop/db", KIND, NetworkPolicy(metadata=policy), history, places)
-    assert made is not None
-    return made
+def found(policy: ObjectMeta, history: History, **node_report: NodeReport) -> Coverage:
+    created = coverage_of("shop/db", KIND, NetworkPolicy(metadata=policy), history, node_report)
+    assert created is not None
+    return created
 
 
 def test_on_all_nodes_since_the_last_of_them() -> None:
-    said = found(NEWER, changed(), a=place((META, 1000, 3), (NEWER, 2000, 4)), b=place((NEWER, 2345, 11.6)))
-    assert said == Coverage(generation=2, nodes="2/2", since="1970-01-01T00:00:02.345Z", took="12ms")
-    assert said.complete
-    assert said.text() == '{"generation":2,"nodes":"2/2","since":"1970-01-01T00:00:02.345Z","took":"12ms"}'
-    assert parse(said.text()) == said
+    output = found(NEWER, changed(), a=place((META, 1000, 3), (NEWER, 2000, 4)), b=place((NEWER, 2345, 11.6)))
+    assert output == Coverage(generation=2, nodes="2/2", since="1970-01-01T00:00:02.345Z", took="12ms")
+    assert output.complete
+    assert output.text() == '{"generation":2,"nodes":"2/2","since":"1970-01-01T00:00:02.345Z","took":"12ms"}'
+    assert parse(output.text()) == output
 
 
 def test_nodes_that_lag_behind_are_named_with_the_reason() -> None:
     lagging = place((META, 1000, 3), problem="nft: no memory")
-    said = found(NEWER, changed(), a=place((NEWER, 2000, 4)), b=lagging, c=place((META, 1000, 3)), d=place())
+    output = found(NEWER, changed(), a=place((NEWER, 2000, 4)), b=lagging, c=place((META, 1000, 3)), d=place())
     silent = "its agent has not reported the policy as in force"
-    assert (said.nodes, said.since, said.took) == ("1/4", "", "")
-    assert said.missing == ("b: nft: no memory", f"c: {silent}", f"d: {silent}")
-    assert not said.explained and found(NEWER, changed(), b=lagging).explained
-    assert not said.complete
+    assert (output.nodes, output.since, output.took) == ("1/4", "", "")
+    assert output.missing == ("b: nft: no memory", f"c: {silent}", f"d: {silent}")
+    assert not output.explained and found(NEWER, changed(), b=lagging).explained
+    assert not output.complete
 
 
 def test_policies_unchanged_since_a_report_are_in_force() -> None:
@@ -60,15 +60,15 @@ def test_policies_unchanged_since_a_report_are_in_force() -> None:
     history.put("shop/web", other)
     only = place((NEWER, 2000, 4))
     assert found(NEWER, history, a=only).nodes == "1/1"
-    made = coverage_of("shop/web", KIND, NetworkPolicy(metadata=other), history, {"a": only})
-    assert made is not None and made.nodes == "0/1"
+    created = coverage_of("shop/web", KIND, NetworkPolicy(metadata=other), history, {"a": only})
+    assert created is not None and created.nodes == "0/1"
 
 
 def test_nodes_that_are_not_ready_are_listed_separately() -> None:
-    said = found(NEWER, changed(), a=place((NEWER, 2000, 4)), b=place((META, 1000, 3), ready=False))
-    assert (said.nodes, said.not_ready, said.complete) == ("1/1", ("b",), True)
-    said = found(NEWER, changed(), b=place((NEWER, 1000, 3), ready=False))
-    assert (said.nodes, said.complete) == ("0/0", False)
+    output = found(NEWER, changed(), a=place((NEWER, 2000, 4)), b=place((META, 1000, 3), ready=False))
+    assert (output.nodes, output.not_ready, output.complete) == ("1/1", ("b",), True)
+    output = found(NEWER, changed(), b=place((NEWER, 1000, 3), ready=False))
+    assert (output.nodes, output.complete) == ("0/0", False)
 
 
 def test_without_reports_there_is_no_coverage() -> None:

@@ -19,8 +19,8 @@ def meta(uid: str = "u1", generation: int = 1, **annotations: str) -> ObjectMeta
 
 def test_annotations_of_podwire_do_not_change_the_digest() -> None:
     assert version(meta()) == version(meta(enforced='{"generation":1}'))
-    others = (meta(generation=2), meta(mode="audit"), meta(log="all"), meta("u2"))
-    assert len({version(meta()), *map(version, others)}) == 5
+    rest = (meta(generation=2), meta(mode="audit"), meta(log="all"), meta("u2"))
+    assert len({version(meta()), *map(version, rest)}) == 5
     plain = NetworkPolicy(metadata=meta())
     assert same(plain, NetworkPolicy(metadata=meta(enforced="{}")))
     assert not same(plain, NetworkPolicy(metadata=meta(mode="audit")))
@@ -29,18 +29,18 @@ def test_annotations_of_podwire_do_not_change_the_digest() -> None:
 
 def test_digest_depends_on_objects_and_not_on_their_history() -> None:
     order = [(f"shop/{number}", meta(f"u{number}")) for number in range(20)]
-    one, other = Digest(), Digest()
-    for key, each in order:
-        assert one.put(key, each)
+    entry, other = Digest(), Digest()
+    for key, item in order:
+        assert entry.put(key, item)
     random.Random(1).shuffle(order)
-    for key, each in order:
+    for key, item in order:
         other.put(key, meta("old"))
-        other.put(key, each)
-    assert str(one) == str(other) != str(Digest())
-    assert not one.put("shop/1", meta("u1"))
+        other.put(key, item)
+    assert str(entry) == str(other) != str(Digest())
+    assert not entry.put("shop/1", meta("u1"))
     for key, _ in order:
-        one.put(key, None)
-    assert str(one) == str(Digest())
+        entry.put(key, None)
+    assert str(entry) == str(Digest())
 
 
 def test_lagging_node_has_all_unchanged_objects() -> None:

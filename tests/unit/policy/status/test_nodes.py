@@ -14,7 +14,7 @@ def node(name: str, **annotations: str) -> Node:
 
 
 @pytest.mark.parametrize(
-    ("address", "port", "said"),
+    ("address", "port", "output"),
     [
         ("0.0.0.0", 9440, "9440"),
         ("::", 9440, "9440"),
@@ -26,8 +26,8 @@ def node(name: str, **annotations: str) -> Node:
         ("node-1.example", 9440, "9440"),
     ],
 )
-def test_only_ports_reachable_by_network_are_announced(address: str, port: int, said: str) -> None:
-    assert port_of(address, port) == said
+def test_only_ports_reachable_by_network_are_announced(address: str, port: int, output: str) -> None:
+    assert port_of(address, port) == output
 
 
 def test_nodes_that_enforce_policies_with_the_ports_that_they_tell() -> None:

@@ -22,10 +22,10 @@ NOW = datetime.datetime(2026, 1, 1, 0, 0, 5, tzinfo=datetime.UTC)
 COUNTS = {("shop/quiet", "dropped"): 7, ("first", "audited"): 3}
 
 
-def annotated(world: World, **said: object) -> World:
+def annotated(world: World, **output: object) -> World:
     """The world with what is said of its NetworkPolicy."""
     (policy,) = world.policies
-    text = Coverage(**said).text()  # type: ignore[arg-type]
+    text = Coverage(**output).text()  # type: ignore[arg-type]
     meta = replace(policy.metadata, generation=2, annotations={POLICY_ENFORCED: text})
     return replace(world, policies=(replace(policy, metadata=meta),))
 
@@ -35,19 +35,19 @@ def quiet(world: World, packets: Packets | None = None) -> PolicyRow:
 
 
 def test_policies_of_both_kinds_count_their_pods() -> None:
-    found = list(policy_rows(WORLD, NOW, Packets(COUNTS)))
-    assert [line.cells() for line in found] == [
+    result = list(policy_rows(WORLD, NOW, Packets(COUNTS)))
+    assert [line.cells() for line in result] == [
         ("shop", "quiet", "NetworkPolicy", "enforce", "1", "-", "-", "7", "0"),
         ("-", "first", "ClusterNP", "audit", "6", "-", "-", "0", "3"),
         ("-", "second", "ClusterNP", "enforce", "6", "-", "-", "0", "0"),
     ]
-    assert all(len(line.cells()) == len(HEAD) for line in found)
+    assert all(len(line.cells()) == len(HEAD) for line in result)
 
 
 def test_counts_of_some_nodes_are_lower_bounds() -> None:
-    some = quiet(WORLD, Packets(COUNTS, not_asked=2))
-    assert some.cells()[-2:] == ("7+", "0+")
-    assert (some.dropped, some.not_asked) == (7, 2)
+    subset = quiet(WORLD, Packets(COUNTS, not_asked=2))
+    assert subset.cells()[-2:] == ("7+", "0+")
+    assert (subset.dropped, subset.not_asked) == (7, 2)
     assert quiet(WORLD).cells()[-2:] == ("-", "-")
 
 
@@ -68,9 +68,9 @@ def test_where_and_how_long_it_is_in_force() -> None:
     assert quiet(partly).missing == ("node-3: no memory",)
 
 
-@pytest.mark.parametrize("said", [{"generation": 1}, {"generation": 2, "mode": "audit"}])
-def test_reports_about_other_generations_are_not_shown(said: dict[str, object]) -> None:
-    line = quiet(annotated(WORLD, nodes="3/3", since="2026-01-01T00:00:03Z", **said))
+@pytest.mark.parametrize("output", [{"generation": 1}, {"generation": 2, "mode": "audit"}])
+def test_reports_about_other_generations_are_not_shown(output: dict[str, object]) -> None:
+    line = quiet(annotated(WORLD, nodes="3/3", since="2026-01-01T00:00:03Z", **output))
     assert (line.nodes, line.in_force_for_ms) == ("", None)
 
 

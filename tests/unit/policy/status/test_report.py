@@ -15,15 +15,15 @@ def test_it_reads_back() -> None:
         "NetworkPolicy": "aa 1700000000123 7.5\nbb 1700000001000 12.0",
         "ClusterNetworkPolicy": "",
     }
-    found = parse(data)
-    assert found.node == "node-1"
-    assert found.commits == {**REPORT.commits, "ClusterNetworkPolicy": ()}
+    result = parse(data)
+    assert result.node == "node-1"
+    assert result.commits == {**REPORT.commits, "ClusterNetworkPolicy": ()}
 
 
 def test_lines_that_are_none_are_left_out() -> None:
-    found = parse({"node": "n", "problem": "the kernel said no", "NetworkPolicy": "aa\nbb x 1\ncc 1 2\n\n"})
-    assert found.commits["NetworkPolicy"] == (Commit("cc", 1, 2),)
-    assert found.problem == "the kernel said no"
+    result = parse({"node": "n", "problem": "the kernel said no", "NetworkPolicy": "aa\nbb x 1\ncc 1 2\n\n"})
+    assert result.commits["NetworkPolicy"] == (Commit("cc", 1, 2),)
+    assert result.problem == "the kernel said no"
     assert parse({}) == EnforcedPolicies("", {"NetworkPolicy": (), "ClusterNetworkPolicy": ()})
 
 

@@ -31,10 +31,10 @@ def test_their_number_is_bounded_and_no_packet_is_missing() -> None:
     early = [denied(1, f"shop/{number:03}") for number in range(150)]
     values(series, *early)
     late = [denied(1, f"shop/a{number:03}") for number in range(500)]
-    found = values(series, *early, *late, denied(7, GONE))
-    assert len(found) == 201
-    assert sum(found.values()) == 657
-    assert found["podwire_policy_dropped_packets_total", OTHER_POLICIES, "ingress"] == 457
+    result = values(series, *early, *late, denied(7, GONE))
+    assert len(result) == 201
+    assert sum(result.values()) == 657
+    assert result["podwire_policy_dropped_packets_total", OTHER_POLICIES, "ingress"] == 457
     assert all(
-        ("podwire_policy_dropped_packets_total", f"shop/{number:03}", "ingress") in found for number in range(150)
+        ("podwire_policy_dropped_packets_total", f"shop/{number:03}", "ingress") in result for number in range(150)
     )

@@ -14,8 +14,8 @@ def port(service: str, *external: str) -> ResolvedPort:
     )  # fmt: skip
 
 
-def owned(_ports: Ports, ways: frozenset[Frontend]) -> Made:
-    return tuple(sorted(way.address for way in ways))
+def owned(_ports: Ports, frontends: frozenset[Frontend]) -> Made:
+    return tuple(sorted(way.address for way in frontends))
 
 
 def test_waiting_service_is_recompiled_when_its_frontend_is_released() -> None:

@@ -38,9 +38,9 @@ def peer(number: int, facts: RoutingFacts | None = SPEAKS, segment: int = 0) -> 
 
 def backend(**section: object) -> BgpRouting:
     settings = parse_settings({"backend": "bgp", "bgp": section}, "test")
-    made = settings.load()["bgp"]
-    assert isinstance(made, BgpRouting)
-    return made
+    created = settings.load()["bgp"]
+    assert isinstance(created, BgpRouting)
+    return created
 
 
 def neighbours(text: bytes) -> list[str]:

@@ -56,15 +56,15 @@ def backend(uplink: str = "") -> BridgeSegment:
 
 def test_the_segment_takes_frames_from_all_nodes_that_announce_it() -> None:
     cluster = ClusterView((peer(2), peer(3), peer(4, None), peer(5, "no address"), peer(6, 7)))
-    made = backend().plan(ME, [peer(2)], cluster)
-    assert str(made.network) == PLAN.replace("MAC", segment_mac("node-1", ME.addresses))
-    assert made.tunnels == ("podwire-bridge",) and not made.values
+    created = backend().plan(ME, [peer(2)], cluster)
+    assert str(created.network) == PLAN.replace("MAC", segment_mac("node-1", ME.addresses))
+    assert created.tunnels == ("podwire-bridge",) and not created.values
 
 
 def test_a_silent_peer_has_the_hardware_address_of_its_name() -> None:
     silent = replace(peer(2), facts=None)
-    made = backend().plan(ME, [silent], ClusterView((silent,)))
-    assert {entry.mac for entry in made.network.fdb} == {segment_mac("node-2", silent.addresses)}
+    created = backend().plan(ME, [silent], ClusterView((silent,)))
+    assert {entry.mac for entry in created.network.fdb} == {segment_mac("node-2", silent.addresses)}
     assert backend().reaches(ME, silent) == ""
 
 

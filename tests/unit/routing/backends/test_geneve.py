@@ -39,26 +39,26 @@ BACKEND = GeneveTunnel(GeneveOptions())
 
 
 def test_the_outer_header_is_in_the_route() -> None:
-    made = BACKEND.plan(ME, [PEER], ClusterView((PEER,)))
-    assert str(made.network) == PLAN.replace("MAC", tunnel_mac("node-1"))
-    assert made.tunnels == ("podwire-geneve",)
+    created = BACKEND.plan(ME, [PEER], ClusterView((PEER,)))
+    assert str(created.network) == PLAN.replace("MAC", tunnel_mac("node-1"))
+    assert created.tunnels == ("podwire-geneve",)
     assert BACKEND.announce(ME) == {"geneve": {"mac": tunnel_mac("node-1")}}
 
 
 def test_ipv6_between_nodes_takes_twenty_bytes_more() -> None:
     me = replace(ME, addresses=ME.addresses[::-1])
-    made = BACKEND.plan(me, [PEER], ClusterView((PEER,)))
-    assert {(route.encap, route.tunnel_dst) for route in made.network.routes} == {("ip6", "fd89::12")}
-    assert made.network.links[0].mtu == 1430
+    created = BACKEND.plan(me, [PEER], ClusterView((PEER,)))
+    assert {(route.encap, route.tunnel_dst) for route in created.network.routes} == {("ip6", "fd89::12")}
+    assert created.network.links[0].mtu == 1430
 
 
 def test_the_guard_is_for_the_configured_port() -> None:
     settings = parse_settings({"backend": "geneve", "geneve.port": 6082, "geneve.vni": 7}, "test")
     backend = settings.load()["geneve"]
-    made = backend.plan(ME, [PEER], ClusterView((PEER,)))
-    assert "udp dport 6082" in str(made.values[0]) and f"table inet {GUARD} " in str(made.values[0])
+    created = backend.plan(ME, [PEER], ClusterView((PEER,)))
+    assert "udp dport 6082" in str(created.values[0]) and f"table inet {GUARD} " in str(created.values[0])
     assert backend.udp_ports == (6082,)
-    assert made.network.routes[0].tunnel_id == 7
+    assert created.network.routes[0].tunnel_id == 7
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ BACKEND = IpInIp(BackendOptions())
 
 
 def test_a_peer_is_one_route_per_family() -> None:
-    made = BACKEND.plan(ME, [PEER], ClusterView((PEER,)))
-    assert str(made.network) == PLAN
-    assert made.tunnels == ("podwire-ipip", "podwire-sit")
+    created = BACKEND.plan(ME, [PEER], ClusterView((PEER,)))
+    assert str(created.network) == PLAN
+    assert created.tunnels == ("podwire-ipip", "podwire-sit")
 
 
 def test_the_guard_names_both_protocols() -> None:

@@ -62,14 +62,14 @@ def backend(uplink: str = "") -> MacvlanLegs:
 
 def test_legs_lead_to_the_peers_that_announce_legs() -> None:
     peers = (legged(2), legged(3), legged(4, "yes"), peer(5), replace(peer(6), facts=None))
-    made = backend("eth1").plan(ME, [peers[0], *peers[2:]], ClusterView(peers))
-    assert made.leg is not None and (made.leg.uplink, made.leg.mtu) == ("eth1", 9000)
-    assert made.leg.networks == ("10.244.2.0/24", "fd44:0:0:2::/64")
-    assert [str(route) for route in made.network.routes if "10.244.6." in route.dst] == [
+    created = backend("eth1").plan(ME, [peers[0], *peers[2:]], ClusterView(peers))
+    assert created.leg is not None and (created.leg.uplink, created.leg.mtu) == ("eth1", 9000)
+    assert created.leg.networks == ("10.244.2.0/24", "fd44:0:0:2::/64")
+    assert [str(route) for route in created.network.routes if "10.244.6." in route.dst] == [
         "route 10.244.6.0/24 via 10.89.0.16 dev eth0 src 10.89.0.11"
     ]
     assert backend().announce(ME) == {"macvlan": {"legs": True}}
-    [table] = made.values
+    [table] = created.values
     assert isinstance(table, Table) and str(table.canonical()) == TABLE.rstrip()
 
 
@@ -79,14 +79,14 @@ def test_an_obstacle_leaves_plain_routes_and_is_named() -> None:
         (ME, "eth3", "routing.macvlan.uplink: eth3 of node node-1 is a port of br9; use br9"),
     ):
         refused = backend(uplink)
-        made = refused.plan(me, [legged(2)], ClusterView((legged(2),)))
-        assert made.leg is None and not made.values and len(made.network.routes) == 2
-        assert made.degraded == f"pods have no macvlan legs, and their nodes route: {reason}"
+        created = refused.plan(me, [legged(2)], ClusterView((legged(2),)))
+        assert created.leg is None and not created.values and len(created.network.routes) == 2
+        assert created.degraded == f"pods have no macvlan legs, and their nodes route: {reason}"
         assert refused.announce(me) == {} and refused.reaches(me, legged(2)) == ""
 
 
 def test_legs_stay_while_a_peer_still_sends_to_them() -> None:
     settings = RoutingSettings(backend="hostgw")
-    made = plan(ME, [legged(2)], settings, settings.load())
-    assert made.leg is not None and made.leg.networks == () and made.degraded == ""
+    created = plan(ME, [legged(2)], settings, settings.load())
+    assert created.leg is not None and created.leg.networks == () and created.degraded == ""
     assert plan(ME, [peer(2)], settings, settings.load()).leg is None

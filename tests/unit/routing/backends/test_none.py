@@ -25,6 +25,6 @@ def test_nothing_is_written_for_peers() -> None:
 
 def test_pods_get_the_mtu_of_the_underlay() -> None:
     settings = RoutingSettings(backend="none")
-    made = plan(ME, [FAR], settings, settings.load())
-    assert (made.pod_mtu, made.senders, made.problems) == (9000, {"far": "none"}, ())
-    assert [route.kind for route in made.state.routes] == ["unreachable"], "for the node's own pod CIDR"
+    created = plan(ME, [FAR], settings, settings.load())
+    assert (created.pod_mtu, created.senders, created.problems) == (9000, {"far": "none"}, ())
+    assert [route.kind for route in created.state.routes] == ["unreachable"], "for the node's own pod CIDR"

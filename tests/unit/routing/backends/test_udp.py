@@ -43,11 +43,11 @@ def backend(port: int = 8285) -> UdpProcess:
 
 
 def test_a_peer_is_a_route_and_a_line() -> None:
-    made = backend().plan(ME, [PEER], ClusterView((PEER,)))
-    assert str(made.network) == NETWORK
-    assert [str(value) for value in made.program_values] == [TUNNEL]
-    assert made.tunnels == ("podwire-udp",)
-    (child,) = made.children
+    created = backend().plan(ME, [PEER], ClusterView((PEER,)))
+    assert str(created.network) == NETWORK
+    assert [str(value) for value in created.program_values] == [TUNNEL]
+    assert created.tunnels == ("podwire-udp",)
+    (child,) = created.children
     arguments = ("podwire-udp", "10.89.0.11:8285", "/run/test/podwire-udp.state")
     assert child.argv[-4:] == ("podwire.routing.backends.udp.process", *arguments)
     assert backend().announce(ME) == {"udp": {"port": 8285}}
@@ -62,16 +62,16 @@ def test_the_guard_takes_packets_from_nodes_only() -> None:
 
 
 def test_ipv6_between_nodes_takes_twenty_bytes_more() -> None:
-    made = backend(7000).plan(replace(ME, addresses=ME.addresses[::-1]), [PEER], ClusterView((PEER,)))
-    assert made.network.links[0].mtu == 1444
-    assert "listen [fd89::11]:7000\nudp-peer podwire-udp [fd89::12]:9000 " in str(made.program_values[0])
+    created = backend(7000).plan(replace(ME, addresses=ME.addresses[::-1]), [PEER], ClusterView((PEER,)))
+    assert created.network.links[0].mtu == 1444
+    assert "listen [fd89::11]:7000\nudp-peer podwire-udp [fd89::12]:9000 " in str(created.program_values[0])
 
 
 @pytest.mark.parametrize("details", [{}, {"udp": 7}, {"udp": {"port": "many"}}, {"udp": {"port": 70000}}])
 def test_a_peer_without_port_has_that_of_this_node(details: dict[str, object]) -> None:
     peer = replace(PEER, facts=RoutingFacts("udp", ("udp",), details))
-    made = backend(7000).plan(ME, [peer], ClusterView((peer,)))
-    assert "10.89.0.12:7000 " in str(made.program_values[0])
+    created = backend(7000).plan(ME, [peer], ClusterView((peer,)))
+    assert "10.89.0.12:7000 " in str(created.program_values[0])
 
 
 def test_what_two_nodes_claim_belongs_to_the_first() -> None:
@@ -81,8 +81,8 @@ def test_what_two_nodes_claim_belongs_to_the_first() -> None:
         replace(PEER, name="node-5", addresses=ME.addresses),
         replace(PEER, name="node-6", addresses=()),
     ]
-    made = backend().plan(ME, [], ClusterView((PEER, *claims)))
-    assert str(made.program_values[0]) == (f"{TUNNEL}\nudp-peer podwire-udp 10.89.0.14:9000 networks 10.89.0.14/32")
+    created = backend().plan(ME, [], ClusterView((PEER, *claims)))
+    assert str(created.program_values[0]) == (f"{TUNNEL}\nudp-peer podwire-udp 10.89.0.14:9000 networks 10.89.0.14/32")
 
 
 def test_a_peer_is_reached_when_it_receives() -> None:

@@ -78,12 +78,12 @@ def test_a_frame_whose_datagrams_stay_together_comes_out_unchanged(gso_type: int
     sent = wire(frame)
     assert len(sent) == -(-size // 1400)
     assert max(map(len, sent)) <= 8 + 40 + 32 + 1400
-    whole, left = [], sent
-    for parts, one in datagrams(bytearray(frame), len(frame), 1):
-        count = -(-len(b"".join(parts)) // one)
-        whole.append(left[:count])
-        left = left[count:]
-    received = [out for each in whole for out in joined(each)]
+    whole, remaining = [], sent
+    for parts, item in datagrams(bytearray(frame), len(frame), 1):
+        count = -(-len(b"".join(parts)) // item)
+        whole.append(remaining[:count])
+        remaining = remaining[count:]
+    received = [out for entry in whole for out in joined(entry)]
     if len(whole) == 1:
         assert received == [bytes(frame)]
     assert b"".join(payload(out) for out in received) == payload(bytes(frame))
@@ -115,7 +115,7 @@ def test_each_part_of_a_frame_has_headers_of_its_own(gso_type: int) -> None:
         flags, kind, _, step, start, offset = VNET.unpack_from(frame)
         packet = frame[VNET.size :]
         assert (flags, kind, step) == ((1, gso_type, 1000) if len(received) > 1 else (1, 0, 0))
-        own = sum(len(each) - 8 - headers_bytes(each[8:]) for each in received)
+        own = sum(len(item) - 8 - headers_bytes(item[8:]) for item in received)
         assert payload(frame) == data[first : first + own]
         if gso_type == GSO_TCPV6:
             assert struct.unpack_from("!H", packet, 4)[0] == len(packet) - 40
@@ -131,10 +131,10 @@ def test_each_part_of_a_frame_has_headers_of_its_own(gso_type: int) -> None:
 
 
 def test_datagrams_that_do_not_follow_each_other_are_not_joined() -> None:
-    one, other = (wire(large_frame(GSO_TCPV4, bytes([fill]) * 5000, 1000), fill) for fill in (1, 2))
-    for received in ([one[0], one[2]], [one[0], other[1]], [one[1], one[1]], [one[1], one[0]]):
+    item, other = (wire(large_frame(GSO_TCPV4, bytes([fill]) * 5000, 1000), fill) for fill in (1, 2))
+    for received in ([item[0], item[2]], [item[0], other[1]], [item[1], item[1]], [item[1], item[0]]):
         assert [len(payload(frame)) for frame in joined(received)] == [1000, 1000]
-    mixed = joined([*one[:2], *other[2:4], one[4]])
+    mixed = joined([*item[:2], *other[2:4], item[4]])
     assert [payload(frame) for frame in mixed] == [b"\1" * 2000, b"\2" * 2000, b"\1" * 1000]
 
 

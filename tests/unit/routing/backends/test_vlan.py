@@ -25,8 +25,8 @@ def test_the_port_is_in_the_configured_vlan_of_the_uplink() -> None:
     options = VlanOptions(vlan=VlanSection(id=7, uplink="eth2"))
     assert settings.options["vlan"] == options
     backend = VlanSegment(options)
-    made = backend.plan(ME, [], ClusterView())
-    assert str(made.network) == PLAN.replace("MAC", segment_mac("node-1", ME.addresses))
+    created = backend.plan(ME, [], ClusterView())
+    assert str(created.network) == PLAN.replace("MAC", segment_mac("node-1", ME.addresses))
     assert backend.announce(ME) == {"vlan": {"mac": segment_mac("node-1", ME.addresses)}}
     assert backend.overhead(ME) == 100
 

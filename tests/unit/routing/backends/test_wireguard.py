@@ -57,39 +57,41 @@ def backend(**options: Any) -> WireGuardTunnel:
 
 
 def test_a_peer_is_a_route_and_a_line() -> None:
-    made = backend().plan(ME, [PEER], ClusterView((PEER,)))
-    assert str(made.network) == NETWORK
-    assert [str(value) for value in made.program_values] == [DEVICE]
-    assert made.tunnels == ("podwire-wg",) and made.values == ()
-    assert [child.argv[-3:] for child in made.children] == [("wireguard-go", "/run/test/podwire-wg", "podwire-wg")]
+    created = backend().plan(ME, [PEER], ClusterView((PEER,)))
+    assert str(created.network) == NETWORK
+    assert [str(value) for value in created.program_values] == [DEVICE]
+    assert created.tunnels == ("podwire-wg",) and created.values == ()
+    assert [child.argv[-3:] for child in created.children] == [("wireguard-go", "/run/test/podwire-wg", "podwire-wg")]
     assert backend().announce(ME) == {"wireguard": {"generation": 0, "keys": {"0": OWN[0].public}}}
 
 
 def test_ipv6_between_nodes_takes_twenty_bytes_more() -> None:
-    made = backend(port=7000).plan(replace(ME, addresses=ME.addresses[::-1]), [PEER], ClusterView((PEER,)))
-    assert made.network.links[0].mtu == 1420
-    assert "port 7000 " in str(made.program_values[0]) and "endpoint [fd89::12]:7000" in str(made.program_values[0])
+    created = backend(port=7000).plan(replace(ME, addresses=ME.addresses[::-1]), [PEER], ClusterView((PEER,)))
+    assert created.network.links[0].mtu == 1420
+    assert "port 7000 " in str(created.program_values[0]) and "endpoint [fd89::12]:7000" in str(
+        created.program_values[0]
+    )
     assert backend(port=7000).udp_ports == (), "pods may use WireGuard themselves"
 
 
 def test_the_cluster_is_unreachable_where_no_peer_is() -> None:
     pods = (ip_network("10.244.0.0/16"), ip_network("fd44::/48"))
-    made = backend().plan(ME, [], ClusterView((), (*pods, ME.pod_cidrs[0])))
-    assert str(made.configured) == (
+    created = backend().plan(ME, [], ClusterView((), (*pods, ME.pod_cidrs[0])))
+    assert str(created.configured) == (
         "route 10.244.0.0/16 type unreachable metric 4096\nroute fd44::/48 type unreachable metric 4096\n"
     )
 
 
 def test_refusals_are_for_nodes_with_the_backend_configured() -> None:
     backends = {
-        name: each for name, each in RoutingSettings().load().items() if name in ("vxlan", "hostgw", "wireguard")
+        name: item for name, item in RoutingSettings().load().items() if name in ("vxlan", "hostgw", "wireguard")
     }
     for configured in backends:
-        made = plan(ME, [PEER], RoutingSettings(backend=configured), backends, (ip_network("10.244.0.0/16"),))
-        refused = "route 10.244.0.0/16 type unreachable" in str(made.state)
+        created = plan(ME, [PEER], RoutingSettings(backend=configured), backends, (ip_network("10.244.0.0/16"),))
+        refused = "route 10.244.0.0/16 type unreachable" in str(created.state)
         assert refused == (configured == "wireguard")
-        assert made.facts.details["wireguard"]["keys"] == {"0": OWN[0].public}
-        assert [str(value) for value in made.program_values] == [DEVICE]
+        assert created.facts.details["wireguard"]["keys"] == {"0": OWN[0].public}
+        assert [str(value) for value in created.program_values] == [DEVICE]
 
 
 @pytest.mark.parametrize(
@@ -116,10 +118,10 @@ def test_damaged_keys_of_a_peer_are_passed_over() -> None:
 
 
 def test_generations_in_use_are_the_own_and_that_of_peers() -> None:
-    others = [replace(PEER, facts=facts(1, 0, 1)), replace(PEER, facts=facts(2, 2)), replace(PEER, facts=None)]
+    rest = [replace(PEER, facts=facts(1, 0, 1)), replace(PEER, facts=facts(2, 2)), replace(PEER, facts=None)]
     assert backend().key_names([PEER]) == ["0"]
-    assert backend().key_names(others) == ["0", "1"]
-    assert backend(key_generation=1).key_names(others) == ["1", "2"]
+    assert backend().key_names(rest) == ["0", "1"]
+    assert backend(key_generation=1).key_names(rest) == ["1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -133,10 +135,10 @@ def test_generations_in_use_are_the_own_and_that_of_peers() -> None:
 def test_packets_take_the_own_generation_once_the_peer_has_it(own: int, announced: RoutingFacts, device: str) -> None:
     me = replace(ME, keys={"wireguard": {"0": OWN[0], "1": OWN[1]}})
     peer = replace(PEER, facts=announced)
-    made = backend(key_generation=own).plan(me, [peer], ClusterView((peer,)))
-    assert {route.link for route in made.network.routes} == {device}
-    assert [value.port for value in made.program_values] == [51820, 51821]  # type: ignore[attr-defined]
-    assert made.tunnels == ("podwire-wg", "podwire-wg2")
+    created = backend(key_generation=own).plan(me, [peer], ClusterView((peer,)))
+    assert {route.link for route in created.network.routes} == {device}
+    assert [value.port for value in created.program_values] == [51820, 51821]  # type: ignore[attr-defined]
+    assert created.tunnels == ("podwire-wg", "podwire-wg2")
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ def test_endpoints_stand_for_a_service() -> None:
     known = replace(endpoint("10.0.0.3", 80), pod="a/c")
     spare = replace(endpoint("10.0.0.4", 80), pod="a/d", used=False)
     through = hop(outcome="forwarded", endpoints=(known, endpoint("10.0.0.5", 80), spare))
-    found = ends_of(answered("10.0.0.1", "10.96.0.1", 80, through))
-    assert found == (frozenset({"a/c"}), frozenset({"10.0.0.1", "10.0.0.5"}))
+    result = ends_of(answered("10.0.0.1", "10.96.0.1", 80, through))
+    assert result == (frozenset({"a/c"}), frozenset({"10.0.0.1", "10.0.0.5"}))
 
 
 def test_nodes_and_those_outside_are_no_pods() -> None:

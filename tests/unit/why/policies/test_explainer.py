@@ -59,9 +59,9 @@ class Nodes(NodeKernels):
     def read(self, node: str) -> PolicyRules:
         seam = open_tracing(self.mode)
         assert seam is not None
-        found = next(each for each in self.world.nodes if each.metadata.name == node)
-        facts = PolicyFacts(pod_ranges=POD_RANGES[node], addresses=found.internal_ips)
-        machine = LocalAddresses(addresses=frozenset(found.internal_ips))
+        result = next(item for item in self.world.nodes if item.metadata.name == node)
+        facts = PolicyFacts(pod_ranges=POD_RANGES[node], addresses=result.internal_ips)
+        machine = LocalAddresses(addresses=frozenset(result.internal_ips))
 
         def compiled(world: World) -> Compiler:
             return compile_world(world, node, own_node_egress=self.own_node_egress)
@@ -75,7 +75,7 @@ class Nodes(NodeKernels):
 
 
 def case(name: str) -> Case:
-    return next(each for each in CASES if each.name == name)
+    return next(item for item in CASES if item.name == name)
 
 
 def hop(
@@ -112,21 +112,21 @@ def endpoint(address: str, port: int, *, masqueraded: bool = False, probability:
 
 
 @pytest.mark.parametrize("mode", TRACERS)
-@pytest.mark.parametrize("one", CASES, ids=lambda case: case.name)
-def test_packet_table(one: Case, mode: str) -> None:
-    nodes = Nodes(one.world, one.world, own_node_egress=one.own_node_egress, mode=mode)
-    for check in one.checks:
+@pytest.mark.parametrize("item", CASES, ids=lambda case: case.name)
+def test_packet_table(item: Case, mode: str) -> None:
+    nodes = Nodes(item.world, item.world, own_node_egress=item.own_node_egress, mode=mode)
+    for check in item.checks:
         for family in check.families:
-            asked = one.connection(check, family)
+            asked = item.connection(check, family)
             asking = answered(asked.source.address, asked.destination.address, asked.port, protocol=asked.protocol)
-            (said,) = with_policies(asking, one.world, nodes).policies
-            assert (said.outcome == "allowed") == check.allowed, (str(check), family, said.message)
-            assert not any(each.drifted or each.drift for each in said.nodes), (str(check), family)
+            (output,) = with_policies(asking, item.world, nodes).policies
+            assert (output.outcome == "allowed") == check.allowed, (str(check), family, output.message)
+            assert not any(node.drifted or node.drift for node in output.nodes), (str(check), family)
 
 
 def only(answer: Answer) -> PolicyVerdict:
-    (said,) = answer.policies
-    return said
+    (output,) = answer.policies
+    return output
 
 
 QUIET = "a policy without rules isolates"
@@ -135,10 +135,10 @@ FREE = "without a policy everything passes"
 
 def test_what_policies_drop_is_dropped() -> None:
     world = case(QUIET).world
-    found = with_policies(answered(WEB, DB, 5432), world, Nodes(world))
-    assert found.outcome == "dropped"
-    assert [(each.node, each.state, each.outcome) for each in only(found).nodes] == [("n1", "planned", "dropped")]
-    steps = only(found).nodes[0].steps
+    result = with_policies(answered(WEB, DB, 5432), world, Nodes(world))
+    assert result.outcome == "dropped"
+    assert [(node.node, node.state, node.outcome) for node in only(result).nodes] == [("n1", "planned", "dropped")]
+    steps = only(result).nodes[0].steps
     assert "pods app=db of shop" in steps[-1].object
     assert steps[-1].rule.endswith("drop")
 
@@ -146,20 +146,22 @@ def test_what_policies_drop_is_dropped() -> None:
 def test_each_endpoint_of_a_service_is_asked() -> None:
     world = case(QUIET).world
     ends = (endpoint(DB, 5432, probability=0.5), endpoint(BLOG, 8080, probability=0.5))
-    found = with_policies(answered(WEB, "10.96.0.9", 80, hop(outcome="forwarded", endpoints=ends)), world, Nodes(world))
-    assert found.outcome == "forwarded"
-    assert [(each.pod, each.outcome, each.probability) for each in found.policies] == [
+    result = with_policies(
+        answered(WEB, "10.96.0.9", 80, hop(outcome="forwarded", endpoints=ends)), world, Nodes(world)
+    )
+    assert result.outcome == "forwarded"
+    assert [(policy.pod, policy.outcome, policy.probability) for policy in result.policies] == [
         ("shop/db", "dropped", 0.5),
         ("blog/web", "allowed", 0.5),
     ]
-    assert [each.node for each in found.policies[1].nodes] == ["n1", "n2"]
+    assert [node.node for node in result.policies[1].nodes] == ["n1", "n2"]
 
 
 def test_another_node_sees_the_masqueraded_source() -> None:
     world = case(QUIET).world
     near = hop("n1", "forwarded", endpoints=(endpoint(DB, 5432, masqueraded=True),))
     far = hop("n2", "forwarded", endpoints=(endpoint(DB, 5432, masqueraded=True),))
-    own, other = (only(with_policies(answered(OUT, NODE1, 30000, each), world, Nodes(world))) for each in (near, far))
+    own, other = (only(with_policies(answered(OUT, NODE1, 30000, item), world, Nodes(world))) for item in (near, far))
     assert (own.ingress.peer, own.outcome) == (OUT, "dropped")
     assert (other.ingress.peer, other.outcome) == ("node n2", "dropped")
     node = only(with_policies(answered(NODE1, NODE1, 30000, near), world, Nodes(world)))
@@ -172,9 +174,9 @@ def test_a_node_port_of_another_node_is_two_packets() -> None:
         hop("n1", snat=SourceTranslation(masqueraded=True, reason="Routing", message="")),
         hop("n2", "forwarded", endpoints=(endpoint(BLOG, 8080, masqueraded=True),)),
     )
-    said = only(with_policies(answered(WEB, NODE2, 30000, *through), world, Nodes(world)))
-    assert (said.egress.peer, said.ingress.peer) == ("node n2", "node n1")
-    assert [(each.node, each.outcome) for each in said.nodes] == [("n1", "allowed"), ("n2", "allowed")]
+    output = only(with_policies(answered(WEB, NODE2, 30000, *through), world, Nodes(world)))
+    assert (output.egress.peer, output.ingress.peer) == ("node n2", "node n1")
+    assert [(node.node, node.outcome) for node in output.nodes] == [("n1", "allowed"), ("n2", "allowed")]
 
 
 def test_a_relay_makes_two_connections_of_it() -> None:
@@ -182,9 +184,9 @@ def test_a_relay_makes_two_connections_of_it() -> None:
     relayed = SourceTranslation(masqueraded=True, reason="Relay", message="")
     for end, outcome in ((endpoint(DB, 5432, masqueraded=True), "allowed"), (endpoint(BLOG, 8080), "allowed")):
         through = hop("n1", "forwarded", endpoints=(end,), snat=relayed)
-        said = only(with_policies(answered(WEB, "10.96.0.9", 80, through), world, Nodes(world)))
-        assert (said.egress.reason, said.egress.peer, said.ingress.peer) == ("OwnNode", "node n1", "node n1")
-        assert said.outcome == outcome
+        output = only(with_policies(answered(WEB, "10.96.0.9", 80, through), world, Nodes(world)))
+        assert (output.egress.reason, output.egress.peer, output.ingress.peer) == ("OwnNode", "node n1", "node n1")
+        assert output.outcome == outcome
 
 
 @pytest.mark.parametrize("outcome", ["refused", "dropped"])
@@ -197,10 +199,10 @@ def test_egress_policies_drop_before_a_service_without_endpoints_refuses() -> No
     spec = {"podSelector": {}, "policyTypes": ["Egress"]}
     shut = msgspec.convert({"metadata": {"name": "shut", "namespace": "shop"}, "spec": spec}, NetworkPolicy)
     world = msgspec.structs.replace(case(FREE).world, policies=(shut,))
-    found = with_policies(answered(WEB, "10.96.0.9", 80, hop(outcome="refused")), world, Nodes(world))
-    assert found.outcome == "dropped"
-    assert (only(found).egress.allowed, only(found).ingress.allowed) == (False, True)
-    assert [(each.node, each.outcome) for each in only(found).nodes] == [("n1", "dropped")]
+    result = with_policies(answered(WEB, "10.96.0.9", 80, hop(outcome="refused")), world, Nodes(world))
+    assert result.outcome == "dropped"
+    assert (only(result).egress.allowed, only(result).ingress.allowed) == (False, True)
+    assert [(node.node, node.outcome) for node in only(result).nodes] == [("n1", "dropped")]
 
 
 def test_endpoints_of_a_name_are_alike() -> None:
@@ -208,34 +210,34 @@ def test_endpoints_of_a_name_are_alike() -> None:
     ends = (endpoint(DB, 5432, probability=0), endpoint(BLOG, 8080, probability=0))
     named = ServiceMatch(namespace="shop", name="db", type="ClusterIP", port=80, protocol="TCP", frontend="Name")
     answer = answered(WEB, "", 80, msgspec.structs.replace(hop(endpoints=ends), service=named))
-    found = with_policies(answer, world, Nodes(world))
-    assert [each.probability for each in found.policies] == [0.5, 0.5]
+    result = with_policies(answer, world, Nodes(world))
+    assert [policy.probability for policy in result.policies] == [0.5, 0.5]
 
 
 def test_rules_that_are_missing() -> None:
     world, none = case(QUIET).world, case(FREE).world
-    said = only(with_policies(answered(WEB, DB, 5432), world, Nodes(world, none)))
-    assert (said.outcome, said.nodes[0].drifted) == ("allowed", True)
-    assert said.message.startswith(
+    output = only(with_policies(answered(WEB, DB, 5432), world, Nodes(world, none)))
+    assert (output.outcome, output.nodes[0].drifted) == ("allowed", True)
+    assert output.message.startswith(
         "the rules of n1 pass it but differ from the planned rules; by the objects: shop/web"
     )
-    assert any(each.sign == "+" and "counter drop" in each.text for each in said.nodes[0].drift)
+    assert any(item.sign == "+" and "counter drop" in item.text for item in output.nodes[0].drift)
 
 
 def test_rules_that_are_too_much() -> None:
     world, none = case(QUIET).world, case(FREE).world
-    found = with_policies(answered(WEB, DB, 5432), none, Nodes(none, world))
-    assert found.outcome == "dropped"
-    assert only(found).message.startswith("the rules of n1 drop it but differ from the planned rules")
-    assert any(each.sign == "-" and "counter drop" in each.text for each in only(found).nodes[0].drift)
+    result = with_policies(answered(WEB, DB, 5432), none, Nodes(none, world))
+    assert result.outcome == "dropped"
+    assert only(result).message.startswith("the rules of n1 drop it but differ from the planned rules")
+    assert any(item.sign == "-" and "counter drop" in item.text for item in only(result).nodes[0].drift)
 
 
 def test_rules_that_serve_no_policy() -> None:
     world = case(FREE).world
     for source, target in (("10.180.0.77", DB), (WEB, "10.180.0.77")):
-        said = only(with_policies(answered(source, target, 80), world, Nodes(world, world)))
-        assert (said.outcome, said.nodes[0].drifted) == ("dropped", False)
-        assert said.message.startswith("dropped by rules of n1 that serve no policy")
+        output = only(with_policies(answered(source, target, 80), world, Nodes(world, world)))
+        assert (output.outcome, output.nodes[0].drifted) == ("dropped", False)
+        assert output.message.startswith("dropped by rules of n1 that serve no policy")
 
 
 def test_a_range_with_the_address_of_a_service() -> None:
@@ -245,8 +247,8 @@ def test_a_range_with_the_address_of_a_service() -> None:
     policy = NetworkPolicy(metadata=ObjectMeta(name="out", namespace="shop"), spec=spec)
     world = msgspec.structs.replace(world, policies=(policy,))
     through = hop(outcome="forwarded", endpoints=(endpoint(DB, 5432),))
-    found = with_policies(answered(WEB, "10.96.0.9", 80, through), world, Nodes(world))
-    assert found.outcome == "dropped"
-    (note,) = found.notes
+    result = with_policies(answered(WEB, "10.96.0.9", 80, through), world, Nodes(world))
+    assert result.outcome == "dropped"
+    (note,) = result.notes
     assert note.startswith("shop/out egress[0] has an ipBlock with 10.96.0.9, the address of a Service; policies see")
     assert with_policies(answered(WEB, "192.0.2.1", 80), world, Nodes(world)).notes == ()

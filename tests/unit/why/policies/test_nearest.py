@@ -44,14 +44,14 @@ def check(world: World, connection: Connection, direction: str) -> bool:
     assert distances == sorted(distances)
     if not rules:
         return False
-    found = rules[0]
+    result = rules[0]
     assert distances[0] == min(sum(m.cost for m in near.misses) for near in nearest(case, 1000))
-    assert found.policy in case.isolating()
-    rule = policy_rules(found.policy, direction)[found.rule_index]
-    assert bool(found.peer_misses) == (not case.matcher.peers_match(found.policy, rule.peers))
-    assert (found.port_miss is not None) == (not case.matcher.ports_match(rule.ports))
-    assert (found.peer is None) == (not rule.peers or bool(found.peer_misses))
-    assert (found.port is None) == (not rule.ports or found.port_miss is not None)
+    assert result.policy in case.isolating()
+    rule = policy_rules(result.policy, direction)[result.rule_index]
+    assert bool(result.peer_misses) == (not case.matcher.peers_match(result.policy, rule.peers))
+    assert (result.port_miss is not None) == (not case.matcher.ports_match(rule.ports))
+    assert (result.peer is None) == (not rule.peers or bool(result.peer_misses))
+    assert (result.port is None) == (not rule.ports or result.port_miss is not None)
     return True
 
 

@@ -27,7 +27,7 @@ PARTS = ("cni", "policy")
 
 
 def case(name: str) -> Case:
-    return next(each for each in CASES if each.name == name)
+    return next(item for item in CASES if item.name == name)
 
 
 def rules(
@@ -58,7 +58,7 @@ def test_rules_of_a_node_are_planned() -> None:
 
 @pytest.mark.parametrize("own_node_egress", [True, False])
 def test_rules_follow_the_settings_of_the_node(*, own_node_egress: bool) -> None:
-    case_ = next(each for each in CASES if each.own_node_egress == own_node_egress)
+    case_ = next(item for item in CASES if item.own_node_egress == own_node_egress)
     here = rules(case_.world, policies=PolicySettings(own_node_egress=own_node_egress))
     assert here.planned is not None
     for check in case_.checks:
@@ -76,9 +76,9 @@ def test_nodes_that_enforce_nothing_or_cannot_be_read() -> None:
     assert "rules of n2 cannot be read from here" in there.notes[0]
 
 
-@pytest.mark.parametrize(("wanted", "mode"), [("auto", "nftables"), ("iptables", "iptables")])
-def test_the_mode_is_that_of_the_settings(wanted: str, mode: str) -> None:
-    here = rules(case("a policy without rules isolates").world, policies=PolicySettings(mode=wanted))
+@pytest.mark.parametrize(("expected", "mode"), [("auto", "nftables"), ("iptables", "iptables")])
+def test_the_mode_is_that_of_the_settings(expected: str, mode: str) -> None:
+    here = rules(case("a policy without rules isolates").world, policies=PolicySettings(mode=expected))
     assert (here.mode, here.planned is not None, here.held) == (mode, True, None)
 
 

@@ -17,11 +17,11 @@ from podwire.why.explain import explain_connection
 CASES = read_cases(Path(__file__).parents[3] / "cases/policies")
 
 
-def by(found: DirectionVerdict) -> str:
+def by(direction_verdict: DirectionVerdict) -> str:
     """What decided, as the packet table says it."""
-    if found.rule is not None:
-        return f"{found.rule.policy} {found.rule.rule}"
-    return "no rule" if found.tier else "none"
+    if direction_verdict.rule is not None:
+        return f"{direction_verdict.rule.policy} {direction_verdict.rule.rule}"
+    return "no rule" if direction_verdict.tier else "none"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -29,24 +29,26 @@ def test_packet_table(case: Case) -> None:
     for check in case.checks:
         for family in check.families:
             connection = case.connection(check, family)
-            found = explain_connection(case.world, connection, EvaluationOptions(own_node_egress=case.own_node_egress))
-            assert (found.outcome == "allowed") == check.allowed, (str(check), found.message)
-            assert check.ingress in ("", by(found.ingress)), (str(check), found.message)
-            assert check.egress in ("", by(found.egress)), (str(check), found.message)
-            for each in (found.egress, found.ingress):
-                assert_whole(each)
+            result = explain_connection(case.world, connection, EvaluationOptions(own_node_egress=case.own_node_egress))
+            assert (result.outcome == "allowed") == check.allowed, (str(check), result.message)
+            assert check.ingress in ("", by(result.ingress)), (str(check), result.message)
+            assert check.egress in ("", by(result.egress)), (str(check), result.message)
+            for item in (result.egress, result.ingress):
+                assert_whole(item)
 
 
-def assert_whole(found: DirectionVerdict) -> None:
+def assert_whole(direction_verdict: DirectionVerdict) -> None:
     """What is said of a direction hangs together."""
-    words = {"Allowed": True, "Denied": False, "Isolated": False}
-    assert found.allowed == words.get(found.reason, True)
-    assert (found.reason == "Isolated") == (found.tier == "Namespace" and found.rule is None)
-    if found.tier and found.rule is not None:
-        assert found.rule.action == ("Accept" if found.allowed else "Deny")
-        assert yaml.safe_load(found.rule.text) is not None
-    for near in found.nearest:
-        assert found.reason == "Isolated"
+    arguments = {"Allowed": True, "Denied": False, "Isolated": False}
+    assert direction_verdict.allowed == arguments.get(direction_verdict.reason, True)
+    assert (direction_verdict.reason == "Isolated") == (
+        direction_verdict.tier == "Namespace" and direction_verdict.rule is None
+    )
+    if direction_verdict.tier and direction_verdict.rule is not None:
+        assert direction_verdict.rule.action == ("Accept" if direction_verdict.allowed else "Deny")
+        assert yaml.safe_load(direction_verdict.rule.text) is not None
+    for near in direction_verdict.nearest:
+        assert direction_verdict.reason == "Isolated"
         assert near.misses
         assert all(miss.found and miss.field.startswith(near.rule.field) for miss in near.misses)
 
@@ -108,13 +110,13 @@ def described(text: str) -> DescribedCluster:
 
 
 def asked(text: str, source: str, target: str, port: str = "5432/TCP") -> PolicyVerdict:
-    found = described(text)
+    result = described(text)
     number, _, protocol = port.rpartition("/")
-    world = found.world
+    world = result.world
     connection = Connection(
         source=world.party(source), destination=world.party(target), protocol=protocol, port=int(number or 0)
     )
-    return explain_connection(world, connection, lines=found.line)
+    return explain_connection(world, connection, lines=result.line)
 
 
 WEB, DB, BLOG, NODE, OUT = "10.0.0.1", "10.0.0.2", "10.0.0.3", "192.168.9.1", "203.0.113.9"
@@ -203,8 +205,8 @@ RULE = START + 6
     ],
 )
 def test_the_nearest_rule(rules: list[str], source: str, nearest: str) -> None:
-    found = asked(POLICY + "\n".join(f"  {rule}" for rule in rules), source, DB)
-    assert found.ingress.message == f"isolated by shop/db (p.yaml:{START + 4}); nearest rule shop/db {nearest}"
+    result = asked(POLICY + "\n".join(f"  {rule}" for rule in rules), source, DB)
+    assert result.ingress.message == f"isolated by shop/db (p.yaml:{START + 4}); nearest rule shop/db {nearest}"
 
 
 def test_two_slips_are_nearer_than_a_rule_for_other_pods() -> None:
@@ -214,31 +216,31 @@ def test_two_slips_are_nearer_than_a_rule_for_other_pods() -> None:
         "- {from: [{podSelector: {matchLabels: {role: x, area: y}}}]}",
         "- {from: [{ipBlock: {cidr: 203.0.113.0/24}}], ports: [{port: 1}]}",
     ]
-    found = asked(POLICY + "\n".join(f"  {rule}" for rule in rules), WEB, DB).ingress
-    assert [near.rule.rule for near in found.nearest] == [1, 0, 2]
-    assert [miss.found for miss in found.nearest[0].misses] == [
+    result = asked(POLICY + "\n".join(f"  {rule}" for rule in rules), WEB, DB).ingress
+    assert [near.rule.rule for near in result.nearest] == [1, 0, 2]
+    assert [miss.found for miss in result.nearest[0].misses] == [
         "namespace shop has team=sales",
         "the connection is TCP 5432",
     ]
-    assert "nearest rule shop/db ingress[1]" in found.message
+    assert "nearest rule shop/db ingress[1]" in result.message
 
 
 def test_fields_of_what_missed() -> None:
     rules = "  - from:\n    - podSelector:\n        matchLabels:\n          tier: front\n          app: web\n"
-    (found,) = asked(POLICY + rules, WEB, DB).ingress.nearest
-    (miss,) = found.misses
+    (result,) = asked(POLICY + rules, WEB, DB).ingress.nearest
+    (miss,) = result.misses
     assert miss.field == "spec.ingress[0].from[0].podSelector.matchLabels[app]"
     assert miss.line == f"p.yaml:{RULE + 4}"
 
 
 def test_one_line() -> None:
     name = "shop/web -> shop/db TCP 5432"
-    found = asked(POLICY.replace("  ingress:", "  policyTypes: [Ingress]"), WEB, DB)
-    assert found.message == (
+    result = asked(POLICY.replace("  ingress:", "  policyTypes: [Ingress]"), WEB, DB)
+    assert result.message == (
         f"{name}: dropped at ingress: isolated by shop/db (p.yaml:{START + 4}), and there is no ingress rule"
     )
-    found = asked(POLICY + "  - {ports: [{port: 5432}]}", WEB, DB)
-    assert found.message == (
+    result = asked(POLICY + "  - {ports: [{port: 5432}]}", WEB, DB)
+    assert result.message == (
         f"{name}: allowed: egress, no policy selects shop/web for egress; "
         f"ingress, allowed by shop/db ingress[0] (p.yaml:{RULE})"
     )
@@ -271,7 +273,7 @@ def test_cluster_policies() -> None:
     assert (rule.port.text, rule.port.field) == ("TCP 5432", "spec.ingress[1].protocols[0]")
     passed = asked(text, WEB, DB)
     assert passed.outcome == "allowed"
-    assert [str(each) for each in passed.ingress.passed] == [f'floor ingress[0] "trusted" (p.yaml:{first})']
+    assert [str(item) for item in passed.ingress.passed] == [f'floor ingress[0] "trusted" (p.yaml:{first})']
     assert asked(text, OUT, DB).ingress.message == (
         "no ingress rule of floor matches, and no NetworkPolicy selects shop/db"
     )
@@ -288,18 +290,22 @@ def test_cluster_policies() -> None:
     ],
 )
 def test_why_no_policy_has_a_say(source: str, target: str, reasons: tuple[str, str]) -> None:
-    found = asked(POLICY.replace("  ingress:", "  policyTypes: [Ingress, Egress]"), source, target)
-    assert (found.egress.reason, found.ingress.reason) == reasons
+    result = asked(POLICY.replace("  ingress:", "  policyTypes: [Ingress, Egress]"), source, target)
+    assert (result.egress.reason, result.ingress.reason) == reasons
 
 
 def test_policies_in_audit() -> None:
     text = POLICY.replace("namespace: shop}", "namespace: shop, annotations: {podwire.io/mode: audit}}")
-    found = asked(text + "  - {from: [{podSelector: {matchLabels: {app: web}}}]}", WEB, DB)
-    assert (found.outcome, found.ingress.reason, found.ingress.audited_by) == ("allowed", "NotSelected", ("shop/db",))
-    assert found.ingress.audit is not None
-    assert found.ingress.audit.nearest
-    assert "in audit, shop/db would drop it: isolated by shop/db" in found.message
-    assert "the pod has app=webb" in found.message
+    result = asked(text + "  - {from: [{podSelector: {matchLabels: {app: web}}}]}", WEB, DB)
+    assert (result.outcome, result.ingress.reason, result.ingress.audited_by) == (
+        "allowed",
+        "NotSelected",
+        ("shop/db",),
+    )
+    assert result.ingress.audit is not None
+    assert result.ingress.audit.nearest
+    assert "in audit, shop/db would drop it: isolated by shop/db" in result.message
+    assert "the pod has app=webb" in result.message
 
 
 def test_a_rule_as_yaml() -> None:
@@ -319,6 +325,6 @@ def test_a_rule_as_yaml() -> None:
 
 
 def test_what_is_said_is_json() -> None:
-    found = msgspec.json.decode(msgspec.json.encode(asked(POLICY + "  - {ports: [{port: 5432}]}", WEB, DB)))
-    assert found["outcome"] == "allowed"
-    assert found["ingress"]["rule"]["policy"] == "shop/db"
+    result = msgspec.json.decode(msgspec.json.encode(asked(POLICY + "  - {ports: [{port: 5432}]}", WEB, DB)))
+    assert result["outcome"] == "allowed"
+    assert result["ingress"]["rule"]["policy"] == "shop/db"

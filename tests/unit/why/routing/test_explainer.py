@@ -37,8 +37,8 @@ class Configured(Planned):
         routes = super().routes(node, peer)
         if routes.planned is None or node.metadata.name != self.lost:
             return routes
-        kept = replace(routes.desired.network, fdb=())
-        return replace(routes, held=replace(routes.desired, network=kept), drift=(("+", "fdb of the peer"),))
+        remaining = replace(routes.desired.network, fdb=())
+        return replace(routes, held=replace(routes.desired, network=remaining), drift=(("+", "fdb of the peer"),))
 
     async def settle(self) -> None:
         return

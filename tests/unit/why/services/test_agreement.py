@@ -30,12 +30,12 @@ FRONTS = {
 @st.composite
 def endpoints(draw: st.DrawFn) -> list[dict[str, Any]]:
     pods = draw(st.lists(st.sampled_from(("one", "two", "far")), unique=True))
-    found = []
+    result = []
     for pod in pods:
         entry: dict[str, Any] = {"pod": pod, **draw(st.sampled_from(CONDITIONS))}
         entry |= draw(st.sampled_from(({}, {}, {"zones": ["z1"]}, {"zones": ["z2"]}, {"nodes": ["n1"]})))
-        found.append(entry)
-    return found
+        result.append(entry)
+    return result
 
 
 @st.composite

@@ -40,7 +40,7 @@ def by_the_book(
         *([[c for c in ready if node.name in c.nodes]] if all(c.nodes for c in ready) else []),
         *([[c for c in ready if node.zone in c.zones]] if node.zone and all(c.zones for c in ready) else []),
     ]
-    cluster = next((some for some in meant if some), ready) or serving
+    cluster = next((subset for subset in meant if subset), ready) or serving
     local = [c for c in ready if c.endpoint.local] or [c for c in serving if c.endpoint.local]
     return [c.endpoint for c in cluster], [c.endpoint for c in local]
 
@@ -49,9 +49,9 @@ def by_the_book(
 def test_what_is_explained_is_what_is_chosen(world: tuple[tuple[Candidate, ...], NodeFacts]) -> None:
     candidates, node = world
     explained, choice = explain(candidates, node), choose(candidates, node)
-    assert tuple(one.candidate for one in explained) == candidates
-    assert tuple(one.candidate.endpoint for one in explained if one.cluster.chosen) == choice.cluster
-    assert tuple(one.candidate.endpoint for one in explained if one.local.chosen) == choice.local
+    assert tuple(item.candidate for item in explained) == candidates
+    assert tuple(item.candidate.endpoint for item in explained if item.cluster.chosen) == choice.cluster
+    assert tuple(item.candidate.endpoint for item in explained if item.local.chosen) == choice.local
     assert (list(choice.cluster), list(choice.local)) == by_the_book(candidates, node)
     assert choice.any == any(c.ready or (c.serving and c.terminating) for c in candidates)
 
@@ -60,8 +60,8 @@ def test_what_is_explained_is_what_is_chosen(world: tuple[tuple[Candidate, ...],
 def test_each_reason_is_true(world: tuple[tuple[Candidate, ...], NodeFacts]) -> None:
     candidates, node = world
     anyone_ready = any(c.ready for c in candidates)
-    for one in explain(candidates, node):
-        c = one.candidate
+    for item in explain(candidates, node):
+        c = item.candidate
         true = {
             SelectionReason.READY: c.ready,
             SelectionReason.HINTED_FOR_NODE: c.ready and node.name in c.nodes,
@@ -74,9 +74,9 @@ def test_each_reason_is_true(world: tuple[tuple[Candidate, ...], NodeFacts]) -> 
             SelectionReason.OTHER_ZONE: c.ready and node.zone not in c.zones,
             SelectionReason.NOT_LOCAL: not c.endpoint.local,
         }
-        assert true[one.cluster]
-        assert true[one.local]
-        assert one.cluster is not SelectionReason.NOT_LOCAL
+        assert true[item.cluster]
+        assert true[item.local]
+        assert item.cluster is not SelectionReason.NOT_LOCAL
 
 
 def test_the_page_names_every_reason() -> None:

@@ -59,20 +59,20 @@ def decided(kind: Kind, source: str, facts: NodeFacts = FACTS, **more: Any) -> S
     ],
 )
 def test_the_table_of_source_translation(kind: Kind, local: bool, source: str, masquerade: bool, reason: str) -> None:
-    found = decided(kind, source, external_local=local)
-    assert found.outcome == "forwarded"
-    assert found.snat is not None
-    assert (found.masquerade, found.snat.reason) == (masquerade, reason)
+    result = decided(kind, source, external_local=local)
+    assert result.outcome == "forwarded"
+    assert result.snat is not None
+    assert (result.masquerade, result.snat.reason) == (masquerade, reason)
 
 
 def test_settings_that_change_it() -> None:
     everyone = NodeFacts(name="n1", masquerade_all=True, pod_cidrs=FACTS.pod_cidrs)
-    found = decided("ClusterIP", POD, everyone)
-    assert found.snat is not None
-    assert (found.masquerade, found.snat.reason) == (True, "MasqueradeAll")
-    found = decided("ClusterIP", OUT, NodeFacts(name="n1"))
-    assert found.snat is not None
-    assert (found.masquerade, found.snat.reason) == (False, "PodsNotKnown")
+    result = decided("ClusterIP", POD, everyone)
+    assert result.snat is not None
+    assert (result.masquerade, result.snat.reason) == (True, "MasqueradeAll")
+    result = decided("ClusterIP", OUT, NodeFacts(name="n1"))
+    assert result.snat is not None
+    assert (result.masquerade, result.snat.reason) == (False, "PodsNotKnown")
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_settings_that_change_it() -> None:
     ],
 )
 def test_ends(kind: Kind, more: dict[str, Any], source: str, outcome: str, reason: str) -> None:
-    found = decided(kind, source, **more)
-    assert (found.outcome, found.reason.reason) == (outcome, reason)
+    result = decided(kind, source, **more)
+    assert (result.outcome, result.reason.reason) == (outcome, reason)
 
 
 @pytest.mark.parametrize(
@@ -106,25 +106,25 @@ def test_what_no_service_takes(destination: str, number: int, outcome: str, reas
     sent = packet(POD, destination, number)
     services = {"shop/web": (port(),)}
     assert find(services, FACTS, MACHINE, sent) == ()
-    found = decide(None, sent, FACTS, MACHINE, services)
-    assert (found.outcome, found.reason.reason) == (outcome, reason)
+    result = decide(None, sent, FACTS, MACHINE, services)
+    assert (result.outcome, result.reason.reason) == (outcome, reason)
 
 
 def test_the_port_of_health_checks() -> None:
     services = {"shop/web": (port(health_check_node_port=32000),)}
-    found = decide(None, packet(OUT, "192.168.0.1", 32000), FACTS, MACHINE, services)
-    assert (found.outcome, found.reason.reason) == ("untouched", "HealthCheckNodePort")
-    assert "shop/web" in found.reason.message
+    result = decide(None, packet(OUT, "192.168.0.1", 32000), FACTS, MACHINE, services)
+    assert (result.outcome, result.reason.reason) == ("untouched", "HealthCheckNodePort")
+    assert "shop/web" in result.reason.message
 
 
 def test_ways_in() -> None:
-    one = port(external_ips=("203.0.113.7",), load_balancer_ips=("203.0.113.8",))
+    item = port(external_ips=("203.0.113.7",), load_balancer_ips=("203.0.113.8",))
     two = port(service="shop/zzz", cluster_ip="10.96.0.11", external_ips=("203.0.113.7",), node_port=0)
-    services = {"shop/zzz": (two,), "shop/web": (one,)}
+    services = {"shop/zzz": (two,), "shop/web": (item,)}
 
     def ways(destination: str, number: int = 80) -> list[tuple[str, str]]:
-        found = find(services, FACTS, MACHINE, packet(POD, destination, number))
-        return [(one.kind, one.port.service) for one in found]
+        result = find(services, FACTS, MACHINE, packet(POD, destination, number))
+        return [(entry.kind, entry.port.service) for entry in result]
 
     assert ways("10.96.0.11") == [("ClusterIP", "shop/zzz")]
     assert ways("203.0.113.8") == [("LoadBalancerIP", "shop/web")]
@@ -162,6 +162,6 @@ def test_the_page_names_every_reason() -> None:
     source = "".join(
         (root / f"src/podwire/why/services/{name}.py").read_text() for name in ("decision", "hop", "names")
     )
-    words = set(re.findall(r'(?:reason=|reason, message = |_end\("[a-z]+", |snat = \w+, )"([A-Z]\w+)"', source))
-    assert len(words) > 20
-    assert {word for word in words if f"`{word}`" not in page} == set()
+    arguments = set(re.findall(r'(?:reason=|reason, message = |_end\("[a-z]+", |snat = \w+, )"([A-Z]\w+)"', source))
+    assert len(arguments) > 20
+    assert {word for word in arguments if f"`{word}`" not in page} == set()

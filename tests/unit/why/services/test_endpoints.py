@@ -29,18 +29,18 @@ def said(
     *,
     local: bool = False,
     forwarded: bool = True,
-    kept: bool = False,
+    remaining: bool = False,
 ) -> list[tuple[str, bool, str, str]]:
     explained = explain(candidates, FACTS)
-    found = explain_endpoints(explained, (), shares, FACTS, local=local, forwarded=forwarded, remembered=kept)
-    return [(e.address, e.used, e.reason, e.message) for e in found]
+    result = explain_endpoints(explained, (), shares, FACTS, local=local, forwarded=forwarded, remembered=remaining)
+    return [(e.address, e.used, e.reason, e.message) for e in result]
 
 
 ONE, TWO = candidate(1, local=True), candidate(2)
 
 
 def test_one_that_gets_connections() -> None:
-    (found,) = explain_endpoints(
+    (result,) = explain_endpoints(
         explain((ONE,), FACTS),
         (),
         {("10.0.0.1", 80): (1.0, True)},
@@ -49,7 +49,7 @@ def test_one_that_gets_connections() -> None:
         forwarded=True,
         remembered=False,
     )
-    assert found == EndpointChoice(
+    assert result == EndpointChoice(
         address="10.0.0.1",
         port=80,
         used=True,
@@ -74,13 +74,13 @@ def test_why_not() -> None:
     hinted = (candidate(1, zone="z1"), candidate(2, zone="z2"))
     assert said(hinted, half)[1][1:] == (False, "HintedForOtherZone", "hinted for zone z2; this node is in z1")
     assert said((ONE, candidate(2, ready=False)), half)[1][1:] == (False, "NotReady", "not ready")
-    assert said((ONE, TWO), half, kept=True)[1][1:3] == (False, "Affinity")
+    assert said((ONE, TWO), half, remaining=True)[1][1:3] == (False, "Affinity")
 
 
 def test_rules_that_say_otherwise() -> None:
     shares = {("10.0.0.2", 80): (0.5, False), ("10.0.0.9", 80): (0.5, False)}
-    found = said((ONE, candidate(2, ready=False)), shares)
-    assert [(address, used, reason) for address, used, reason, _ in found] == [
+    result = said((ONE, candidate(2, ready=False)), shares)
+    assert [(address, used, reason) for address, used, reason, _ in result] == [
         ("10.0.0.1", False, "NotInKernel"),
         ("10.0.0.2", True, "OnlyInKernel"),
         ("10.0.0.9", True, "OnlyInKernel"),
@@ -92,5 +92,5 @@ def test_without_a_connection_the_choice_is_told() -> None:
 
 
 def test_what_dns_lists() -> None:
-    found = dns_endpoints((ONE, candidate(2, ready=False)), (TWO,))
-    assert [(e.used, e.reason) for e in found] == [(True, "Ready"), (False, "NotReady"), (False, "Duplicate")]
+    result = dns_endpoints((ONE, candidate(2, ready=False)), (TWO,))
+    assert [(e.used, e.reason) for e in result] == [(True, "Ready"), (False, "NotReady"), (False, "Duplicate")]

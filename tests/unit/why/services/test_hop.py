@@ -30,9 +30,9 @@ def backed(case: Case) -> list[ServiceWithSlices]:
 
 
 def tracing(mode: str) -> Tracing:
-    found = open_tracing(mode)
-    assert found is not None
-    return found
+    result = open_tracing(mode)
+    assert result is not None
+    return result
 
 
 def view(case: Case, mode: str) -> ServiceRules:
@@ -90,9 +90,9 @@ def test_the_answer_is_what_the_table_states(case: Case, mode: str) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_reasons_agree_with_the_rules(case: Case, mode: str) -> None:
     here = view(case, mode)
-    for told, packet in zip(case.packets, case.by(mode).packets, strict=True):
+    for reported, packet in zip(case.packets, case.by(mode).packets, strict=True):
         hop, _ = explain_hop(traced(packet), backed(case), here)
-        other = told.differs.get(mode)
+        other = reported.differs.get(mode)
         ends_otherwise = other is not None and (other.refused or other.dropped)
         assert (hop.reason == "Mode") == ends_otherwise, f"{packet}: {hop.message}"
         if hop.snat is not None and not (other is not None and other.seen):
@@ -112,12 +112,12 @@ def other(case: Case, mode: str, **services: tuple[str, ...]) -> ServiceRules:
     """A node whose kernel holds only some endpoints of Services, by the name of the Service."""
     held = {}
     for key, ports in case.resolved().items():
-        kept = services.get(key.removeprefix("default/"))
+        remaining = services.get(key.removeprefix("default/"))
         held[key] = tuple(
             port
-            if kept is None
+            if remaining is None
             else msgspec.structs.replace(
-                port, cluster_endpoints=tuple(e for e in port.cluster_endpoints if POD_OF[e.address] in kept)
+                port, cluster_endpoints=tuple(e for e in port.cluster_endpoints if POD_OF[e.address] in remaining)
             )
             for port in ports
         )

@@ -116,7 +116,7 @@ def row(*values: StateValue, mark: object) -> KernelKind:
             raise KernelError("read", str(asked), 1, "not in this kernel")
         return values
 
-    def write(*_words: object) -> Any:
+    def write(*_arguments: object) -> Any:
         raise AssertionError("the kernel is only read")
 
     return KernelKind(read, write, write)

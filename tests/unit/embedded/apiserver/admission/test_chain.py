@@ -146,8 +146,8 @@ def test_plugins_of_a_few_kinds_are_asked_about_no_others() -> None:
     """Every plugin that names its kinds names tables that exist, so that none is passed over by a wrong word."""
     tables = {kind.table for kind in KINDS.values()}
     named = {name: getattr(PLUGINS.load(name), "tables", None) for name in PLUGINS}
-    assert {name for name, found in named.items() if found is None} == {
+    assert {name for name, result in named.items() if result is None} == {
         "NodeRestriction", "MutatingAdmissionPolicy", "MutatingAdmissionWebhook", "ValidatingAdmissionPolicy",
         "ValidatingAdmissionWebhook", "ResourceQuota",
     }  # fmt: skip
-    assert all(found <= tables for found in named.values() if found is not None)
+    assert all(result <= tables for result in named.values() if result is not None)

@@ -63,8 +63,8 @@ def test_failed_conversion_follows_the_failure_policy(
             spec = {"validations": [{"expression": "true"}], "failurePolicy": failure_policy}
             await bind(api, "validating", rule, spec, validationActions=["Deny"])
             hook.change = lambda _: Response(500, b"boom")
-            found, answer = await api("POST", V2, {**tab("a", host="h"), "apiVersion": f"{GROUP}/v2"})
-            assert found == status, answer
+            result, answer = await api("POST", V2, {**tab("a", host="h"), "apiVersion": f"{GROUP}/v2"})
+            assert result == status, answer
             if status != 201:
                 assert "failed to convert object version: conversion webhook for" in answer["message"]
 
@@ -88,10 +88,10 @@ def test_mutating_policy_changes_the_version_of_its_rules(
             await define(api, hook.url)
             spec = {"reinvocationPolicy": "Never", "mutations": [mutation]}
             await bind(api, "mutating", {**TABS, "operations": ["CREATE"]}, spec)
-            status, made = await api("POST", V1, tab("a", hostPort="h:80"))
-            assert (status, made["apiVersion"], made.get("spec")) == (
+            status, created = await api("POST", V1, tab("a", hostPort="h:80"))
+            assert (status, created["apiVersion"], created.get("spec")) == (
                 201, f"{GROUP}/v1", {"hostPort": "h.example:80"},
-            ), made  # fmt: skip
+            ), created  # fmt: skip
 
     play(scenario)
 
@@ -165,7 +165,9 @@ def test_mutating_policy_keeps_the_fields_of_events(play: Play) -> None:
             "type": "Normal", "reportingController": "example.com/c", "reportingInstance": "c-1",
             "regarding": {"kind": "Pod", "name": "p", "namespace": "default"},
         }  # fmt: skip
-        status, made = await api("POST", "/apis/events.k8s.io/v1/namespaces/default/events", event)
-        assert (status, made.get("note"), made.get("regarding", {}).get("name")) == (201, "p changed", "p"), made
+        status, created = await api("POST", "/apis/events.k8s.io/v1/namespaces/default/events", event)
+        assert (status, created.get("note"), created.get("regarding", {}).get("name")) == (201, "p changed", "p"), (
+            created
+        )
 
     play(scenario)

@@ -78,8 +78,8 @@ def test_a_pod_gets_the_defaults(play: Play) -> None:
 
 def test_maximum_and_minimum_are_defaults(play: Play) -> None:
     async def scenario(api: Any) -> None:
-        _, found = await api("POST", LIMITS, _range(max={"cpu": "1"}, min={"memory": "64Mi"}))
-        (item,) = found["spec"]["limits"]
+        _, result = await api("POST", LIMITS, _range(max={"cpu": "1"}, min={"memory": "64Mi"}))
+        (item,) = result["spec"]["limits"]
         assert (item["default"], item["defaultRequest"]) == ({"cpu": "1"}, {"cpu": "1", "memory": "64Mi"})
 
     play(scenario)

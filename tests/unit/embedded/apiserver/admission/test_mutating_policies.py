@@ -51,11 +51,11 @@ def test_apply_configuration_is_merged_into_the_object(play: Play) -> None:
         template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "nginx"}]}}
         body = {"metadata": {"name": "d", "labels": labels}, "spec": {"selector": {"matchLabels": labels},
                 "template": template}}  # fmt: skip
-        status, made = await api("POST", DEPLOYMENTS, body)
-        assert (status, made["metadata"]["labels"]) == (201, {"app": "x", "team": "a"})
-        containers = made["spec"]["template"]["spec"]["containers"]
-        found = {each["name"]: (each["image"], each["imagePullPolicy"]) for each in containers}
-        assert found == {"c": ("nginx", "Always"), "proxy": ("proxy:d", "IfNotPresent")}
+        status, created = await api("POST", DEPLOYMENTS, body)
+        assert (status, created["metadata"]["labels"]) == (201, {"app": "x", "team": "a"})
+        containers = created["spec"]["template"]["spec"]["containers"]
+        result = {container["name"]: (container["image"], container["imagePullPolicy"]) for container in containers}
+        assert result == {"c": ("nginx", "Always"), "proxy": ("proxy:d", "IfNotPresent")}
 
     play(scenario)
 
@@ -74,10 +74,10 @@ def test_json_patch_is_applied_in_order(play: Play) -> None:
             "[JSONPatch{op: 'test', path: '/data/k', value: 'other'}, JSONPatch{op: 'remove', path: '/data'}]"
         )
         await bind(api, failing_test, first, second)
-        status, made = await api("POST", MAPS, config_map("a", k="v"))
-        assert status == 201, made
-        assert (made["data"], made["metadata"]["labels"]) == ({"moved": "v"}, {"a": "b"})
-        assert made["metadata"]["annotations"] == {"a.b/c": "x"}
+        status, created = await api("POST", MAPS, config_map("a", k="v"))
+        assert status == 201, created
+        assert (created["data"], created["metadata"]["labels"]) == ({"moved": "v"}, {"a": "b"})
+        assert created["metadata"]["annotations"] == {"a.b/c": "x"}
         assert (await api("DELETE", f"{MAPS}/a"))[0] == 200
 
     play(scenario)
@@ -102,8 +102,8 @@ def test_failed_mutation_follows_the_failure_policy(play: Play, mutation: Object
         assert problem in answer["message"]
         change = {"spec": {"failurePolicy": "Ignore"}}
         await api("PATCH", f"{GROUP}/mutatingadmissionpolicies/p", change, content_type="application/merge-patch+json")
-        status, made = await api("POST", MAPS, config_map("a", k="v"))
-        assert (status, made.get("data")) == (201, {"k": "v", "next": "x"})
+        status, created = await api("POST", MAPS, config_map("a", k="v"))
+        assert (status, created.get("data")) == (201, {"k": "v", "next": "x"})
 
     play(scenario)
 
@@ -127,8 +127,8 @@ def test_policy_is_asked_again_after_a_change(play: Play) -> None:
         once = patched("'late' in object.data ? [] : [JSONPatch{op: 'add', path: '/data/late', value: 'x'}]")
         await bind(api, count, name="a", reinvocationPolicy="IfNeeded")
         await bind(api, once, name="b")
-        _, made = await api("POST", MAPS, config_map("m", k="v"))
-        assert made["data"] == {"k": "v", "late": "x", "size": "3"}
+        _, created = await api("POST", MAPS, config_map("m", k="v"))
+        assert created["data"] == {"k": "v", "late": "x", "size": "3"}
 
     play(scenario)
 
@@ -138,8 +138,8 @@ def test_match_conditions_choose_requests(play: Play) -> None:
         conditions = [{"name": "c", "expression": "object.metadata.name == 'a'"}]
         await bind(api, applied(LABEL), matchConditions=conditions)
         for name, labels in (("a", {"team": "a"}), ("b", None)):
-            _, made = await api("POST", MAPS, config_map(name))
-            assert made["metadata"].get("labels") == labels
+            _, created = await api("POST", MAPS, config_map(name))
+            assert created["metadata"].get("labels") == labels
 
     play(scenario)
 

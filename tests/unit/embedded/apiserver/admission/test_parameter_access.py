@@ -88,8 +88,8 @@ def test_author_of_a_binding_must_read_its_parameters(
         await allow(api, granted, namespace=namespace)
         assert (await api("POST", f"{GROUP}/{kind}admissionpolicies", policy(kind, SECRETS)))[0] == 201
         asked = {**reference, "parameterNotFoundAction": "Deny"} if reference else {}
-        found, answer = await api("POST", f"{GROUP}/{kind}admissionpolicybindings", binding(kind, **asked), user=ADA)
-        assert found == status, answer
+        result, answer = await api("POST", f"{GROUP}/{kind}admissionpolicybindings", binding(kind, **asked), user=ADA)
+        assert result == status, answer
         if status == 422:
             verb = "get" if "name" in reference else "list"
             problem = f'spec.paramRef: Forbidden: user ada must have "{verb}" permission on the objects referenced by'

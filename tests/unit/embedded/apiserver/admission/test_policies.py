@@ -181,8 +181,8 @@ def test_policy_covers_equivalent_versions(play: Play) -> None:
 
 def test_deletion_has_the_old_object_only(play: Play) -> None:
     async def scenario(api: Any) -> None:
-        kept = {"expression": "object != null || !has(oldObject.data.keep)", "message": "is kept"}
-        await bind(api, policy(kept, rules=[{**RULE, "operations": ["*"]}]), binding())
+        remaining = {"expression": "object != null || !has(oldObject.data.keep)", "message": "is kept"}
+        await bind(api, policy(remaining, rules=[{**RULE, "operations": ["*"]}]), binding())
         await api("POST", MAPS, config_map("a", keep="yes"))
         assert told((await api("DELETE", f"{MAPS}/a"))[1]) == "is kept"
 
@@ -285,8 +285,8 @@ def test_unknown_parameter_kind_follows_the_failure_policy(play: Play) -> None:
 )
 def test_match_conditions_choose_requests(play: Play, conditions: list[str], failure_policy: str, status: int) -> None:
     async def scenario(api: Any) -> None:
-        given = [{"name": f"c{index}", "expression": text} for index, text in enumerate(conditions)]
-        spec: Object = {**KIND, "matchConditions": given, "failurePolicy": failure_policy}
+        value = [{"name": f"c{index}", "expression": text} for index, text in enumerate(conditions)]
+        spec: Object = {**KIND, "matchConditions": value, "failurePolicy": failure_policy}
         await bind(api, policy({"expression": "false"}, **spec), binding())
         assert (await api("POST", MAPS, config_map("a")))[0] == status
 

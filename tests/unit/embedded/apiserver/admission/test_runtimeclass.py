@@ -21,16 +21,16 @@ def test_runtime_class_adds_overhead_selector_and_tolerations(play: Play) -> Non
         }  # fmt: skip
         status, answer = await api("POST", CLASSES, body)
         assert status == 201, answer
-        _, made = await api("POST", PODS, pod("a", runtimeClassName="sandboxed"))
-        assert made["spec"]["overhead"] == {"cpu": "10m"}
-        assert made["spec"]["nodeSelector"] == {"disk": "fast"}
-        assert toleration in made["spec"]["tolerations"]
-        for spec, words in (
+        _, created = await api("POST", PODS, pod("a", runtimeClassName="sandboxed"))
+        assert created["spec"]["overhead"] == {"cpu": "10m"}
+        assert created["spec"]["nodeSelector"] == {"disk": "fast"}
+        assert toleration in created["spec"]["tolerations"]
+        for spec, arguments in (
             ({"overhead": {"cpu": "1"}}, "Pod's Overhead doesn't match"),
             ({"nodeSelector": {"disk": "slow"}}, "conflict: runtimeClass.scheduling.nodeSelector[disk]"),
         ):
             status, answer = await api("POST", PODS, pod("b", runtimeClassName="sandboxed", **spec))
-            assert (status, words in answer["message"]) == (403, True), answer
+            assert (status, arguments in answer["message"]) == (403, True), answer
 
     play(scenario)
 

@@ -22,10 +22,10 @@ def volume(name: str, **spec: Any) -> dict[str, Any]:
 
 def test_claim_gets_the_default_class_and_its_finalizer(play: Play) -> None:
     async def scenario(api: Any) -> None:
-        _, made = await api("POST", CLAIMS, claim("a"))
-        assert made["spec"]["storageClassName"] == "standard"
-        assert made["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
-        assert made["status"]["phase"] == "Pending"
+        _, created = await api("POST", CLAIMS, claim("a"))
+        assert created["spec"]["storageClassName"] == "standard"
+        assert created["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
+        assert created["status"]["phase"] == "Pending"
         _, without = await api("POST", CLAIMS, claim("b", storageClassName=""))
         assert without["spec"]["storageClassName"] == ""
         _, held = await api("POST", VOLUMES, volume("v"))
@@ -36,7 +36,7 @@ def test_claim_gets_the_default_class_and_its_finalizer(play: Play) -> None:
 
 def test_wrong_claims_and_volumes_are_refused(play: Play) -> None:
     async def scenario(api: Any) -> None:
-        for path, body, words in (
+        for path, body, arguments in (
             (CLAIMS, claim("a", accessModes=["Sometimes"]), "spec.accessModes: Unsupported value"),
             (CLAIMS, claim("a", accessModes=["ReadWriteOnce", "ReadWriteOncePod"]), "may not use ReadWriteOncePod"),
             (CLAIMS, claim("a", resources={"requests": {"storage": "0"}}), "must be greater than zero"),
@@ -49,7 +49,7 @@ def test_wrong_claims_and_volumes_are_refused(play: Play) -> None:
             (CLASSES, {"metadata": {"name": "c"}}, "provisioner: Required value"),
         ):
             status, answer = await api("POST", path, body)
-            assert (status, words in answer["message"]) == (422, True), answer
+            assert (status, arguments in answer["message"]) == (422, True), answer
 
     play(scenario)
 

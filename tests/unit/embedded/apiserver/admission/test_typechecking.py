@@ -26,8 +26,8 @@ async def status_of(api: Any, obj: Object) -> Object:
     status, answer = await api("POST", POLICIES, obj)
     assert status == 201, answer
     await api.settle()
-    _, found = await api("GET", f"{POLICIES}/p")
-    return dict(found["status"])
+    _, result = await api("GET", f"{POLICIES}/p")
+    return dict(result["status"])
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ async def status_of(api: Any, obj: Object) -> Object:
 def test_wrong_fields_become_warnings(play: Play, expression: str, problem: str) -> None:
     async def scenario(api: Any) -> None:
         variables = [{"name": "spec", "expression": "object.spec"}, {"name": "bad", "expression": "object.bad"}]
-        given = policy({"expression": expression}, rules=[rule("deployments")], variables=variables)
-        status = await status_of(api, given)
+        value = policy({"expression": expression}, rules=[rule("deployments")], variables=variables)
+        status = await status_of(api, value)
         assert status["observedGeneration"] == 1
         warnings = status["typeChecking"].get("expressionWarnings", [])
-        assert [found["fieldRef"] for found in warnings] == ["spec.validations[0].expression"] * bool(problem)
+        assert [warning["fieldRef"] for warning in warnings] == ["spec.validations[0].expression"] * bool(problem)
         if problem:
             assert warnings[0]["warning"].startswith("apps/v1, Kind=Deployment: ERROR: ")
             assert problem in warnings[0]["warning"]
@@ -64,8 +64,8 @@ def test_each_kind_is_checked(play: Play) -> None:
     async def scenario(api: Any) -> None:
         rules = [rule("deployments"), rule("services", ""), rule("*"), rule("pods", "*"), rule("nothing")]
         status = await status_of(api, policy({"expression": "object.spec.replicas > 1"}, rules=rules))
-        (found,) = status["typeChecking"]["expressionWarnings"]
-        assert found["warning"].startswith("/v1, Kind=Service: ERROR: <input>:1:12: undefined field 'replicas'")
+        (result,) = status["typeChecking"]["expressionWarnings"]
+        assert result["warning"].startswith("/v1, Kind=Service: ERROR: <input>:1:12: undefined field 'replicas'")
 
     play(scenario)
 
@@ -81,14 +81,14 @@ def test_parameters_and_custom_objects_are_checked(play: Play) -> None:
         }  # fmt: skip
         await api("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
         await api.settle()
-        given = policy(
+        value = policy(
             {"expression": "params.spec.most > 1 && object.spec.most > 1",
              "messageExpression": "string(params.spec.least)"},
             rules=[rule("limits", "example.com")], paramKind={"apiVersion": "example.com/v1", "kind": "Limit"},
         )  # fmt: skip
-        (found,) = (await status_of(api, given))["typeChecking"]["expressionWarnings"]
-        assert found["fieldRef"] == "spec.validations[0].messageExpression"
-        assert "example.com/v1, Kind=Limit: ERROR: <input>:1:19: undefined field 'least'" in found["warning"]
+        (result,) = (await status_of(api, value))["typeChecking"]["expressionWarnings"]
+        assert result["fieldRef"] == "spec.validations[0].messageExpression"
+        assert "example.com/v1, Kind=Limit: ERROR: <input>:1:19: undefined field 'least'" in result["warning"]
 
     play(scenario)
 
@@ -98,7 +98,7 @@ def test_changed_policy_is_checked_again(play: Play) -> None:
         await status_of(api, policy({"expression": "object.spec.typo == 1"}, rules=[rule("deployments")]))
         await api("PATCH", f"{POLICIES}/p", {"spec": {"validations": [{"expression": "true"}]}}, **MERGE)
         await api.settle()
-        _, found = await api("GET", f"{POLICIES}/p")
-        assert found["status"] == {"observedGeneration": 2, "typeChecking": {}}
+        _, result = await api("GET", f"{POLICIES}/p")
+        assert result["status"] == {"observedGeneration": 2, "typeChecking": {}}
 
     play(scenario)

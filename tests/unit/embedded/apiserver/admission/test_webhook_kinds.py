@@ -47,11 +47,11 @@ def test_match_conditions_are_stored_and_changed(play: Play, configure: Any, kin
         first = [{"name": "expression-1", "expression": "object.metadata.namespace == 'production'"}]
         await configure(api, "https://127.0.0.1:9", kind, matchConditions=first)
         path = f"{HOOKS}/{kind.lower()}webhookconfigurations/hooks"
-        _, stored = await api("GET", path)
-        assert stored["webhooks"][0]["matchConditions"] == first
+        _, saved = await api("GET", path)
+        assert saved["webhooks"][0]["matchConditions"] == first
         second = [*first, {"name": "expression-2", "expression": "object.metadata.namespace == 'staging'"}]
-        stored["webhooks"][0]["matchConditions"] = second
-        assert (await api("PUT", path, stored))[0] == 200
+        saved["webhooks"][0]["matchConditions"] = second
+        assert (await api("PUT", path, saved))[0] == 200
         assert (await api("GET", path))[1]["webhooks"][0]["matchConditions"] == second
 
     play(scenario)
@@ -82,8 +82,8 @@ def test_custom_objects_are_changed_and_pruned(play: Play, serve: Any, configure
         async with serve(lambda *_: answer) as hook:
             await api("POST", DEFINITIONS, definition("v1"))
             await configure(api, hook.url, "Mutating", rules=[CUSTOM_RULE])
-            status, made = await api("POST", CUSTOM, foo(own="mine"))
-            assert (status, made["data"]) == (201, {"own": "mine", "first": "yes"})
+            status, created = await api("POST", CUSTOM, foo(own="mine"))
+            assert (status, created["data"]) == (201, {"own": "mine", "first": "yes"})
 
     play(scenario)
 

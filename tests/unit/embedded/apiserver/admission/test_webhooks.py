@@ -65,10 +65,10 @@ def test_denied_request_says_why(
     async def scenario(api: Any) -> None:
         async with serve(lambda *_: answer) as hook:
             await configure(api, hook.url)
-            status, found = await api("POST", MAPS, _map("a"))
-            told = f'admission webhook "hooks.example.com" denied the request{message}'
-            assert (status, found["code"], found["message"]) == (code, code, told)
-            assert found["reason"] == (reason or "BadRequest")
+            status, result = await api("POST", MAPS, _map("a"))
+            reported = f'admission webhook "hooks.example.com" denied the request{message}'
+            assert (status, result["code"], result["message"]) == (code, code, reported)
+            assert result["reason"] == (reason or "BadRequest")
             assert (await api("GET", f"{MAPS}/a"))[0] == 404
 
     play(scenario)
@@ -96,10 +96,10 @@ def test_failing_webhook_fails_the_request_by_its_policy(
     async def scenario(api: Any) -> None:
         async with serve(lambda *_: answer) as hook:
             await configure(api, hook.url)
-            status, found = await api("POST", MAPS, _map("a"))
-            told = f'Internal error occurred: failed calling webhook "hooks.example.com": {problem}'
-            assert (status, found["reason"]) == (500, "InternalError")
-            assert found["message"].startswith(told), found["message"]
+            status, result = await api("POST", MAPS, _map("a"))
+            reported = f'Internal error occurred: failed calling webhook "hooks.example.com": {problem}'
+            assert (status, result["reason"]) == (500, "InternalError")
+            assert result["message"].startswith(reported), result["message"]
             await api("DELETE", f"{HOOKS}/validatingwebhookconfigurations/hooks")
             await configure(api, hook.url, failurePolicy="Ignore")
             assert (await api("POST", MAPS, _map("a")))[0] == 201
@@ -115,15 +115,15 @@ def test_slow_and_absent_webhooks_fail_in_time(play: Play, serve: Any, configure
     async def scenario(api: Any) -> None:
         async with serve(lambda *_: slow()) as hook:
             await configure(api, hook.url, timeoutSeconds=1)
-            _, found = await api("POST", MAPS, _map("a"))
-            assert found["message"].endswith(f'Post "{hook.url}/?timeout=1s": context deadline exceeded')
-        _, found = await api("POST", MAPS, _map("a"))
-        assert found["message"].endswith("connect: connection refused")
+            _, result = await api("POST", MAPS, _map("a"))
+            assert result["message"].endswith(f'Post "{hook.url}/?timeout=1s": context deadline exceeded')
+        _, result = await api("POST", MAPS, _map("a"))
+        assert result["message"].endswith("connect: connection refused")
         await api("DELETE", f"{HOOKS}/validatingwebhookconfigurations/hooks")
         service = {"service": {"namespace": "default", "name": "none", "path": "/x"}}
         await configure(api, "", clientConfig=service)
-        _, found = await api("POST", MAPS, _map("a"))
-        assert found["message"].endswith('Post "https://none.default.svc:443/x?timeout=10s": service "none" not found')
+        _, result = await api("POST", MAPS, _map("a"))
+        assert result["message"].endswith('Post "https://none.default.svc:443/x?timeout=10s": service "none" not found')
 
     play(scenario)
 
@@ -132,16 +132,16 @@ def test_certificate_of_another_authority_is_refused(play: Play, serve: Any, con
     async def scenario(api: Any) -> None:
         async with serve(lambda *_: {"allowed": True}) as hook:
             await configure(api, hook.url, clientConfig={"url": hook.url})
-            _, found = await api("POST", MAPS, _map("a"))
-            assert "tls: failed to verify certificate" in found["message"]
+            _, result = await api("POST", MAPS, _map("a"))
+            assert "tls: failed to verify certificate" in result["message"]
 
     play(scenario)
 
 
 def test_mutating_webhooks_change_objects_in_order_of_names(play: Play, serve: Any, configure: Any) -> None:
     def script(path: str, asked: Object) -> Object:
-        seen = "".join(asked["object"]["data"])
-        return _set(path[1], seen)
+        observed = "".join(asked["object"]["data"])
+        return _set(path[1], observed)
 
     async def scenario(api: Any) -> None:
         async with serve(script) as hook:
@@ -149,10 +149,10 @@ def test_mutating_webhooks_change_objects_in_order_of_names(play: Play, serve: A
             await configure(api, f"{hook.url}/a", "Mutating", "first")
             await configure(api, f"{hook.url}/v", "Validating", "last")
             hook.script = lambda path, asked: {"allowed": True} if path[1] == "v" else script(path, asked)
-            _, found = await api("POST", MAPS, _map("m", x=""))
-            assert found["data"] == {"x": "", "a": "x", "b": "xa"}
+            _, result = await api("POST", MAPS, _map("m", x=""))
+            assert result["data"] == {"x": "", "a": "x", "b": "xa"}
             assert [path[1] for path, _ in hook.asked] == ["a", "b", "v"]
-            assert hook.asked[-1][1]["object"]["data"] == found["data"]
+            assert hook.asked[-1][1]["object"]["data"] == result["data"]
 
     play(scenario)
 
@@ -162,8 +162,8 @@ def test_webhook_is_called_again_after_a_later_change(play: Play, serve: Any, co
         async with serve(lambda path, asked: _set(path[1], "".join(sorted(asked["object"]["data"])))) as hook:
             await configure(api, f"{hook.url}/a", "Mutating", "a", reinvocationPolicy="IfNeeded")
             await configure(api, f"{hook.url}/b", "Mutating", "b")
-            _, found = await api("POST", MAPS, _map("m", x=""))
-            assert found["data"] == {"x": "", "a": "abx", "b": "ax"}
+            _, result = await api("POST", MAPS, _map("m", x=""))
+            assert result["data"] == {"x": "", "a": "abx", "b": "ax"}
             assert [path[1] for path, _ in hook.asked] == ["a", "b", "a"]
 
     play(scenario)
@@ -183,8 +183,8 @@ def test_bad_patches_fail_the_request(play: Play, serve: Any, configure: Any) ->
             await configure(api, hook.url, "Mutating")
             for answer, problem in cases:
                 hook.script = lambda *_, answer=answer: answer
-                status, found = await api("POST", MAPS, _map("m"))
-                assert status in (400, 500) and problem in found["message"], found
+                status, result = await api("POST", MAPS, _map("m"))
+                assert status in (400, 500) and problem in result["message"], result
 
     play(scenario)
 
@@ -226,8 +226,8 @@ def test_webhook_may_want_another_version(play: Play, serve: Any, configure: Any
     async def scenario(api: Any) -> None:
         async with serve(lambda *_: patched({"op": "add", "path": "/spec/maxReplicas", "value": 5})) as hook:
             await configure(api, hook.url, "Mutating", rules=[rule])
-            _, found = await api("POST", path, scaler)
-            assert (found["apiVersion"], found["spec"]["maxReplicas"]) == ("autoscaling/v2", 5)
+            _, result = await api("POST", path, scaler)
+            assert (result["apiVersion"], result["spec"]["maxReplicas"]) == ("autoscaling/v2", 5)
             asked = hook.asked[0][1]
             assert (asked["object"]["apiVersion"], asked["kind"]["version"]) == ("autoscaling/v1", "v1")
             assert asked["requestKind"]["version"] == "v2"
@@ -305,8 +305,8 @@ def test_services_created_at_once_get_addresses_of_their_own(play: Play, serve: 
             bodies = [{"metadata": {"name": f"s{n}"}, "spec": spec} for n in range(20)]
             answers = await asyncio.gather(*(api("POST", services, body) for body in bodies))
             assert {status for status, _ in answers} == {201}, answers
-            assert len({found["spec"]["clusterIP"] for _, found in answers}) == 20
-            assert len({found["spec"]["ports"][0]["nodePort"] for _, found in answers}) == 20
+            assert len({result["spec"]["clusterIP"] for _, result in answers}) == 20
+            assert len({result["spec"]["ports"][0]["nodePort"] for _, result in answers}) == 20
 
     play(scenario)
 
@@ -356,10 +356,10 @@ def test_match_conditions_choose_requests(
 ) -> None:
     async def scenario(api: Any) -> None:
         async with serve(lambda *_: {"allowed": True}) as hook:
-            given = [{"name": f"c{index}", "expression": text} for index, text in enumerate(conditions)]
-            await configure(api, hook.url, kind, matchConditions=given, failurePolicy=failure_policy)
-            found, answer = await api("POST", MAPS, _map("a", k="v"))
-            assert (found, len(hook.asked)) == (status, calls)
+            value = [{"name": f"c{index}", "expression": text} for index, text in enumerate(conditions)]
+            await configure(api, hook.url, kind, matchConditions=value, failurePolicy=failure_policy)
+            result, answer = await api("POST", MAPS, _map("a", k="v"))
+            assert (result, len(hook.asked)) == (status, calls)
             if status == 403:
                 assert answer["message"] == (
                     "configmaps \"a\" is forbidden: expression 'object.none == 1' resulted in error: no such key: none"
@@ -389,8 +389,8 @@ def test_connections_are_reviewed_with_their_options(
     async def scenario(api: Any) -> None:
         async with serve(lambda *_: {"allowed": False, "status": {"message": "no shells", "code": 403}}) as hook:
             await configure(api, hook.url, rules=[rule])
-            status, found = await api("POST", f"{PODS}/p/{target}")
-            assert (status, found["message"]) == (
+            status, result = await api("POST", f"{PODS}/p/{target}")
+            assert (status, result["message"]) == (
                 403, 'admission webhook "hooks.example.com" denied the request: no shells',
             )  # fmt: skip
             ((_, asked),) = hook.asked
@@ -399,8 +399,8 @@ def test_connections_are_reviewed_with_their_options(
             assert asked["kind"] == {"group": "", "version": "v1", "kind": options["kind"]}
             assert (asked["object"], asked["oldObject"]) == ({"apiVersion": "v1", **options}, None)
             hook.script = lambda *_: {"allowed": True}
-            status, found = await api("POST", f"{PODS}/p/{target}")
-            assert (status, found["message"]) == (404, 'pods "p" not found')
+            status, result = await api("POST", f"{PODS}/p/{target}")
+            assert (status, result["message"]) == (404, 'pods "p" not found')
 
     play(scenario)
 

@@ -65,13 +65,13 @@ class ExtensionServer:
         if self.broken is not None:
             return self.broken
         name = request.path.rpartition("/")[2]
-        found = next((obj for obj in self.objects if obj["metadata"]["name"] == name), None)
-        if found is None:
+        result = next((obj for obj in self.objects if obj["metadata"]["name"] == name), None)
+        if result is None:
             status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
             return Response(404, json.dumps(status).encode())
         if request.method == "DELETE":
-            self.objects.remove(found)
-        return Response(200, json.dumps(found).encode())
+            self.objects.remove(result)
+        return Response(200, json.dumps(result).encode())
 
     def _events(self, stream: Stream) -> None:
         stream.write(b'{"type":"ADDED"}\n')
@@ -145,8 +145,8 @@ def register(credentials: Path) -> Callable[..., Any]:
 async def condition(api: Any, reason: str) -> Object:
     """The condition of the APIService, when it has the reason."""
     while True:
-        _, found = await api("GET", f"{SERVICES}/v1.{GROUP}")
-        conditions: list[Object] = (found.get("status") or {}).get("conditions") or []
+        _, result = await api("GET", f"{SERVICES}/v1.{GROUP}")
+        conditions: list[Object] = (result.get("status") or {}).get("conditions") or []
         if conditions and conditions[0]["reason"] == reason:
             return conditions[0]
         await asyncio.sleep(0.005)
@@ -165,9 +165,9 @@ def play_with_proxy(play: Callable[..., None], proxy_settings: dict[str, Path]) 
 async def until(api: Any, target: str, text: str) -> Object:
     """The answer to GET when the text is in it."""
     while True:
-        _, found = await api("GET", target)
-        if text in json.dumps(found):
-            return dict(found)
+        _, result = await api("GET", target)
+        if text in json.dumps(result):
+            return dict(result)
         await asyncio.sleep(0.005)
 
 

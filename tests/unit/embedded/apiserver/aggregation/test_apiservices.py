@@ -23,11 +23,11 @@ SPEC = {
 
 def test_own_groups_are_local_and_come_back(play: Play) -> None:
     async def scenario(api: Any) -> None:
-        _, found = await api("GET", SERVICES)
-        names = [item["metadata"]["name"] for item in found["items"]]
+        _, result = await api("GET", SERVICES)
+        names = [item["metadata"]["name"] for item in result["items"]]
         assert names[:3] == ["v1.", "v1.admissionregistration.k8s.io", "v1.apiextensions.k8s.io"]
         assert "v2.autoscaling" in names and "v1.apiregistration.k8s.io" not in names
-        apps = next(item for item in found["items"] if item["metadata"]["name"] == "v1.apps")
+        apps = next(item for item in result["items"] if item["metadata"]["name"] == "v1.apps")
         assert apps["metadata"]["labels"] == {"kube-aggregator.kubernetes.io/automanaged": "onstart"}
         assert (apps["spec"]["groupPriorityMinimum"], apps["spec"]["versionPriority"]) == (17800, 15)
         (condition,) = apps["status"]["conditions"]
@@ -87,8 +87,8 @@ INSTALLED: dict[str, Any] = {
 async def reason(api: Any) -> str:
     """The reason of the condition of the APIService of metrics.k8s.io, when the server has nothing left to do."""
     await api.settle()
-    _, found = await api("GET", METRICS)
-    (condition,) = found["status"]["conditions"]
+    _, result = await api("GET", METRICS)
+    (condition,) = result["status"]["conditions"]
     return str(condition["reason"])
 
 
@@ -117,8 +117,8 @@ def test_installed_metrics_replace_the_local_ones_and_leave(
 
     async def scenario(api: Any) -> None:
         events = await api.watch(f"{SERVICES}?watch=true&fieldSelector=metadata.name=v1beta1.metrics.k8s.io")
-        found, answer = await api(method, target, INSTALLED, content_type=content_type)
-        assert (found, answer.get("spec", {}).get("service", {}).get("port")) == (status, 443), answer
+        result, answer = await api(method, target, INSTALLED, content_type=content_type)
+        assert (result, answer.get("spec", {}).get("service", {}).get("port")) == (status, 443), answer
         assert await reason(api) == "ServiceNotFound"
         assert (await api.raw("GET", "/apis/metrics.k8s.io/v1beta1/nodes")).status == 503
         assert (await api("DELETE", METRICS))[0] == 200

@@ -26,8 +26,8 @@ def test_request_reaches_the_extension_with_its_user(play_with_proxy: Play, serv
             forged = {"x_remote_user": "root", "x_remote_group": "system:masters"}
             forged |= {"impersonate_user": "bob", "impersonate_group": "system:masters"}
             forged |= {"impersonate_extra_example.com%2fteam": "blue"}
-            status, found = await api("POST", f"{FLUNDERS}?dryRun=All", {"a": 1}, **forged)
-            assert (status, found["kind"]) == (200, "FlunderList")
+            status, result = await api("POST", f"{FLUNDERS}?dryRun=All", {"a": 1}, **forged)
+            assert (status, result["kind"]) == (200, "FlunderList")
             asked = extension.by_clients[-1]
         assert (asked.method, asked.target, json.loads(asked.body)) == ("POST", f"{FLUNDERS}?dryRun=All", {"a": 1})
         assert asked.header_values("x-remote-user") == ["bob"]
@@ -43,10 +43,10 @@ def test_user_without_rights_is_refused_before_the_extension(play_with_proxy: Pl
     async def scenario(api: Any) -> None:
         async with serve() as extension:
             await register(api, extension.port)
-            status, found = await api("GET", FLUNDERS, user=USER)
+            status, result = await api("GET", FLUNDERS, user=USER)
             assert (
                 status == 403
-                and 'cannot list resource "flunders" in API group "wardle.example.com"' in found["message"]
+                and 'cannot list resource "flunders" in API group "wardle.example.com"' in result["message"]
             )
             assert not extension.by_clients
 
@@ -73,8 +73,8 @@ def test_discovery_lists_the_extension_by_its_priority(play_with_proxy: Play, se
             assert group["preferredVersion"] == {"groupVersion": f"{GROUP}/v1", "version": "v1"}
             _, listed = await api("GET", ROOT)
             assert [item["name"] for item in listed["resources"]] == ["flunders", "flunders/status"]
-            found = decoded(await api.raw("GET", "/apis", accept=AGGREGATED))["items"][-2]
-        (version,) = found["versions"]
+            result = decoded(await api.raw("GET", "/apis", accept=AGGREGATED))["items"][-2]
+        (version,) = result["versions"]
         (resource,) = version["resources"]
         assert (version["freshness"], resource["resource"], resource["shortNames"]) == ("Current", "flunders", ["fl"])
         assert resource["responseKind"] == {"group": GROUP, "version": "v1", "kind": "Flunder"}
@@ -154,8 +154,8 @@ def test_extension_that_is_away_is_unavailable(play_with_proxy: Play, serve: Any
             await register(api, extension.port)
             port = extension.port
         await api("PATCH", f"{SERVICES}/v1.{GROUP}", {"spec": {"versionPriority": 11}}, **MERGE)
-        told = (await condition(api, "FailedDiscoveryCheck"))["message"]
-        assert told.startswith(f"failing or missing response from https://ext.default.svc:{port}{ROOT}: Get ")
+        reported = (await condition(api, "FailedDiscoveryCheck"))["message"]
+        assert reported.startswith(f"failing or missing response from https://ext.default.svc:{port}{ROOT}: Get ")
         answer = await api.raw("GET", FLUNDERS)
         assert (answer.status, answer.body) == (503, b"service unavailable\n")
         items = decoded(await api.raw("GET", "/apis", accept=AGGREGATED))["items"]
@@ -182,15 +182,15 @@ def test_condition_says_what_the_service_lacks(
         if service:
             body = {"metadata": {"name": "s"}, "spec": {"ports": [{"name": "https", "port": service}]}}
             await api("POST", "/api/v1/namespaces/default/services", body)
-        found = await register(api, 0, reason, service={"namespace": "default", "name": "s"})
-        assert (found["status"], found["message"]) == ("False", message)
+        result = await register(api, 0, reason, service={"namespace": "default", "name": "s"})
+        assert (result["status"], result["message"]) == ("False", message)
         if reason == "EndpointsNotFound":
             labels = {"kubernetes.io/service-name": "s"}
             endpoints = {"metadata": {"name": "s", "labels": labels}, "addressType": "IPv4", "endpoints": [],
                          "ports": [{"name": "https", "port": 8443}]}  # fmt: skip
             await api("POST", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", endpoints)
-            told = (await condition(api, "MissingEndpoints"))["message"]
-            assert told == 'endpointslices for service/s in "default" have no addresses with port name "https"'
+            reported = (await condition(api, "MissingEndpoints"))["message"]
+            assert reported == 'endpointslices for service/s in "default" have no addresses with port name "https"'
 
     play(scenario)
 
@@ -198,8 +198,8 @@ def test_condition_says_what_the_service_lacks(
 def test_certificate_of_the_extension_is_checked(play_with_proxy: Play, serve: Any, register: Any) -> None:
     async def scenario(api: Any) -> None:
         async with serve() as extension:
-            found = await register(api, extension.port, "FailedDiscoveryCheck", caBundle="")
-            assert "tls: failed to verify certificate" in found["message"]
+            result = await register(api, extension.port, "FailedDiscoveryCheck", caBundle="")
+            assert "tls: failed to verify certificate" in result["message"]
             change = {"spec": {"insecureSkipTLSVerify": True}}
             await api("PATCH", f"{SERVICES}/v1.{GROUP}", change, **MERGE)
             await condition(api, "Passed")
@@ -260,11 +260,13 @@ def test_namespace_waits_for_an_extension_that_is_away(play: Play, register: Any
         await register(api, 0, "ServiceNotFound", service={"namespace": "default", "name": "s"})
         await api("POST", "/api/v1/namespaces", {"metadata": {"name": "n"}})
         await api("DELETE", "/api/v1/namespaces/n")
-        found = await until(api, "/api/v1/namespaces/n", "NamespaceDeletionDiscoveryFailure")
-        conditions = {item["type"]: item for item in found["status"]["conditions"]}
-        told = conditions["NamespaceDeletionDiscoveryFailure"]
-        assert (told["status"], told["reason"]) == ("True", "DiscoveryFailed")
-        assert told["message"].endswith(f"list of server APIs: {GROUP}/v1: stale GroupVersion discovery: {GROUP}/v1")
+        result = await until(api, "/api/v1/namespaces/n", "NamespaceDeletionDiscoveryFailure")
+        conditions = {item["type"]: item for item in result["status"]["conditions"]}
+        reported = conditions["NamespaceDeletionDiscoveryFailure"]
+        assert (reported["status"], reported["reason"]) == ("True", "DiscoveryFailed")
+        assert reported["message"].endswith(
+            f"list of server APIs: {GROUP}/v1: stale GroupVersion discovery: {GROUP}/v1"
+        )
         await api("DELETE", f"{SERVICES}/v1.{GROUP}")
         await until(api, "/api/v1/namespaces/n", "NotFound")
 
@@ -291,8 +293,8 @@ def test_extensions_learn_whom_to_believe(
 ) -> None:
     async def scenario(api: Any) -> None:
         path = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
-        _, found = await api("GET", path)
-        data = found["data"]
+        _, result = await api("GET", path)
+        data = result["data"]
         assert data["client-ca-file"] == (credentials / "ca.crt").read_text()
         assert data["requestheader-client-ca-file"] == proxy_settings["proxy_client_ca"].read_text()
         assert data["requestheader-allowed-names"] == '["front-proxy-client"]'

@@ -98,7 +98,7 @@ def test_dependents_outlive_an_extension_that_is_away(play_with_proxy: Play, ser
 
 
 @pytest.mark.parametrize(
-    ("changes", "kept"),
+    ("changes", "remaining"),
     [
         ({"apiVersion": "unknown.example.com/v1"}, True),
         ({"apiVersion": "apps/v1beta1", "kind": "Deployment"}, True),
@@ -107,10 +107,10 @@ def test_dependents_outlive_an_extension_that_is_away(play_with_proxy: Play, ser
         ({"apiVersion": "v1", "kind": "ConfigMap"}, False),
     ],
 )
-def test_only_owners_of_served_kinds_are_known_to_be_gone(play: Play, changes: dict[str, str], kept: bool) -> None:  # noqa: FBT001
+def test_only_owners_of_served_kinds_are_known_to_be_gone(play: Play, changes: dict[str, str], remaining: bool) -> None:  # noqa: FBT001
     async def scenario(api: Any) -> None:
         await api("POST", MAPS, owned("a", **changes))
-        if kept:
+        if remaining:
             await stays(api, "a")
         else:
             await gone(api, "a")

@@ -39,26 +39,26 @@ def test_every_default_binding_names_a_default_role() -> None:
 
 
 def test_what_is_missing_is_added_and_additions_stay() -> None:
-    wanted = named(policy.CLUSTER_ROLES, "system:kube-dns")
+    expected = named(policy.CLUSTER_ROLES, "system:kube-dns")
     own = {"apiGroups": ["x"], "resources": ["y"], "verbs": ["get"]}
-    stored: Object = {"metadata": {"name": "system:kube-dns", "labels": {"a": "b"}}, "rules": [own]}
-    new = defaultobjects.completed(stored, wanted)
+    obj: Object = {"metadata": {"name": "system:kube-dns", "labels": {"a": "b"}}, "rules": [own]}
+    new = defaultobjects.completed(obj, expected)
     assert new is not None
     assert new["metadata"]["labels"] == {"a": "b", "kubernetes.io/bootstrapping": "rbac-defaults"}
     assert new["rules"][0] == own
     assert {"apiGroups": [""], "resources": ["services"], "verbs": ["list", "watch"]} in new["rules"]
-    assert defaultobjects.completed(new, wanted) is None
+    assert defaultobjects.completed(new, expected) is None
 
 
 def test_missing_subjects_are_added() -> None:
-    wanted = named(policy.CLUSTER_ROLE_BINDINGS, "cluster-admin")
+    expected = named(policy.CLUSTER_ROLE_BINDINGS, "cluster-admin")
     ann = {"kind": "User", "name": "ann", "apiGroup": policy.GROUP}
-    new = defaultobjects.completed({**wanted, "subjects": [ann]}, wanted)
+    new = defaultobjects.completed({**expected, "subjects": [ann]}, expected)
     assert new is not None
     assert [subject["name"] for subject in new["subjects"]] == ["ann", "system:masters"]
 
 
 def test_autoupdate_false_keeps_an_object_as_it_is() -> None:
-    wanted = named(policy.CLUSTER_ROLES, "system:kube-dns")
-    stored = {"metadata": {"name": "system:kube-dns", "annotations": {defaultobjects.AUTOUPDATE: "false"}}, "rules": []}
-    assert defaultobjects.completed(stored, wanted) is None
+    expected = named(policy.CLUSTER_ROLES, "system:kube-dns")
+    saved = {"metadata": {"name": "system:kube-dns", "annotations": {defaultobjects.AUTOUPDATE: "false"}}, "rules": []}
+    assert defaultobjects.completed(saved, expected) is None

@@ -26,10 +26,10 @@ def known() -> RolePolicy:
 
 def ask(text: str) -> RequestAttributes:
     """``verb resource[.group] [namespace/name]``, or ``verb /path``."""
-    verb, what, place = (*text.split(), "")[:3]
-    if what.startswith("/"):
-        return RequestAttributes(verb, path=what)
-    target, _, group = what.partition(".")
+    verb, subject, place = (*text.split(), "")[:3]
+    if subject.startswith("/"):
+        return RequestAttributes(verb, path=subject)
+    target, _, group = subject.partition(".")
     plural, _, subresource = target.partition("/")
     namespace, _, name = place.partition("/")
     return RequestAttributes(verb, group, "v1", plural, subresource, namespace, name)

@@ -45,9 +45,9 @@ def bound(name: str, reference: str, user: str = "ann") -> dict[str, Any]:
 
 
 async def make(api: Harness, path: str, obj: dict[str, Any], **more: Any) -> dict[str, Any]:
-    status, found = await api("POST", path, obj, **more)
-    assert status == 201, found
-    return found
+    status, result = await api("POST", path, obj, **more)
+    assert status == 201, result
+    return result
 
 
 async def grant(api: Harness, *rules: dict[str, Any], namespace: str = "") -> None:
@@ -121,8 +121,8 @@ def test_creating_by_put_or_apply_needs_create(play: Callable[..., None]) -> Non
     async def scenario(api: Harness) -> None:
         await grant(api, rule("update patch", "services configmaps"), namespace="shop")
         service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}
-        found = await refusal(api, "PUT", f"{SHOP}/services/s", service)
-        assert 'User "ann" cannot create resource "services"' in found
+        result = await refusal(api, "PUT", f"{SHOP}/services/s", service)
+        assert 'User "ann" cannot create resource "services"' in result
         applied = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
         target = f"{SHOP}/configmaps/c?fieldManager=t"
         assert "cannot create" in await refusal(api, "PATCH", target, applied, content_type=APPLY)
@@ -185,8 +185,8 @@ def test_aggregation_needs_all_rights(play: Callable[..., None]) -> None:
     async def scenario(api: Harness) -> None:
         await grant(api, rule("create", "clusterroles", GROUP))
         selectors = {"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]}
-        found = await refusal(api, "POST", f"{RBAC}/clusterroles", role("c", aggregationRule=selectors))
-        assert found.endswith("must have cluster-admin privileges to use aggregationRule")
+        result = await refusal(api, "POST", f"{RBAC}/clusterroles", role("c", aggregationRule=selectors))
+        assert result.endswith("must have cluster-admin privileges to use aggregationRule")
 
     play(scenario)
 
@@ -242,10 +242,10 @@ def test_a_review_that_asks_nothing_is_invalid(
 def test_rules_of_a_user_are_listed(play: Callable[..., None]) -> None:
     async def scenario(api: Harness) -> None:
         await grant(api, rule("get", "pods"), namespace="shop")
-        found = await review(api, "selfsubjectrulesreviews", {"namespace": "shop"}, user=ANN)
-        assert {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]} in found["resourceRules"]
-        assert any("/version" in rule["nonResourceURLs"] for rule in found["nonResourceRules"])
-        assert found["incomplete"] is False
+        result = await review(api, "selfsubjectrulesreviews", {"namespace": "shop"}, user=ANN)
+        assert {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]} in result["resourceRules"]
+        assert any("/version" in rule["nonResourceURLs"] for rule in result["nonResourceRules"])
+        assert result["incomplete"] is False
         of_node = await review(api, "selfsubjectrulesreviews", {"namespace": "shop"}, user=NODE)
         assert of_node["incomplete"] is True
         assert of_node["evaluationError"] == "node authorizer does not support user rule resolution"
@@ -391,8 +391,8 @@ def test_an_account_holds_what_its_groups_hold(play: Callable[..., None]) -> Non
         request = await make(api, f"{SHOP}/serviceaccounts/default/token", {"spec": {}})
         bearer = {"authorization": "Bearer " + request["status"]["token"]}
         assert (await api("GET", f"{SHOP}/pods", user=None, **bearer))[0] == 200
-        found = await refusal(api, "GET", f"{SHOP}/secrets", user=None, **bearer)
-        assert found.startswith('secrets is forbidden: User "system:serviceaccount:shop:default" cannot list')
+        result = await refusal(api, "GET", f"{SHOP}/secrets", user=None, **bearer)
+        assert result.startswith('secrets is forbidden: User "system:serviceaccount:shop:default" cannot list')
 
     play(scenario)
 

@@ -19,14 +19,14 @@ def role(name: str, resource: str, **labels: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": labels}, "rules": [rule]}
 
 
-def resources(found: dict[str, Any]) -> set[str]:
-    return {name for rule in found["rules"] or () for name in rule["resources"]}
+def resources(result: dict[str, Any]) -> set[str]:
+    return {name for rule in result["rules"] or () for name in rule["resources"]}
 
 
 async def get(api: Harness, path: str) -> dict[str, Any]:
-    status, found = await api("GET", f"{RBAC}/{path}")
-    assert status == 200, found
-    return found
+    status, result = await api("GET", f"{RBAC}/{path}")
+    assert status == 200, result
+    return result
 
 
 def test_default_roles_exist_from_the_start(play: Callable[..., None], no_state: Path) -> None:
@@ -48,10 +48,10 @@ def test_a_restart_completes_default_roles(play: Callable[..., None]) -> None:
         dns = await get(api, "clusterroles/system:kube-dns")
         dns["rules"] = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]
         assert (await api("PUT", f"{RBAC}/clusterroles/system:kube-dns", dns))[0] == 200
-        kept = await get(api, "clusterroles/system:heapster")
-        kept["metadata"]["annotations"]["rbac.authorization.kubernetes.io/autoupdate"] = "false"
-        kept["rules"] = []
-        assert (await api("PUT", f"{RBAC}/clusterroles/system:heapster", kept))[0] == 200
+        remaining = await get(api, "clusterroles/system:heapster")
+        remaining["metadata"]["annotations"]["rbac.authorization.kubernetes.io/autoupdate"] = "false"
+        remaining["rules"] = []
+        assert (await api("PUT", f"{RBAC}/clusterroles/system:heapster", remaining))[0] == 200
         binding = await get(api, "clusterrolebindings/system:monitoring")
         await api("DELETE", f"{RBAC}/clusterrolebindings/system:monitoring")
         binding = {
@@ -103,21 +103,21 @@ def test_default_objects_are_as_the_request_path_stores_them(play: Callable[...,
     async def scenario(api: Harness) -> None:
         store, writer = api.server.store, api.server.writer
         now = writer.now()
-        for table, wanted in defaultobjects.objects():
-            kind, meta = kind_of_table(KINDS, table), wanted["metadata"]
+        for table, expected in defaultobjects.objects():
+            kind, meta = kind_of_table(KINDS, table), expected["metadata"]
             assert kind is not None
             namespace, name = meta.get("namespace", ""), meta["name"]
-            made = defaultobjects.as_created(copy.deepcopy(wanted), kind.kind, "podwire-apiserver", now)
+            created = defaultobjects.as_created(copy.deepcopy(expected), kind.kind, "podwire-apiserver", now)
             entry = store.get(table, namespace, name)
             assert entry is not None
             store.delete(entry)
-            written = complete(writer.create(internal_call(kind, namespace, name), wanted)).entry
+            written = complete(writer.create(internal_call(kind, namespace, name), expected)).entry
             assert written is not None
-            found = written.object()
-            assert list(made) == list(found)
-            for obj in (made, found):
+            result = written.object()
+            assert list(created) == list(result)
+            for obj in (created, result):
                 obj["metadata"] |= {"uid": "", "creationTimestamp": "", "resourceVersion": ""}
                 obj["metadata"]["managedFields"][0]["time"] = ""
-            assert made == found
+            assert created == result
 
     play(scenario)

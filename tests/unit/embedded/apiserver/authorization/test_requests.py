@@ -52,6 +52,6 @@ def test_a_request_asks_for_an_action(line: str, action: RequestAttributes) -> N
 def test_a_field_selector_of_one_name_names_the_object() -> None:
     target = f"{PODS}?fieldSelector=metadata.name%3Dweb-0,spec.nodeName==node-1,status.phase!=Failed"
     request = Request("GET", target, {}, b"")
-    found = attributes_of(request, request.segments())
-    assert (found.verb, found.name) == ("list", "web-0")
-    assert found.selected == {"metadata.name": "web-0", "spec.nodeName": "node-1"}
+    result = attributes_of(request, request.segments())
+    assert (result.verb, result.name) == ("list", "web-0")
+    assert result.selected == {"metadata.name": "web-0", "spec.nodeName": "node-1"}

@@ -10,8 +10,8 @@ from podwire.embedded.apiserver.authorization.rules import (
 
 
 def rule(verbs: str, resources: str = "", groups: str = "", names: str = "", urls: str = "") -> PolicyRule:
-    found = tuple("" if group == "core" else group for group in groups.split()) or (("",) if resources else ())
-    return PolicyRule(tuple(verbs.split()), found, tuple(resources.split()), tuple(names.split()), tuple(urls.split()))
+    result = tuple("" if group == "core" else group for group in groups.split()) or (("",) if resources else ())
+    return PolicyRule(tuple(verbs.split()), result, tuple(resources.split()), tuple(names.split()), tuple(urls.split()))
 
 
 def asked(verb: str, resource: str = "", group: str = "", name: str = "", path: str = "") -> RequestAttributes:
@@ -56,7 +56,7 @@ def test_a_rule_does_not_allow(role: PolicyRule, action: RequestAttributes) -> N
 
 
 @pytest.mark.parametrize(
-    ("held", "wanted", "missing"),
+    ("held", "policy_rules", "missing"),
     [
         ([rule("get list", "pods secrets")], [rule("get", "secrets")], []),
         ([rule("*", "*", "*")], [rule("get", "pods/log", "apps", "a")], []),
@@ -95,14 +95,14 @@ def test_a_rule_does_not_allow(role: PolicyRule, action: RequestAttributes) -> N
         ),
     ],
 )
-def test_missing_rights_are_named(held: list[PolicyRule], wanted: list[PolicyRule], missing: list[str]) -> None:
-    assert [str(found) for found in missing_rules(held, wanted)] == missing
+def test_missing_rights_are_named(held: list[PolicyRule], policy_rules: list[PolicyRule], missing: list[str]) -> None:
+    assert [str(missing_rule) for missing_rule in missing_rules(held, policy_rules)] == missing
 
 
 def test_rules_are_read_as_stored() -> None:
-    stored = [
+    saved = [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
         {"nonResourceURLs": ["/a"], "verbs": ["get"]},
     ]
-    assert parse_rules(stored) == (rule("get", "pods"), rule("get", urls="/a"))
+    assert parse_rules(saved) == (rule("get", "pods"), rule("get", urls="/a"))
     assert parse_rules(None) == ()

@@ -85,8 +85,8 @@ def test_conditions_hold_or_not(sources: list[str], want: bool) -> None:  # noqa
 
 
 def test_all_failed_conditions_are_told() -> None:
-    given = [{"expression": f"object.{name} == 1"} for name in ("a", "b")]
-    broken = compile_conditions(given, params=True)
+    value = [{"expression": f"object.{name} == 1"} for name in ("a", "b")]
+    broken = compile_conditions(value, params=True)
     assert all_hold(broken, VALUES, refuse, ignore=True) is False
     with pytest.raises(ConditionError) as caught:
         all_hold(broken, VALUES, refuse, ignore=False)

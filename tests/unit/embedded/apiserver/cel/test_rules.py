@@ -16,8 +16,8 @@ def schema(spec: Json, **root: Any) -> Json:
     return {"type": "object", "properties": {"spec": spec}, **root}
 
 
-def spec_of(*given: Json, **properties: Any) -> Json:
-    return schema({"type": "object", "properties": properties, rules.RULES: list(given)})
+def spec_of(*json: Json, **properties: Any) -> Json:
+    return schema({"type": "object", "properties": properties, rules.RULES: list(json)})
 
 
 def broken(definition: Json, new: Any, old: Any = None) -> list[str]:
@@ -219,17 +219,19 @@ def expressions(tree: rules.RuleTree | None) -> list[Expression]:
         return []
     below = [*tree.properties.values(), tree.items, tree.additional]
     here = [rule.expression for rule in tree.rules if rule.expression is not None]
-    return [*here, *(found for each in below for found in expressions(each))]
+    return [*here, *(expression for item in below for expression in expressions(item))]
 
 
 def test_own_rules_are_compiled_when_they_are_evaluated() -> None:
-    definition = next(one.body for one in manifests("10.96.0.10", 2) if one.kind == "CustomResourceDefinition")
+    definition = next(
+        manifest.body for manifest in manifests("10.96.0.10", 2) if manifest.kind == "CustomResourceDefinition"
+    )
     for version in definition["spec"]["versions"]:
         own = version["schema"]["openAPIV3Schema"]
         assert not rules.problems(own, "")
-        found = expressions(rules.compile_rules(own))
-        assert found
-        for expression in found:
+        result = expressions(rules.compile_rules(own))
+        assert result
+        for expression in result:
             assert not expression.compiled
             fields = {"start": "int", "end": "int"}
             again = Expression(f"{expression.source} ", {"self": environment.MESSAGES.declare("range", fields)})

@@ -37,8 +37,8 @@ def test_unreadable_formats_are_errors() -> None:
 
 
 def test_durations_have_all_units() -> None:
-    found = values.value_of("-1h2m3.5s", {"type": "string", "format": "duration"})
-    assert (found.seconds, found.nanos) == (-3724, 500_000_000)
+    result = values.value_of("-1h2m3.5s", {"type": "string", "format": "duration"})
+    assert (result.seconds, result.nanos) == (-3724, 500_000_000)
 
 
 def test_equal_schemas_are_one_type() -> None:

@@ -110,8 +110,8 @@ SPECS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("api_version", "kind", "spec", "want"), SPECS)
 def test_specs(api_version: str, kind: str, spec: dict[str, Any], want: dict[str, Any]) -> None:
-    found = fill(api_version, kind, spec=spec)["spec"]
-    assert {key: found.get(key) for key in want} == want
+    result = fill(api_version, kind, spec=spec)["spec"]
+    assert {key: result.get(key) for key in want} == want
 
 
 def test_secret_text_becomes_data() -> None:

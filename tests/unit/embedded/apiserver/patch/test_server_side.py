@@ -57,12 +57,12 @@ def deployment(replicas: int | None = 1, image: str = "i:1", **spec: Any) -> dic
 
 
 def owned(obj: dict[str, Any], manager: str, operation: str = "Apply") -> dict[str, Any]:
-    found = [
+    results = [
         entry["fieldsV1"]
         for entry in obj["metadata"].get("managedFields", ())
         if (entry["manager"], entry["operation"]) == (manager, operation)
     ]
-    return found[0] if found else {}
+    return results[0] if results else {}
 
 
 def test_fields_of_an_apply() -> None:
@@ -235,9 +235,9 @@ def test_objects_without_managed_fields() -> None:
 
 def test_kubectl_moves_from_client_side_to_server_side() -> None:
     first = config_map(a="1", b="2")
-    stored = deepcopy(first)
-    stored["metadata"]["annotations"] = {server_side.LAST_APPLIED: json.dumps(first)}
-    live = update(None, stored, "kubectl-client-side-apply")
+    saved = deepcopy(first)
+    saved["metadata"]["annotations"] = {server_side.LAST_APPLIED: json.dumps(first)}
+    live = update(None, saved, "kubectl-client-side-apply")
     assert apply(live, config_map(a="9", b="2"))["data"] == {"a": "9", "b": "2"}
     with pytest.raises(Conflict):
         apply(live, config_map(a="9"), "somebody-else")
@@ -298,17 +298,17 @@ STEPS = st.lists(st.tuples(st.sampled_from(["x", "y", "edit"]), DATA), min_size=
 def test_laws(steps: list[tuple[str, dict[str, str]]]) -> None:
     """After a forced apply the object has what was applied; applying again changes nothing."""
     live: dict[str, Any] | None = None
-    for who, values in steps:
+    for user, values in steps:
         config = config_map(**values)
-        if who == "edit":
+        if user == "edit":
             live = update(live, {**config, "metadata": dict((live or config)["metadata"])}, "edit")
             continue
-        out = apply(live, config, who, force=True)
+        out = apply(live, config, user, force=True)
         assert values.items() <= out["data"].items()
-        assert apply(out, config, who, now=LATER) == out
+        assert apply(out, config, user, now=LATER) == out
         fields = [owned(out, name, op).get("f:data", {}) for name, op in
                   (("x", "Apply"), ("y", "Apply"), ("edit", "Update"))]  # fmt: skip
-        owners = [{key[2:] for key in found if key != "."} for found in fields]
+        owners = [{key[2:] for key in field if key != "."} for field in fields]
         assert set().union(*owners) == out["data"].keys() or live is None
         live = out
 

@@ -18,12 +18,12 @@ def test_unknown_kinds_have_none() -> None:
 
 
 def node(*path: str) -> data.SchemaNode:
-    found = data.for_kind("apps", "v1", "Deployment")
+    result = data.for_kind("apps", "v1", "Deployment")
     for step in path:
-        assert found is not None
-        found = found.items if step == "*" else found.child(step)
-    assert found is not None
-    return found
+        assert result is not None
+        result = result.items if step == "*" else result.child(step)
+    assert result is not None
+    return result
 
 
 POD = ("spec", "template", "spec")

@@ -15,8 +15,8 @@ def status(name: str, restarts: int, ended: str | None = None) -> dict[str, Any]
     return {"name": name, "ready": True, "restartCount": restarts, "state": {"running": {}}, **last}
 
 
-def cells(spec: dict[str, Any], found: dict[str, Any], **meta: Any) -> dict[str, Any]:
-    shown = pod_cells({"metadata": {"name": "p", **meta}, "spec": spec, "status": found}, NOW)
+def cells(spec: dict[str, Any], result: dict[str, Any], **meta: Any) -> dict[str, Any]:
+    shown = pod_cells({"metadata": {"name": "p", **meta}, "spec": spec, "status": result}, NOW)
     return dict(zip((column.name for column in COLUMNS), shown, strict=True))
 
 
@@ -39,8 +39,8 @@ def test_restarts_show_the_time_of_the_last(statuses: list[dict[str, Any]], want
 def test_init_containers_count_only_while_they_run() -> None:
     spec = {"containers": [{"name": "a"}], "initContainers": [{"name": "i"}]}
     waiting = {"name": "i", "restartCount": 4, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
-    found = cells(spec, {"phase": "Pending", "initContainerStatuses": [waiting]})
-    assert (found["Status"], found["Restarts"]) == ("Init:CrashLoopBackOff", "4")
+    result = cells(spec, {"phase": "Pending", "initContainerStatuses": [waiting]})
+    assert (result["Status"], result["Restarts"]) == ("Init:CrashLoopBackOff", "4")
     done = {"name": "i", "restartCount": 4, "state": {"terminated": {"exitCode": 0}}}
     both = {"phase": "Running", "initContainerStatuses": [done], "containerStatuses": [status("a", 1)]}
     assert (cells(spec, both)["Status"], cells(spec, both)["Restarts"]) == ("Running", "1")
@@ -48,8 +48,8 @@ def test_init_containers_count_only_while_they_run() -> None:
 
 def test_readiness_gates() -> None:
     gates = {**TWO, "readinessGates": [{"conditionType": "x"}, {"conditionType": "y"}]}
-    found = cells(gates, {"conditions": [{"type": "x", "status": "True"}, {"type": "y", "status": "False"}]})
-    assert found["Readiness Gates"] == "1/2"
+    result = cells(gates, {"conditions": [{"type": "x", "status": "True"}, {"type": "y", "status": "False"}]})
+    assert result["Readiness Gates"] == "1/2"
 
 
 def test_state_of_a_deleted_pod_on_a_lost_node() -> None:

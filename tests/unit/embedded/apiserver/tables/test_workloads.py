@@ -51,9 +51,9 @@ def test_headings(kind: str) -> None:
     group, _, name = kind.partition("/")
     shown = columns.render(BY_KIND[group, "v1", name], [], NOW)["columnDefinitions"]
     always, _, more = HEADINGS[kind].partition(" | ")
-    for words, wide in ((always, False), (more, True)):
-        found = [column["name"] for column in shown if bool(column["priority"]) == wide]
-        assert found == [word.replace("_", " ") for word in words.split()]
+    for arguments, wide in ((always, False), (more, True)):
+        results = [column["name"] for column in shown if bool(column["priority"]) == wide]
+        assert results == [word.replace("_", " ") for word in arguments.split()]
 
 
 def test_headings_of_events() -> None:

@@ -55,10 +55,10 @@ def test_wrong_autoscalers_are_refused_with_their_field(play: Callable[..., None
 
 def test_behavior_gets_the_defaults_of_both_directions(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
-        status, made = await api("POST", SCALERS, behavior(stabilizationWindowSeconds=0))
-        assert status == 201, made
+        status, created = await api("POST", SCALERS, behavior(stabilizationWindowSeconds=0))
+        assert status == 201, created
         percent = {"type": "Percent", "value": 100, "periodSeconds": 15}
-        assert made["spec"]["behavior"] == {
+        assert created["spec"]["behavior"] == {
             "scaleUp": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max",
                         "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, percent]},
             "scaleDown": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [percent]},
@@ -74,8 +74,8 @@ def test_use_of_cpu_shows_in_both_versions(play: Callable[..., None], version: s
         current = {"name": "cpu", "current": {"averageUtilization": 40, "averageValue": "20m"}}
         status = {"desiredReplicas": 1, "currentMetrics": [{"type": "Resource", "resource": current}]}
         await api("PATCH", f"{SCALERS}/web/status", {"status": status}, content_type="application/merge-patch+json")
-        _, found = await api("GET", f"{SCALERS.replace('v2', version)}/web")
-        shown = found["status"]
+        _, result = await api("GET", f"{SCALERS.replace('v2', version)}/web")
+        shown = result["status"]
         used = shown["currentCPUUtilizationPercentage"] if version == "v1" else (
             shown["currentMetrics"][0]["resource"]["current"]["averageUtilization"]
         )  # fmt: skip

@@ -51,9 +51,9 @@ def test_wrong_device_objects_are_refused(
 
 def test_claims_get_defaults_and_keep_their_spec(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
-        status, made = await api("POST", CLAIMS, claim(exactly=EXACT))
-        assert status == 201, made
-        exactly = made["spec"]["devices"]["requests"][0]["exactly"]
+        status, created = await api("POST", CLAIMS, claim(exactly=EXACT))
+        assert status == 201, created
+        exactly = created["spec"]["devices"]["requests"][0]["exactly"]
         assert (exactly["allocationMode"], exactly["count"]) == ("ExactCount", 1)
         changed = claim(exactly={**EXACT, "count": 2})["spec"]
         assert (await api("PATCH", f"{CLAIMS}/x", {"spec": changed}, content_type=MERGE))[0] == 422
@@ -66,11 +66,11 @@ def test_claims_get_defaults_and_keep_their_spec(play: Callable[..., None]) -> N
 
 def test_slices_are_selected_by_driver_and_node(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
-        status, made = await api("POST", SLICES, resource_slice(devices=[{"name": "a"}]))
-        assert (status, made["metadata"]["generation"]) == (201, 1)
+        status, created = await api("POST", SLICES, resource_slice(devices=[{"name": "a"}]))
+        assert (status, created["metadata"]["generation"]) == (201, 1)
         for selector, count in (("spec.driver=gpu.example.com", 1), ("spec.nodeName=other", 0)):
-            _, found = await api("GET", f"{SLICES}?fieldSelector={selector}")
-            assert len(found["items"]) == count
+            _, result = await api("GET", f"{SLICES}?fieldSelector={selector}")
+            assert len(result["items"]) == count
         for field, value in (("driver", "other.example.com"), ("nodeName", "other")):
             assert (await api("PATCH", f"{SLICES}/x", {"spec": {field: value}}, content_type=MERGE))[0] == 422
 

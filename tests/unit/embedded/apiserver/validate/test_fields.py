@@ -61,13 +61,13 @@ def test_secret_data_is_base64() -> None:
 
 def test_unknown_fields_are_named_and_dropped() -> None:
     obj = {**with_container(imag="x", ports=[{"containerPort": 80, "foo": 1}]), "sepc": {}}
-    found = decode(obj)
-    assert found.unknown == [
+    result = decode(obj)
+    assert result.unknown == [
         "spec.template.spec.containers[0].imag",
         "spec.template.spec.containers[0].ports[0].foo",
         "sepc",
     ]
-    assert found.obj == with_container(ports=[{"containerPort": 80}])
+    assert result.obj == with_container(ports=[{"containerPort": 80}])
     assert fields.problems(["spec.foo"], ["spec.bar"]) == [
         'unknown field "spec.foo"', 'duplicate field "spec.bar"'
     ]  # fmt: skip
@@ -82,8 +82,8 @@ def test_nulls_and_empty_lists_are_dropped() -> None:
 
 
 def test_quantities_become_canonical() -> None:
-    found = decode(with_container(resources={"limits": {"cpu": 0.5, "memory": "1024Mi"}})).obj
-    limits = found["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    result = decode(with_container(resources={"limits": {"cpu": 0.5, "memory": "1024Mi"}})).obj
+    limits = result["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert limits == {"cpu": "500m", "memory": "1Gi"}
 
 

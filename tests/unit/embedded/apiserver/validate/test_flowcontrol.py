@@ -45,16 +45,16 @@ def test_wrong_flow_control_is_refused(play: Callable[..., None], path: str, bod
 
 def test_flow_control_gets_defaults_and_generations(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
-        _, made = await api("POST", SCHEMAS, schema())
-        assert (made["spec"]["matchingPrecedence"], made["metadata"]["generation"]) == (1000, 1)
+        _, created = await api("POST", SCHEMAS, schema())
+        assert (created["spec"]["matchingPrecedence"], created["metadata"]["generation"]) == (1000, 1)
         _, after = await api("PATCH", f"{SCHEMAS}/x", {"spec": {"matchingPrecedence": 9}}, content_type=MERGE)
         assert after["metadata"]["generation"] == 2
         patch = {"metadata": {"labels": {"a": "b"}}, "status": {"conditions": [{"type": "Dangling", "status": "True"}]}}
         _, after = await api("PATCH", f"{SCHEMAS}/x/status", patch, content_type=MERGE)
         assert after["status"] == patch["status"] and "labels" not in after["metadata"]
         queue = {"limitResponse": {"type": "Queue", "queuing": {}}}
-        _, made = await api("POST", LEVELS, level(type="Limited", limited=queue))
-        assert made["spec"]["limited"]["nominalConcurrencyShares"] == 30
-        assert made["spec"]["limited"]["limitResponse"]["queuing"]["queues"] == 64
+        _, created = await api("POST", LEVELS, level(type="Limited", limited=queue))
+        assert created["spec"]["limited"]["nominalConcurrencyShares"] == 30
+        assert created["spec"]["limited"]["limitResponse"]["queuing"]["queues"] == 64
 
     play(scenario)

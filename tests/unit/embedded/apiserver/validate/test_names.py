@@ -27,8 +27,8 @@ def test_a_service_may_start_with_a_digit(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["-web", "Web", "a.b", "a" * 64])
 def test_a_service_is_one_dns_label(name: str) -> None:
-    found = problems("v1", "Service", name, {"type": "ClusterIP", "ports": [{"port": 80}]})
-    assert len(found) == 1 and found[0].startswith("metadata.name: Invalid value: ")
+    result = problems("v1", "Service", name, {"type": "ClusterIP", "ports": [{"port": 80}]})
+    assert len(result) == 1 and result[0].startswith("metadata.name: Invalid value: ")
 
 
 @pytest.mark.parametrize("name", ["10.96.0.7", "2001:db8::1", "fd00:96::", "::1"])

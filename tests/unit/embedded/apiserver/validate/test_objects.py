@@ -222,9 +222,9 @@ def test_changes(old: dict[str, Any], new: dict[str, Any], want: list[str]) -> N
 
 
 def test_a_pod_keeps_its_containers() -> None:
-    found = texts(pod(containers=[box(command=["x"])]), pod())
-    assert len(found) == 1
-    assert found[0].startswith("spec: Forbidden: pod updates may not change fields other than")
+    result = texts(pod(containers=[box(command=["x"])]), pod())
+    assert len(result) == 1
+    assert result[0].startswith("spec: Forbidden: pod updates may not change fields other than")
 
 
 def test_the_whole_message() -> None:

@@ -100,13 +100,13 @@ def wrong(kind: str, spec: Object) -> list[str]:
     ],
 )
 def test_wrong_field_of_a_policy_is_named(fields: Object, problem: str) -> None:
-    (found,) = wrong("ValidatingAdmissionPolicy", {**SPEC, **fields})
-    assert found.startswith(problem)
+    (result,) = wrong("ValidatingAdmissionPolicy", {**SPEC, **fields})
+    assert result.startswith(problem)
 
 
 def test_policy_without_checks_is_refused() -> None:
-    found = wrong("ValidatingAdmissionPolicy", {**SPEC, "validations": []})
-    assert [text.partition(":")[0] for text in found] == ["spec.validations", "spec.auditAnnotations"]
+    result = wrong("ValidatingAdmissionPolicy", {**SPEC, "validations": []})
+    assert [text.partition(":")[0] for text in result] == ["spec.validations", "spec.auditAnnotations"]
 
 
 def test_right_policy_is_accepted() -> None:
@@ -137,8 +137,8 @@ def test_right_policy_is_accepted() -> None:
     ],
 )
 def test_wrong_field_of_a_binding_is_named(fields: Object, problem: str) -> None:
-    (found,) = wrong("ValidatingAdmissionPolicyBinding", {"policyName": "p", "validationActions": ["Deny"], **fields})
-    assert found.startswith(problem)
+    (result,) = wrong("ValidatingAdmissionPolicyBinding", {"policyName": "p", "validationActions": ["Deny"], **fields})
+    assert result.startswith(problem)
 
 
 MUTATION = {"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}}
@@ -169,11 +169,11 @@ MUTATION = {"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}}
 )
 def test_wrong_field_of_a_mutating_policy_is_named(fields: Object, problem: str) -> None:
     spec = {"failurePolicy": "Fail", "matchConstraints": MATCH, "mutations": [MUTATION], "reinvocationPolicy": "Never"}
-    (found,) = wrong("MutatingAdmissionPolicy", {**spec, **fields})
-    assert found.startswith(problem)
+    (result,) = wrong("MutatingAdmissionPolicy", {**spec, **fields})
+    assert result.startswith(problem)
     assert wrong("MutatingAdmissionPolicy", spec) == []
 
 
 def test_wrong_field_of_a_mutating_binding_is_named() -> None:
-    (found,) = wrong("MutatingAdmissionPolicyBinding", {"policyName": ""})
-    assert found.startswith("spec.policyName: Required value")
+    (result,) = wrong("MutatingAdmissionPolicyBinding", {"policyName": ""})
+    assert result.startswith("spec.policyName: Required value")

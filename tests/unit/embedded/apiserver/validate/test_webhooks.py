@@ -16,8 +16,8 @@ HOOK: Object = {
 
 
 def _wrong(**fields: Any) -> list[str]:
-    found = check_configuration({"metadata": {"name": "c"}, "webhooks": [{**HOOK, **fields}]}, None)
-    return [f"{cause.field}: {cause.message}" for cause in found]
+    result = check_configuration({"metadata": {"name": "c"}, "webhooks": [{**HOOK, **fields}]}, None)
+    return [f"{cause.field}: {cause.message}" for cause in result]
 
 
 def test_complete_configuration_is_accepted() -> None:
@@ -72,13 +72,13 @@ def test_complete_configuration_is_accepted() -> None:
     ],
 )
 def test_wrong_field_is_named(fields: Object, problem: str) -> None:
-    (found,) = _wrong(**fields)
-    assert found.startswith(problem)
+    (result,) = _wrong(**fields)
+    assert result.startswith(problem)
 
 
 def test_webhooks_of_one_name_are_refused() -> None:
-    found = check_configuration({"webhooks": [HOOK, HOOK]}, None)
-    assert [str(cause.field) for cause in found] == ["webhooks[1].name"]
+    result = check_configuration({"webhooks": [HOOK, HOOK]}, None)
+    assert [str(cause.field) for cause in result] == ["webhooks[1].name"]
 
 
 def test_configurations_get_their_defaults() -> None:

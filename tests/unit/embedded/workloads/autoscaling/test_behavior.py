@@ -70,7 +70,7 @@ CASES: dict[str, tuple[AutoscalerSpec, int, int, Past, tuple[int, str, str]]] = 
 
 @pytest.mark.parametrize("name", CASES)
 def test_behavior_limits_the_change(name: str) -> None:
-    given, current, desired, before, expected = CASES[name]
-    found = normalize(given, current, desired, before, NOW_S, DOWN_S)
-    assert (found.replicas, found.able[0], found.limit[0]) == expected
-    assert found.limited == (expected[2] != "DesiredWithinRange")
+    value, current, desired, before, expected = CASES[name]
+    result = normalize(value, current, desired, before, NOW_S, DOWN_S)
+    assert (result.replicas, result.able[0], result.limit[0]) == expected
+    assert result.limited == (expected[2] != "DesiredWithinRange")

@@ -48,10 +48,10 @@ def values(*items: Json) -> Json:
 def read(metric: Json, answers: dict[str, Json]) -> Reading:
     """The reading; a path that has no answer is not found."""
 
-    async def answer(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
-        found = answers.get(unquote_plus(seen.target))
+    async def answer(received_request: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+        result = answers.get(unquote_plus(received_request.target))
         missing = {"kind": "Status", "code": 404, "reason": "NotFound", "message": "no such metric"}
-        return http.answer(writer, missing if found is None else found, 404 if found is None else 200)
+        return http.answer(writer, missing if result is None else result, 404 if result is None else 200)
 
     async def run() -> Reading:
         async with http.ScriptedServer(answer) as server:
@@ -139,13 +139,15 @@ PLANS: tuple[tuple[Json, Reading, int, str, Json], ...] = (
 )
 
 
-@pytest.mark.parametrize(("metric", "reading", "wanted", "title", "current"), PLANS, ids=["pods", "object", "external"])
+@pytest.mark.parametrize(
+    ("metric", "reading", "expected", "title", "current"), PLANS, ids=["pods", "object", "external"]
+)
 def test_reading_gives_replicas_reason_and_status(
-    metric: Json, reading: Reading, wanted: int, title: str, current: Json
+    metric: Json, reading: Reading, expected: int, title: str, current: Json
 ) -> None:
-    found = decide(scaler(metric), 2, reading, existing=2)
-    assert (found.rescale_to, found.reason) == (wanted, f"{title} above target")
-    assert conditions(found)["ScalingActive"] == ("True", "ValidMetricFound")
+    result = decide(scaler(metric), 2, reading, existing=2)
+    assert (result.rescale_to, result.reason) == (expected, f"{title} above target")
+    assert conditions(result)["ScalingActive"] == ("True", "ValidMetricFound")
     field = metric["type"].lower()
-    kept = {key: value for key, value in metric[field].items() if key != "target"}
-    assert found.status.current_metrics == ({"type": metric["type"], field: {**kept, "current": current}},)
+    remaining = {key: value for key, value in metric[field].items() if key != "target"}
+    assert result.status.current_metrics == ({"type": metric["type"], field: {**remaining, "current": current}},)

@@ -52,19 +52,19 @@ def conditions(decision: ScalingDecision) -> dict[str, tuple[str, str]]:
 
 
 def test_a_busy_target_gets_more_replicas() -> None:
-    found = decide(scaler(CPU), 2, used(a=100, b=100))
-    assert (found.rescale_to, found.recommendation) == (4, 4)
-    assert found.reason == "cpu resource utilization (percentage of request) above target"
-    assert conditions(found) == {
+    result = decide(scaler(CPU), 2, used(a=100, b=100))
+    assert (result.rescale_to, result.recommendation) == (4, 4)
+    assert result.reason == "cpu resource utilization (percentage of request) above target"
+    assert conditions(result) == {
         "AbleToScale": ("True", "SucceededRescale"), "ScalingActive": ("True", "ValidMetricFound"),
         "ScalingLimited": ("False", "DesiredWithinRange"),
     }  # fmt: skip
-    assert found.status.current_metrics == (
+    assert result.status.current_metrics == (
         {"type": "Resource", "resource": {
             "name": "cpu", "current": {"averageUtilization": 100, "averageValue": "100m"}}},
     )  # fmt: skip
-    assert (found.status.current_replicas, found.status.desired_replicas) == (2, 4)
-    assert found.status.last_scale_time == "2026-05-01T12:00:00Z"
+    assert (result.status.current_replicas, result.status.desired_replicas) == (2, 4)
+    assert result.status.last_scale_time == "2026-05-01T12:00:00Z"
 
 
 def test_replicas_outside_the_limits_are_brought_back() -> None:
@@ -74,21 +74,21 @@ def test_replicas_outside_the_limits_are_brought_back() -> None:
 
 
 def test_a_target_with_no_replicas_is_left_alone() -> None:
-    found = decide(scaler(CPU), 0)
-    assert found.rescale_to is None
-    assert conditions(found)["ScalingActive"] == ("False", "ScalingDisabled")
+    result = decide(scaler(CPU), 0)
+    assert result.rescale_to is None
+    assert conditions(result)["ScalingActive"] == ("False", "ScalingDisabled")
 
 
 def test_a_missing_metric_changes_nothing() -> None:
-    found = decide(scaler(CPU), 2, NO_METRICS)
+    result = decide(scaler(CPU), 2, NO_METRICS)
     problem = "failed to get cpu utilization: unable to get metrics for resource cpu: " + str(NO_METRICS)
-    assert found.rescale_to is None
-    assert [tuple(event) for event in found.events] == [
+    assert result.rescale_to is None
+    assert [tuple(event) for event in result.events] == [
         ("FailedGetResourceMetric", problem),
         ("FailedComputeMetricsReplicas", "invalid metrics (1 invalid out of 1), first error is: "
                                          f"failed to get cpu resource metric value: {problem}"),
     ]  # fmt: skip
-    assert conditions(found) == {
+    assert conditions(result) == {
         "AbleToScale": ("True", "SucceededGetScale"), "ScalingActive": ("False", "FailedGetResourceMetric"),
     }  # fmt: skip
 
@@ -103,9 +103,9 @@ def test_one_missing_metric_allows_only_the_way_up() -> None:
 
 
 def test_pods_of_two_autoscalers_are_not_scaled() -> None:
-    found = decide(scaler(CPU), 2, used(a=100, b=100), rivals="[{one a} {two a}]")
-    assert found.rescale_to is None
-    assert conditions(found)["ScalingActive"] == ("False", "AmbiguousSelector")
+    result = decide(scaler(CPU), 2, used(a=100, b=100), rivals="[{one a} {two a}]")
+    assert result.rescale_to is None
+    assert conditions(result)["ScalingActive"] == ("False", "AmbiguousSelector")
 
 
 def test_tolerance_of_the_behavior_is_used() -> None:

@@ -72,13 +72,13 @@ def test_pods_and_metrics_give_the_replicas(name: str) -> None:
 
 
 def test_values_are_those_of_measured_pods() -> None:
-    found = propose(situation([A, B], {"a": 150, "b": 50}), HALF)
-    assert (found.utilization, found.average_milli) == (100, 100)
+    result = propose(situation([A, B], {"a": 150, "b": 50}), HALF)
+    assert (result.utilization, result.average_milli) == (100, 100)
 
 
 def test_one_container_counts_with_its_own_request() -> None:
-    found = propose(situation([A, B], {"a": 50, "b": 50}, container="x"), HALF)
-    assert (found.replicas, found.utilization) == (4, 100)
+    result = propose(situation([A, B], {"a": 50, "b": 50}, container="x"), HALF)
+    assert (result.replicas, result.utilization) == (4, 100)
 
 
 FAILURES: dict[str, tuple[list[Pod], dict[str, int], MetricTarget]] = {

@@ -30,19 +30,19 @@ def found(nets: dict[str, PortTable], rest: PortTable, address: str) -> PortTabl
 
 
 def test_networks_that_are_nested_stay_as_they_are() -> None:
-    made = profile(IPBlock(cidr="10.0.0.0/8", excepted=("10.1.0.0/16",)), IPBlock(cidr="10.1.2.0/24"))
-    nets, rest = networks(made, 4)
+    created = profile(IPBlock(cidr="10.0.0.0/8", excepted=("10.1.0.0/16",)), IPBlock(cidr="10.1.2.0/24"))
+    nets, rest = networks(created, 4)
     assert list(nets) == ["10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24"]
-    assert nets["10.1.0.0/16"] == rest == made.peers.default
-    assert networks(made, 6) == ({}, made.peers.default)
+    assert nets["10.1.0.0/16"] == rest == created.peers.default
+    assert networks(created, 6) == ({}, created.peers.default)
 
 
 def test_a_block_of_all_addresses_becomes_the_default() -> None:
-    made = profile(IPBlock(cidr="0.0.0.0/0", excepted=("10.0.0.0/8",)))
-    nets, rest = networks(made, 4)
+    created = profile(IPBlock(cidr="0.0.0.0/0", excepted=("10.0.0.0/8",)))
+    nets, rest = networks(created, 4)
     assert list(nets) == ["10.0.0.0/8"]
-    assert (rest, nets["10.0.0.0/8"]) == (made.at("192.0.2.1"), made.peers.default)
-    assert networks(made, 6)[1] == made.peers.default
+    assert (rest, nets["10.0.0.0/8"]) == (created.at("192.0.2.1"), created.peers.default)
+    assert networks(created, 6)[1] == created.peers.default
 
 
 def test_a_network_without_addresses_of_its_own_is_left_out() -> None:
@@ -59,8 +59,8 @@ BLOCKS = st.builds(IPBlock, cidr=NETWORKS, excepted=st.lists(NETWORKS, max_size=
 
 @given(st.lists(BLOCKS, max_size=5), st.lists(st.integers(0, 2**32 - 1), max_size=8))
 def test_every_address_fares_as_its_profile_says(blocks: list[IPBlock], more: list[int]) -> None:
-    made = profile(*blocks)
-    nets, rest = networks(made, 4)
+    created = profile(*blocks)
+    nets, rest = networks(created, 4)
     borders = [border for net in nets for border in (ip_network(net)[0], ip_network(net)[-1])]
     for address in map(str, (*borders, *map(ip_address, more))):
-        assert found(nets, rest, address) == made.at(address)
+        assert found(nets, rest, address) == created.at(address)

@@ -46,7 +46,7 @@ class Kernel:
         return {names.TABLE: {chain: list(rules) for chain, rules in self.chains.items()}}
 
     def held(self) -> dict[str, IpSet]:
-        return {name: replace(each, elements=dict(self.elements[name])) for name, each in self.sets.items()}
+        return {name: replace(item, elements=dict(self.elements[name])) for name, item in self.sets.items()}
 
     def take(self, steps: Steps) -> None:
         for operation in steps.prepare:
@@ -88,18 +88,18 @@ class Kernel:
                 assert not self.chains.pop(chain)
             else:
                 assert verb in ("*mangle", "COMMIT"), line
-        words = self.words()
-        assert {word for word in words if word.startswith("PODWIRE-")} <= self.chains.keys()
-        assert {word for word in words if word.startswith(("podwire4-", "podwire6-"))} <= self.sets.keys()
+        arguments = self.words()
+        assert {word for word in arguments if word.startswith("PODWIRE-")} <= self.chains.keys()
+        assert {word for word in arguments if word.startswith(("podwire4-", "podwire6-"))} <= self.sets.keys()
         self.check_numbers()
 
     def check_numbers(self) -> None:
         """Whatever number an element gives leads somewhere, once there are rules."""
         if not self.chains["FORWARD"]:
             return
-        words = self.words()
+        arguments = self.words()
         for name, elements in self.elements.items():
-            if name not in words or "devices" in name:
+            if name not in arguments or "devices" in name:
                 continue
             roots = {"egress": names.OUT, "sources": names.OUT, "ingress": names.IN}
             root = roots.get(name.partition("-")[2], names.TABLES)
@@ -111,8 +111,8 @@ class Kernel:
     def leads(self, root: str) -> set[str]:
         """The marks that the rules of some chains ask for."""
         if root not in self._leads:
-            found = (rule for chain, rules in self.chains.items() if chain.startswith(root) for rule in rules)
-            self._leads[root] = {rule.split()[3] for rule in found if rule.startswith("-m mark --mark")}
+            results = (rule for chain, rules in self.chains.items() if chain.startswith(root) for rule in rules)
+            self._leads[root] = {rule.split()[3] for rule in results if rule.startswith("-m mark --mark")}
         return self._leads[root]
 
     def words(self) -> set[str]:
@@ -140,9 +140,9 @@ def follow(contents: Contents, compiler: Compiler, delta: PolicyDelta) -> None:
 
 def fresh(layout: ChainLayout, compiler: Compiler, kernel: Kernel | None = None) -> Contents:
     chains: dict[str, Rules] = {name: tuple(rules) for name, rules in kernel.chains.items()} if kernel else {}
-    made = Contents(layout, chains, kernel.held() if kernel else {})
-    follow(made, compiler, compiler.everything())
-    return made
+    contents = Contents(layout, chains, kernel.held() if kernel else {})
+    follow(contents, compiler, compiler.everything())
+    return contents
 
 
 @pytest.mark.parametrize("family", LAYOUTS)
@@ -222,7 +222,7 @@ def test_a_node_without_pods_has_rules_too() -> None:
 
 def test_one_more_peer_costs_one_element() -> None:
     case = next(case for case in CASES if case.name == "a policy without rules isolates")
-    policy = next(each for each in CASES if each.name.startswith("pods of the policy's")).world.policies[0]
+    policy = next(item for item in CASES if item.name.startswith("pods of the policy's")).world.policies[0]
     compiler = compile_world(case.world, "n1")
     compiler.set_policy("shop/db", policy)
     compiler.flush()
@@ -307,13 +307,13 @@ def test_a_bridge_device_identifies_no_pod() -> None:
 
 
 def test_too_few_numbers_are_an_error_that_says_so() -> None:
-    case = next(each for each in CASES if each.name == "ports, protocols and ranges")
+    case = next(item for item in CASES if item.name == "ports, protocols and ranges")
     with pytest.raises(KernelError, match=r"give policy\.marks more bits"):
         fresh(replace(LAYOUTS["ip"], marks=MarkBits(0b11)), compile_world(case.world, "n1"))
 
 
 def test_rules_that_are_gone_are_remembered_for_the_log() -> None:
-    case = next(each for each in CASES if each.name == "ports, protocols and ranges")
+    case = next(item for item in CASES if item.name == "ports, protocols and ranges")
     compiler = compile_world(case.world, "n1")
     contents = fresh(LAYOUTS["ip"], compiler)
     rules = [chain for chain in contents.rules().chains if chain.startswith(names.RULE)]

@@ -29,7 +29,7 @@ SHOP_DB = '{"namespace":"shop","namespaces":{},"pods":{"matchLabels":{"app":"db"
 """The selector of the policies, in its JSON form."""
 OWNER = ProfileKey(direction="Ingress", subjects=(SHOP_DB,))
 ALLOWED, DENIED = (
-    names.rule_chain(rule_identity(OWNER, each)) for each in (Ruling(True, "shop/db", 0), Ruling(accept=False))
+    names.rule_chain(rule_identity(OWNER, item)) for item in (Ruling(True, "shop/db", 0), Ruling(accept=False))
 )
 
 
@@ -87,12 +87,12 @@ def test_every_set_and_chain_named_by_a_rule_exists() -> None:
     for layout in (LAYOUT, SIX):
         fixed = FixedChains(layout)
         chains = fixed.chains(1) | dict.fromkeys((names.OUT, names.IN), fixed.root())
-        words = [word for rules in chains.values() for rule in rules for word in rule.split()]
-        sets = {each.name for each in layout.sets()} | {layout.device_set(0).name}
-        assert {word for word in words if word.startswith(("podwire4-", "podwire6-"))} <= sets
-        assert {word for word in words if word.startswith("PODWIRE-")} <= chains.keys()
-        for each in layout.sets():
-            each.check()
+        arguments = [word for rules in chains.values() for rule in rules for word in rule.split()]
+        sets = {item.name for item in layout.sets()} | {layout.device_set(0).name}
+        assert {word for word in arguments if word.startswith(("podwire4-", "podwire6-"))} <= sets
+        assert {word for word in arguments if word.startswith("PODWIRE-")} <= chains.keys()
+        for declared in layout.sets():
+            declared.check()
 
 
 def test_uplinks_and_pods_have_elements_that_give_numbers() -> None:
@@ -106,8 +106,8 @@ def test_uplinks_and_pods_have_elements_that_give_numbers() -> None:
 def test_few_port_ranges_are_compared_in_sequence() -> None:
     maker = PortTableBuilder()
     maker.decide(selection({"TCP": [(80, 80), (90, 99)], "UDP": [(0, 65535)]}), Ruling(True, "shop/db", 0))
-    made = RuleChains(LAYOUT).ports("PODWIRE-PORTS-X", maker.table(Ruling(accept=False)), OWNER)
-    assert made == {
+    created = RuleChains(LAYOUT).ports("PODWIRE-PORTS-X", maker.table(Ruling(accept=False)), OWNER)
+    assert created == {
         "PODWIRE-PORTS-X": ("-p tcp -g PODWIRE-PORTS-X-t", f"-p udp -g {ALLOWED}", f"-g {DENIED}"),
         "PODWIRE-PORTS-X-t": (
             f"-p tcp -m tcp --dport 0:79 -g {DENIED}",
@@ -126,12 +126,12 @@ def test_many_ranges_of_ports_are_found_by_halving(count: int) -> None:
         selection({"TCP": [(port, port) for port in range(10, 10 + 2 * count, 2)]}), Ruling(True, "shop/db", 0)
     )
     table = maker.table(Ruling(accept=False))
-    made = RuleChains(LAYOUT).ports(names.ports_chain(table, OWNER), table, OWNER)
+    created = RuleChains(LAYOUT).ports(names.ports_chain(table, OWNER), table, OWNER)
     root = f"{names.ports_chain(table, OWNER)}-t"
-    assert max(map(len, made)) <= 28
+    assert max(map(len, created)) <= 28
     for port in (0, 9, 10, 11, 10 + count // 2 * 2, 9 + 2 * count, 65535):
-        found, asked = lead(made, root, port)
-        assert found == (ALLOWED if table.ruling("TCP", port).accept else DENIED)
+        result, asked = lead(created, root, port)
+        assert result == (ALLOWED if table.ruling("TCP", port).accept else DENIED)
         assert asked <= 8 * 4
 
 
@@ -141,12 +141,12 @@ def lead(chains: dict[str, tuple[str, ...]], chain: str, port: int) -> tuple[str
     while chain in chains:
         for rule in chains[chain]:
             asked += 1
-            words = rule.split()
+            fields = rule.split()
             first, _, last = (
-                words[words.index("--dport") + 1].partition(":") if "--dport" in words else ("0", "", "65535")
+                fields[fields.index("--dport") + 1].partition(":") if "--dport" in fields else ("0", "", "65535")
             )
             if int(first) <= port <= int(last or first):
-                chain = words[-1]
+                chain = fields[-1]
                 break
     return chain, asked
 

@@ -16,12 +16,12 @@ def lead(chains: dict[str, Rules], number: int, marks: MarkBits = MARKS) -> tupl
     while chain in chains:
         for rule in chains[chain]:
             count += 1
-            words = rule.split()
-            if words[0] == "-j":
+            fields = rule.split()
+            if fields[0] == "-j":
                 return "dropped", count
-            value, _, mask = words[3].partition("/")
+            value, _, mask = fields[3].partition("/")
             if mark & int(mask or "0xffffffff", 16) == int(value, 16):
-                chain = words[-1]
+                chain = fields[-1]
                 break
         else:
             pytest.fail("a chain ends without a verdict")
@@ -43,9 +43,9 @@ def test_number_leads_to_its_chain_only(numbers: set[int], other: int) -> None:
 @pytest.mark.parametrize(("count", "most"), [(4, 4), (16, 8), (250, 16), (1000, 20), (4000, 24)])
 def test_the_way_grows_with_the_logarithm(count: int, most: int) -> None:
     chains = branches("TO", {f"TABLE-{number}": number for number in range(count)}, MARKS)
-    ways = [lead(chains, number)[1] for number in range(count)]
-    assert max(ways) <= most
-    assert sum(ways) / count <= most / 1.5
+    paths = [lead(chains, number)[1] for number in range(count)]
+    assert max(paths) <= most
+    assert sum(paths) / count <= most / 1.5
 
 
 def test_one_more_number_writes_few_chains() -> None:
@@ -95,8 +95,8 @@ def test_number_of_a_chain_never_written_selects_nothing() -> None:
 
 
 def test_numbers_are_known_where_names_begin_as_branches_do() -> None:
-    wanted = {f"TO-{number:x}ab": number for number in (5, 6, 17, 18, 40, 41, 42)}
-    assert known_numbers(branches("TO", wanted, MARKS), "TO", "TO-", MARKS) == wanted
+    expected = {f"TO-{number:x}ab": number for number in (5, 6, 17, 18, 40, 41, 42)}
+    assert known_numbers(branches("TO", expected, MARKS), "TO", "TO-", MARKS) == expected
 
 
 def test_foreign_bits_and_ambiguous_numbers_are_unknown() -> None:

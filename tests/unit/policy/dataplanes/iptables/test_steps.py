@@ -18,8 +18,8 @@ def test_additions_come_first_and_deletions_last() -> None:
         JUMPS,
     )
     both = {"PODWIRE-IN": ("-g PODWIRE-IN-OLD", "-g PODWIRE-IN-NEW", "-j DROP")}
-    made = steps(saved, have, want, both)
-    assert str(made).splitlines() == [
+    created = steps(saved, have, want, both)
+    assert str(created).splitlines() == [
         "create podwire4-new hash:ip family inet hashsize 1024 maxelem 65536",
         "add podwire4-new 10.0.0.9",
         "*mangle",
@@ -44,11 +44,11 @@ def test_additions_come_first_and_deletions_last() -> None:
 
 def test_jumps_are_added_with_their_chains() -> None:
     want = FamilyContents({"PODWIRE-FORWARD": ("-j DROP",)}, {}, JUMPS)
-    made = steps({"mangle": {"FORWARD": ["-j OTHER"]}}, {}, want, {})
-    assert made.enter.splitlines()[1:4] == [
+    created = steps({"mangle": {"FORWARD": ["-j OTHER"]}}, {}, want, {})
+    assert created.enter.splitlines()[1:4] == [
         ":PODWIRE-FORWARD - [0:0]", "-A PODWIRE-FORWARD -j DROP", "-I FORWARD -j PODWIRE-FORWARD",
     ]  # fmt: skip
-    assert not made.leave
+    assert not created.leave
     assert not steps({"mangle": {"FORWARD": ["-j PODWIRE-FORWARD"], "PODWIRE-FORWARD": ["-j DROP"]}}, {}, want, {})
 
 

@@ -48,8 +48,10 @@ class Kernel:
     def __init__(self, table: Table) -> None:
         self.chains: dict[str, Chain] = {chain.name: chain for chain in table.chains}
         self.rules: dict[str, list[Rule]] = {chain.name: list(chain.rules) for chain in table.chains}
-        self.sets: dict[str, Set] = {each.name: each.without_elements() for each in table.sets}
-        self.elements: dict[str, dict[bytes, Element]] = {each.name: dict(each.elements) for each in table.sets}
+        self.sets: dict[str, Set] = {declared.name: declared.without_elements() for declared in table.sets}
+        self.elements: dict[str, dict[bytes, Element]] = {
+            declared.name: dict(declared.elements) for declared in table.sets
+        }
 
     def commit(self, transaction: Transaction) -> None:
         for operation in transaction.operations:
@@ -97,21 +99,24 @@ class Kernel:
 
     def used(self) -> set[str]:
         """The chains and sets that something leads to."""
-        found = {e.verdict.chain for own in self.elements.values() for e in own.values() if e.verdict is not None}
+        results = {e.verdict.chain for own in self.elements.values() for e in own.values() if e.verdict is not None}
         for rules in self.rules.values():
             for rule in rules:
                 for statement in rule.statements:
                     if isinstance(statement, VerdictMap):
-                        found.add(statement.map)
+                        results.add(statement.map)
                     elif isinstance(statement, Verdict):
-                        found.add(statement.chain)
+                        results.add(statement.chain)
                     elif isinstance(getattr(statement, "right", None), SetRef):
-                        found.add(statement.right.name)  # type: ignore[union-attr]
-        return found - {""}
+                        results.add(statement.right.name)  # type: ignore[union-attr]
+        return results - {""}
 
     def holds(self, table: Table) -> bool:
         chains = {chain.name: list(chain.rules) for chain in table.chains}
-        return chains == self.rules and {each.name: dict(each.elements) for each in table.sets} == self.elements
+        return (
+            chains == self.rules
+            and {declared.name: dict(declared.elements) for declared in table.sets} == self.elements
+        )
 
 
 def device(pod: str) -> str:
@@ -127,9 +132,9 @@ def follow(contents: Contents, compiler: Compiler, delta: PolicyDelta) -> None:
 
 def fresh(layout: TableLayout, compiler: Compiler, have: Table | None = None) -> Contents:
     """The contents after a restart, when the kernel has a table."""
-    made = Contents(layout, have)
-    follow(made, compiler, compiler.everything())
-    return made
+    contents = Contents(layout, have)
+    follow(contents, compiler, compiler.everything())
+    return contents
 
 
 @pytest.mark.parametrize("family", LAYOUTS)
@@ -164,7 +169,7 @@ def follow_changes(chaos: Chaos, family: str) -> None:
 def led(table: Table, addresses: set[str]) -> dict[tuple[str, bytes, str], str]:
     """The chain of ports that checks the packets of each element of a pod and each peer's address."""
     chains = {chain.name: chain for chain in table.chains}
-    found = {}
+    result = {}
     for name in ("ingress", "egress"):
         for key, element in table.set(name).elements.items():
             profile = element.verdict.chain if element.verdict is not None else ""
@@ -177,14 +182,14 @@ def led(table: Table, addresses: set[str]) -> dict[tuple[str, bytes, str], str]:
                 way = hosts.elements.get(packed) or inside(table, f"{profile}-ranges", packed)
                 verdict = way.verdict if way is not None else last
                 assert isinstance(verdict, Verdict)
-                found[name, key, address] = verdict.chain
-    return found
+                result[name, key, address] = verdict.chain
+    return result
 
 
 def inside(table: Table, name: str, packed: bytes) -> Element | None:
     """The element of the range that contains an address, also where a part of the ranges is jumped to."""
     ranges = table.set(name).elements.items()
-    element = next((each for first, each in ranges if first <= packed <= (each.end or first)), None)
+    element = next((item for first, item in ranges if first <= packed <= (item.end or first)), None)
     if element is None or element.verdict is None or element.verdict.kind != "jump":
         return element
     return inside(table, f"{element.verdict.chain}-map", packed)
@@ -217,16 +222,17 @@ def test_chains_change_in_place_only_if_no_packet_leaves_them(
 
 def snapshot(contents: Contents) -> Table:
     table = contents.table()
-    return replace(table, sets=tuple(replace(each, elements=dict(each.elements)) for each in table.sets))
+    return replace(table, sets=tuple(replace(declared, elements=dict(declared.elements)) for declared in table.sets))
 
 
 def meanings(table: Table) -> dict[str, str]:
     """The rules and maps of each chain of ports."""
-    return {
-        chain.name: f"{chain} {[each.elements for each in table.sets if each.name.startswith(f'{chain.name}-')]}"
-        for chain in table.chains
-        if chain.name.startswith("ports-")
-    }
+    rules_and_maps = {}
+    for chain in table.chains:
+        if chain.name.startswith("ports-"):
+            maps = [declared.elements for declared in table.sets if declared.name.startswith(f"{chain.name}-")]
+            rules_and_maps[chain.name] = f"{chain} {maps}"
+    return rules_and_maps
 
 
 def test_nothing_is_left_of_policies_that_are_gone() -> None:
@@ -246,7 +252,7 @@ def test_nothing_is_left_of_policies_that_are_gone() -> None:
 
 def test_one_more_peer_costs_one_element() -> None:
     case = next(case for case in CASES if case.name == "a policy without rules isolates")
-    policy = next(each for each in CASES if each.name.startswith("pods of the policy's")).world.policies[0]
+    policy = next(item for item in CASES if item.name.startswith("pods of the policy's")).world.policies[0]
     compiler = compile_world(case.world, "n1")
     compiler.set_policy("shop/db", policy)
     compiler.flush()
@@ -319,7 +325,7 @@ def test_one_more_policy_costs_its_rule_and_one_element() -> None:
     assert isinstance(elements, AddElements) and elements.set.name.endswith("-tcp") and len(elements.elements) == 1
     compiler.set_policy("shop/more", None)
     follow(contents, compiler, compiler.flush())
-    assert {type(each) for each in contents.commit().operations} == {DeleteElements, FlushChain, DeleteChain}
+    assert {type(operation) for operation in contents.commit().operations} == {DeleteElements, FlushChain, DeleteChain}
 
 
 def test_one_more_policy_for_some_peers_writes_these_peers() -> None:
@@ -328,8 +334,8 @@ def test_one_more_policy_for_some_peers_writes_these_peers() -> None:
     contents.commit()
     compiler.set_policy("shop/more", port_policy(1000, matchLabels={"app": "a1"}))
     follow(contents, compiler, compiler.flush())
-    written = [each for each in contents.commit().operations if isinstance(each, AddElements)]
-    assert sorted(len(each.elements) for each in written) == [4, 10], "the ports of a new table, and the peers"
+    written = [operation for operation in contents.commit().operations if isinstance(operation, AddElements)]
+    assert sorted(len(item.elements) for item in written) == [4, 10], "the ports of a new table, and the peers"
 
 
 def test_table_that_a_peer_leaves_is_not_changed_in_place() -> None:
@@ -342,7 +348,7 @@ def test_table_that_a_peer_leaves_is_not_changed_in_place() -> None:
     compiler.set_pod("shop/p7", None)
     follow(contents, compiler, compiler.flush())
     transaction = contents.commit()
-    new = {each.chain.name for each in transaction.operations if isinstance(each, AddChain)}
+    new = {operation.chain.name for operation in transaction.operations if isinstance(operation, AddChain)}
     assert any(name.startswith("ports-") for name in new)
     kernel.commit(transaction)
     assert kernel.holds(contents.table())
@@ -363,7 +369,7 @@ def test_tables_stay_when_a_pod_leaves_their_profile() -> None:
     delta = compiler.flush()
     assert delta.pods["shop/p0"] is not None and delta.pods["shop/p0"].ingress is None
     follow(contents, compiler, delta)
-    names = {each.chain.name for each in contents.commit().operations if isinstance(each, AddChain)}
+    names = {operation.chain.name for operation in contents.commit().operations if isinstance(operation, AddChain)}
     assert any(name.startswith("ports-") for name in names)
 
 
@@ -393,11 +399,15 @@ def test_default_table_stays_when_a_peer_gets_its_own() -> None:
     contents = fresh(LAYOUTS["ip"], compiler)
     contents.commit()
     before = {chain.name: str(chain) for chain in contents.table().chains if chain.name.startswith("ports-")}
-    sets = {each.name: dict(each.elements) for each in contents.table().sets if each.name.startswith("ports-")}
-    some = {"podSelector": {"matchLabels": {"app": "a1"}}}
-    everyone["spec"] = {"podSelector": {}, "ingress": [{**rule, "from": [some]}, {"ports": [{"port": 90}]}]}
+    sets = {
+        declared.name: dict(declared.elements)
+        for declared in contents.table().sets
+        if declared.name.startswith("ports-")
+    }
+    subset = {"podSelector": {"matchLabels": {"app": "a1"}}}
+    everyone["spec"] = {"podSelector": {}, "ingress": [{**rule, "from": [subset]}, {"ports": [{"port": 90}]}]}
     compiler.set_policy("shop/a", msgspec.convert(everyone, NetworkPolicy))
     follow(contents, compiler, compiler.flush())
     now = contents.table()
     assert all(str(chain) == before.get(chain.name, str(chain)) for chain in now.chains)
-    assert all(dict(each.elements) == sets.get(each.name, dict(each.elements)) for each in now.sets)
+    assert all(dict(declared.elements) == sets.get(declared.name, dict(declared.elements)) for declared in now.sets)

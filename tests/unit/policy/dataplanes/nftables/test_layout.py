@@ -23,9 +23,9 @@ OWNER = ProfileKey(direction="Ingress", subjects=(SHOP_DB,))
 def test_ports_with_one_ruling_need_no_map() -> None:
     maker = PortTableBuilder()
     maker.decide(selection({"TCP": [(80, 80), (90, 99)], "UDP": [(0, 65535)]}), Ruling(True, "shop/db", 0))
-    made = maker.table(Ruling(accept=False))
-    name = ports_name(made, OWNER)
-    (tcp,) = RuleChains(LAYOUT).ports_sets(name, made, OWNER)
+    created = maker.table(Ruling(accept=False))
+    name = ports_name(created, OWNER)
+    (tcp,) = RuleChains(LAYOUT).ports_sets(name, created, OWNER)
     rulings = (Ruling(True, "shop/db", 0), Ruling(accept=False))
     allowed, denied = (rule_name(rule_identity(OWNER, ruling)) for ruling in rulings)
     assert tcp.name == f"{name}-tcp"
@@ -36,7 +36,7 @@ def test_ports_with_one_ruling_need_no_map() -> None:
         f"90-99 : goto {allowed}",
         f"100-65535 : goto {denied}",
     ]
-    assert [str(rule) for rule in RuleChains(LAYOUT).ports_chain(name, made, OWNER).rules] == [
+    assert [str(rule) for rule in RuleChains(LAYOUT).ports_chain(name, created, OWNER).rules] == [
         f"tcp dport vmap @{name}-tcp",
         f"meta l4proto udp goto {allowed}",
         f"goto {denied}",
@@ -47,9 +47,9 @@ def test_single_ports_are_elements_of_their_own() -> None:
     maker = PortTableBuilder()
     maker.decide(selection({"TCP": [(80, 80), (82, 82)], "UDP": [(53, 53)]}), Ruling(True, "shop/db", 0))
     maker.decide(selection({"UDP": [(0, 65535)]}), Ruling(True, "shop/db", 1))
-    made = maker.table(Ruling(accept=False))
-    name = ports_name(made, OWNER)
-    tcp, udp = RuleChains(LAYOUT).ports_sets(name, made, OWNER)
+    created = maker.table(Ruling(accept=False))
+    name = ports_name(created, OWNER)
+    tcp, udp = RuleChains(LAYOUT).ports_sets(name, created, OWNER)
     rulings = (Ruling(True, "shop/db", 0), Ruling(True, "shop/db", 1), Ruling(accept=False))
     first, second, denied = (rule_name(rule_identity(OWNER, ruling)) for ruling in rulings)
     assert [tcp.element_text(*element) for element in tcp.elements.items()] == [
@@ -58,7 +58,7 @@ def test_single_ports_are_elements_of_their_own() -> None:
     ]
     assert [udp.element_text(*element) for element in udp.elements.items()] == [f"53 : goto {first}"]
     assert (tcp.flags, udp.flags) == ((), ())
-    assert [str(rule) for rule in RuleChains(LAYOUT).ports_chain(name, made, OWNER).rules] == [
+    assert [str(rule) for rule in RuleChains(LAYOUT).ports_chain(name, created, OWNER).rules] == [
         f"tcp dport vmap @{name}-tcp",
         f"udp dport vmap @{name}-udp",
         f"meta l4proto udp goto {second}",
@@ -115,11 +115,11 @@ def test_long_comments_are_cut() -> None:
 
 
 def test_names_differ_where_meanings_differ() -> None:
-    one, other = (ProfileKey(direction="Ingress", subjects=(text,)) for text in ("a", "b"))
-    assert len({profile_name(one, "a", ()), profile_name(other, "a", ()), profile_name(one, "b", ())}) == 3
-    assert profile_name(one, "a", ()) != profile_name(one, "a", ((1, 2, "b"),))
-    made = PortTableBuilder().table(Ruling(accept=False))
-    assert len({ports_name(made, one), ports_name(made, other), ports_name(made, one, 1)}) == 3
+    item, other = (ProfileKey(direction="Ingress", subjects=(text,)) for text in ("a", "b"))
+    assert len({profile_name(item, "a", ()), profile_name(other, "a", ()), profile_name(item, "b", ())}) == 3
+    assert profile_name(item, "a", ()) != profile_name(item, "a", ((1, 2, "b"),))
+    created = PortTableBuilder().table(Ruling(accept=False))
+    assert len({ports_name(created, item), ports_name(created, other), ports_name(created, item, 1)}) == 3
 
 
 def test_the_constant_part_reads_back() -> None:
@@ -151,13 +151,13 @@ def test_pods_of_a_bridge_are_known_by_their_addresses() -> None:
         "self",
     }
     layout = TableLayout(family="ip6", bridges=("cni0",))
-    sets = {each.name: each for each in layout.sets()}
+    sets = {declared.name: declared for declared in layout.sets()}
     (into,) = sets["ingress"].elements.items()
     assert sets["ingress"].element_text(*into) == '"cni0" : goto on-bridge'
     rules = {chain.name: [str(rule) for rule in chain.rules] for chain in FixedChains(layout).chains()}
     assert rules["on-bridge"] == ["ip6 daddr vmap @bridged", "counter packets 0 bytes 0 drop"]
-    found = 'oifname "cni0" icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept'
-    assert rules["forward-egress"][0] == rules["forward-ingress"][0] == found
+    result = 'oifname "cni0" icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept'
+    assert rules["forward-egress"][0] == rules["forward-ingress"][0] == result
     judged = [str(rule) for rule in RuleChains(layout).rule_chain(rule_identity(OWNER, Ruling(accept=False))).rules]
     assert "ct status dnat ip6 saddr . ip6 daddr @self accept" in judged
 
@@ -173,17 +173,17 @@ def test_encapsulated_packets_reach_only_pods() -> None:
         "udp dport { 4789, 8472 } goto encapsulated",
         "meta l4proto { 4, 41, gre } goto encapsulated",
     ]
-    said = 'counter packets 0 bytes 0 drop comment "policy.encapsulation: drop"'
+    output = 'counter packets 0 bytes 0 drop comment "policy.encapsulation: drop"'
     assert chains["encapsulated"] == [
         "ip daddr @cluster-ranges fib daddr type != local return",
         "ct direction reply ct state established return",
-        f"iifname @pod-devices {said}",
-        f'iifname "cni0" {said}',
-        f"ip saddr @cluster-ranges {said}",
+        f"iifname @pod-devices {output}",
+        f'iifname "cni0" {output}',
+        f"ip saddr @cluster-ranges {output}",
     ]
     allowed = TableLayout(family="ip", cluster_ranges=("10.0.0.0/8",))
     assert not any("encapsul" in chain.name for chain in FixedChains(allowed).chains())
-    assert "cluster-ranges" not in {each.name for each in allowed.sets()}
+    assert "cluster-ranges" not in {declared.name for declared in allowed.sets()}
 
 
 def test_connections_that_are_kept_pass_in_both_directions() -> None:

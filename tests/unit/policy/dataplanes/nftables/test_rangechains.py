@@ -22,17 +22,17 @@ def parts(family: str = "ip") -> tuple[RangeChains, Contents]:
 
 
 def test_few_ranges_are_one_map() -> None:
-    made, keyed = parts()
+    created, keyed = parts()
     few = ranges(list(range(FEW)))
-    assert made.take(few, KEY) == tuple(few)
+    assert created.take(few, KEY) == tuple(few)
     assert not keyed.chains
     assert not keyed.sets
 
 
 def test_parts_hold_all_ranges_and_span_them() -> None:
-    made, keyed = parts()
+    created, keyed = parts()
     many = ranges(random.Random(1).sample(range(1 << 16), 1000))
-    spans = made.take(many, KEY)
+    spans = created.take(many, KEY)
     assert 10 < len(spans) < 100
     held = [
         element.verdict.chain for name in keyed.sets for element in keyed.elements[name].values() if element.verdict
@@ -46,30 +46,30 @@ def test_parts_hold_all_ranges_and_span_them() -> None:
 
 
 def test_one_more_range_makes_few_parts_anew() -> None:
-    made, _ = parts()
+    created, _ = parts()
     numbers = random.Random(2).sample(range(1 << 16), 1000)
-    before = made.take(ranges(numbers[:-1]), KEY)
-    after = made.take(ranges(numbers), KEY)
+    before = created.take(ranges(numbers[:-1]), KEY)
+    after = created.take(ranges(numbers), KEY)
     assert 1 <= len(set(after) - set(before)) <= 3
     assert parts()[0].take(ranges(numbers), KEY) == after
 
 
 def test_ranges_of_ipv6_are_parted_too() -> None:
-    made, _ = parts("ip6")
+    created, _ = parts("ip6")
     many = [(number << 64, (number << 64) + 5, "ports-x") for number in range(1000)]
-    spans = made.take(many, KEY)
+    spans = created.take(many, KEY)
     assert 10 < len(spans) < 100
 
 
 def test_directions_share_no_parts_and_profiles_do() -> None:
-    made, keyed = parts()
+    created, keyed = parts()
     many = ranges(list(range(200)))
-    one, other = made.take(many, KEY), made.take(many, ProfileKey(direction="Egress"))
-    assert not {name for _, _, name in one} & {name for _, _, name in other}
-    assert made.take(many, ProfileKey(direction="Ingress", subjects=("a",))) == one
-    made.drop(one)
-    assert {name for _, _, name in one} <= keyed.chains.keys()
-    for spans in (one, other):
-        made.drop(spans)
+    item, other = created.take(many, KEY), created.take(many, ProfileKey(direction="Egress"))
+    assert not {name for _, _, name in item} & {name for _, _, name in other}
+    assert created.take(many, ProfileKey(direction="Ingress", subjects=("a",))) == item
+    created.drop(item)
+    assert {name for _, _, name in item} <= keyed.chains.keys()
+    for spans in (item, other):
+        created.drop(spans)
     assert not keyed.chains
     assert not keyed.sets

@@ -25,14 +25,16 @@ def test_chain_and_element_to_it_need_two_transactions(seed: int, kind: type[Cha
         follow(contents, chaos.compilers["n1"], chaos.compilers["n1"].flush())
         for step in steps(contents.commit()):
             parts += 1
-            ending = any(isinstance(each, DeleteChain) for each in step.operations)
-            assert not (ending and any(isinstance(each, DeleteElements) for each in step.operations))
+            ending = any(isinstance(operation, DeleteChain) for operation in step.operations)
+            assert not (ending and any(isinstance(operation, DeleteElements) for operation in step.operations))
             known = set(kernel.chains)
             met = {name for name in kernel.sets if name in kernel.used()}
             kernel.commit(step)
             for operation in step.operations:
                 if isinstance(operation, AddElements) and operation.set.name in met:
-                    led = {each.verdict.chain for each in operation.elements.values() if each.verdict is not None}
+                    led = {
+                        element.verdict.chain for element in operation.elements.values() if element.verdict is not None
+                    }
                     assert led - {""} <= known
         assert kernel.holds(contents.table())
     assert parts > 10
@@ -58,14 +60,14 @@ def test_a_table_with_other_base_chains_is_replaced_atomically() -> None:
 
 def test_a_single_element_is_one_transaction() -> None:
     table = Contents(LAYOUTS["ip"]).table()
-    declared = next(each for each in table.sets if each.name == "pod-devices")
+    declared = next(declared for declared in table.sets if declared.name == "pod-devices")
     fuller = Table(
         family="ip",
         name=table.name,
         comment=table.comment,
         chains=table.chains,
         sets=tuple(
-            each if each is not declared else declared.with_elements((declared.element("web"),)) for each in table.sets
+            item if item is not declared else declared.with_elements((declared.element("web"),)) for item in table.sets
         ),
     )
     (step,) = steps(diff(table, fuller))

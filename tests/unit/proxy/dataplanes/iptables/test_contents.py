@@ -14,9 +14,9 @@ def contents() -> Contents:
 
 
 def test_a_new_service_is_written_and_nothing_else() -> None:
-    made = contents()
-    made.change({"default/other": (port(service="default/other", cluster_ip="172.30.0.42"),)})
-    text = made.change({WEB: (port(),)}).text()
+    created = contents()
+    created.change({"default/other": (port(service="default/other", cluster_ip="172.30.0.42"),)})
+    text = created.change({WEB: (port(),)}).text()
     assert text.splitlines()[:5] == [
         "*filter",
         '-I KUBE-CLUSTER-IPS -d 172.30.0.41/32 -m comment --comment "default/web" -g KUBE-REFUSE',
@@ -29,57 +29,57 @@ def test_a_new_service_is_written_and_nothing_else() -> None:
 
 
 def test_an_endpoint_that_goes_costs_two_chains() -> None:
-    made = contents()
-    made.change({WEB: (port(),)})
-    text = made.change({WEB: (port(cluster_endpoints=(ONE,)),)}).text()
+    created = contents()
+    created.change({WEB: (port(),)})
+    text = created.change({WEB: (port(cluster_endpoints=(ONE,)),)}).text()
     assert text.count("COMMIT") == 1
     assert [line for line in text.splitlines() if line[0] == ":"] == [f":{SVC} - [0:0]", f":{SEP_TWO} - [0:0]"]
     assert text.splitlines()[-2] == f"-X {SEP_TWO}"
 
 
 def test_what_refuses_comes_before_and_goes_after() -> None:
-    made = contents()
-    made.change({WEB: (port(),)})
+    created = contents()
+    created.change({WEB: (port(),)})
     gone = port(cluster_endpoints=(), local_endpoints=(), has_endpoints=False)
-    text = made.change({WEB: (gone,)}).text()
+    text = created.change({WEB: (gone,)}).text()
     assert text.index("-I KUBE-SERVICES -d 172.30.0.41/32 -p tcp") < text.index("*nat") < text.index("-D KUBE-SERVICES")
-    back = made.change({WEB: (port(),)}).text()
+    back = created.change({WEB: (port(),)}).text()
     assert back.index("*nat") < back.index("-D KUBE-SERVICES") > back.index("-I KUBE-SERVICES")
     assert back.splitlines()[0] == "*nat" and "*filter" in back
 
 
 def test_a_service_that_goes_leaves_nothing() -> None:
-    made = contents()
-    empty = [str(ruleset) for ruleset in made.rulesets()]
-    made.change({WEB: (port(node_port=30080, external_ips=("203.0.113.7",)),)})
-    text = made.change({WEB: ()}).text()
+    created = contents()
+    empty = [str(ruleset) for ruleset in created.rulesets()]
+    created.change({WEB: (port(node_port=30080, external_ips=("203.0.113.7",)),)})
+    text = created.change({WEB: ()}).text()
     assert {f"-X {chain}" for chain in (SVC, EXT, SEP_ONE, SEP_TWO)} <= set(text.splitlines())
-    assert [str(ruleset) for ruleset in made.rulesets()] == empty
+    assert [str(ruleset) for ruleset in created.rulesets()] == empty
 
 
 def test_what_does_not_differ_is_not_written() -> None:
-    made = contents()
-    made.change({WEB: (port(),)})
-    assert made.change({WEB: (port(serving=frozenset(("10.180.0.1:8080",))),)}).text() == ""
+    created = contents()
+    created.change({WEB: (port(),)})
+    assert created.change({WEB: (port(serving=frozenset(("10.180.0.1:8080",))),)}).text() == ""
 
 
 def test_many_rules_are_written_as_a_chain() -> None:
-    made = contents()
+    created = contents()
     many = {f"default/s{n}": (port(service=f"default/s{n}", cluster_ip=f"172.30.1.{n}"),) for n in range(20)}
-    whole = made.change(many).text()
+    whole = created.change(many).text()
     assert ":KUBE-SERVICES - [0:0]" in whole and "-I KUBE-SERVICES" not in whole
     assert whole.count("NOTE: this must be the last rule") == 1, "with what stands at its end"
-    fewer = made.change(dict.fromkeys(list(many)[:10], ())).text()
+    fewer = created.change(dict.fromkeys(list(many)[:10], ())).text()
     assert "-D KUBE-SERVICES" not in fewer and fewer.count("-A KUBE-SERVICES") == 11
 
 
 def test_a_frontend_belongs_to_the_first_until_it_lets_go() -> None:
-    made = contents()
+    created = contents()
     mine = port(external_ips=("203.0.113.7",))
-    made.change({WEB: (mine,)})
+    created.change({WEB: (mine,)})
     other = msgspec.structs.replace(mine, service="default/other", cluster_ip="172.30.0.42", cluster_endpoints=(TWO,))
-    assert "203.0.113.7" not in made.change({"default/other": (other,)}).text()
-    assert made.claims.waiting() == ("default/other",)
-    freed = made.change({WEB: ()}).text()
+    assert "203.0.113.7" not in created.change({"default/other": (other,)}).text()
+    assert created.claims.waiting() == ("default/other",)
+    freed = created.change({WEB: ()}).text()
     assert '"default/other:http external IP"' in freed
-    assert made.claims.waiting() == ()
+    assert created.claims.waiting() == ()

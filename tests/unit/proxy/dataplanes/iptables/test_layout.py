@@ -48,8 +48,8 @@ def test_node_ports_answer_on_the_addresses_of_the_node() -> None:
 )
 def test_node_ports_in_ranges_leave_loopback_out(ranges: tuple[str, ...], family: str, matches: list[str]) -> None:
     facts = NodeFacts(name="n1", node_port_ranges=ranges, iptables=IptablesSettings(localhost_node_ports=False))
-    wanted = tuple(f"{match} {LAST} -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS" for match in matches)
-    assert IptablesLayout(family, facts).tail(SERVICES) == wanted
+    expected = tuple(f"{match} {LAST} -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS" for match in matches)
+    assert IptablesLayout(family, facts).tail(SERVICES) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_node_ports_in_ranges_leave_loopback_out(ranges: tuple[str, ...], family
 )
 def test_node_ports_answer_on_loopback_where_the_ranges_have_it(ranges: tuple[str, ...], matches: list[str]) -> None:
     layout = IptablesLayout("ip", NodeFacts(name="n1", node_port_ranges=(*ranges, "::/0")))
-    wanted = tuple(f"{match}{LAST} -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS" for match in matches)
-    assert layout.tail(SERVICES) == wanted
+    expected = tuple(f"{match}{LAST} -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS" for match in matches)
+    assert layout.tail(SERVICES) == expected
     (guard,) = layout.chains()["filter", LOOPBACK]
     assert guard.startswith("! -s 127.0.0.0/8 -d 127.0.0.0/8 ") and guard.endswith("DNAT -j DROP")
     assert {("INPUT", f"-j {LOOPBACK}"), ("OUTPUT", f"-j {LOOPBACK}")} <= set(layout.jumps()["filter"])

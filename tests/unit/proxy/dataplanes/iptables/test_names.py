@@ -21,7 +21,7 @@ def test_names_are_those_of_kube_proxy() -> None:
 
 
 def test_protocol_and_port_name_tell_ports_apart() -> None:
-    names = {PortChains(one).cluster for one in (port(), port(protocol="udp"), port(name=""), port(name="dns"))}
+    names = {PortChains(item).cluster for item in (port(), port(protocol="udp"), port(name=""), port(name="dns"))}
     assert len(names) == 4
 
 

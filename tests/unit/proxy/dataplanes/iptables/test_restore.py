@@ -11,16 +11,16 @@ from podwire.state.iptables_diff import Saved, count_tables, removal, repair
 
 
 def contents(*names: str) -> Contents:
-    made = Contents(IptablesLayout("ip", FACTS))
+    created = Contents(IptablesLayout("ip", FACTS))
     for number, name in enumerate(names):
-        made.change({name: (port(service=name, cluster_ip=f"172.30.0.{41 + number}"),)})
-    return made
+        created.change({name: (port(service=name, cluster_ip=f"172.30.0.{41 + number}"),)})
+    return created
 
 
-def in_kernel(made: Contents, *more: str) -> Saved:
+def in_kernel(created: Contents, *more: str) -> Saved:
     """As iptables-save prints it: the kernel's own chains, then ours; ``more`` are lines of ``nat``."""
     lines: list[str] = []
-    for ruleset in made.rulesets():
+    for ruleset in created.rulesets():
         own = "PREROUTING OUTPUT POSTROUTING" if ruleset.table == "nat" else "INPUT FORWARD OUTPUT"
         lines += [f"*{ruleset.table}", *(f":{chain} ACCEPT [0:0]" for chain in own.split())]
         lines += [f":{chain} - [0:0]" for chain in ruleset.chains]
@@ -32,8 +32,8 @@ def in_kernel(made: Contents, *more: str) -> Saved:
 
 
 def test_what_is_right_is_not_written() -> None:
-    made = contents("default/web")
-    assert repair(in_kernel(made), made.rulesets(), PROXY_IPTABLES) == ""
+    created = contents("default/web")
+    assert repair(in_kernel(created), created.rulesets(), PROXY_IPTABLES) == ""
 
 
 def test_an_empty_kernel_translates_before_it_refuses() -> None:
@@ -46,21 +46,21 @@ def test_an_empty_kernel_translates_before_it_refuses() -> None:
 
 
 def test_a_chain_that_differs_is_written_alone() -> None:
-    made = contents("default/web", "default/other")
-    saved = in_kernel(made)
+    created = contents("default/web", "default/other")
+    saved = in_kernel(created)
     saved["nat"][SVC].pop()  # type: ignore[attr-defined]
-    lines = repair(saved, made.rulesets(), PROXY_IPTABLES).splitlines()
+    lines = repair(saved, created.rulesets(), PROXY_IPTABLES).splitlines()
     assert lines[:2] == ["*nat", f":{SVC} - [0:0]"]
     assert all(line.startswith(f"-A {SVC} ") for line in lines[2:-1])
 
 
 def test_large_load_is_split_and_each_jump_target_exists() -> None:
     names = [f"default/s{number:03}" for number in range(CHAINS_PER_TEXT // 3 + 10)]
-    made = Contents(IptablesLayout("ip", FACTS))
+    created = Contents(IptablesLayout("ip", FACTS))
     many = {n: (port(service=n, cluster_ip=f"172.30.{i // 250}.{i % 250}", node_port=30000 + i),)
             for i, n in enumerate(names)}  # fmt: skip
-    made.change(many)
-    texts = list(split_repair({}, made.rulesets()))
+    created.change(many)
+    texts = list(split_repair({}, created.rulesets()))
     assert len(texts) == 3
     there: set[str] = set()
     for text in texts[:-1]:
@@ -68,43 +68,44 @@ def test_large_load_is_split_and_each_jump_target_exists() -> None:
         there |= {line[1:].split()[0] for line in text.splitlines() if line.startswith(":")}
         targets = {line.rpartition(" -j ")[2].split()[0] for line in text.splitlines() if line.startswith("-A")}
         assert {target for target in targets if target.startswith("KUBE-")} <= there
-    assert there | {"KUBE-SERVICES", "KUBE-NODEPORTS"} == set(made.rulesets()[1].chains)
+    assert there | {"KUBE-SERVICES", "KUBE-NODEPORTS"} == set(created.rulesets()[1].chains)
     written = {line for text in texts for line in text.splitlines() if line[0] in ":-"}
-    assert written == {line for line in repair({}, made.rulesets(), PROXY_IPTABLES).splitlines() if line[0] in ":-"}
+    assert written == {line for line in repair({}, created.rulesets(), PROXY_IPTABLES).splitlines() if line[0] in ":-"}
 
 
 def test_little_is_one_text() -> None:
-    made = contents("default/web")
-    assert list(split_repair({}, made.rulesets())) == [repair({}, made.rulesets(), PROXY_IPTABLES)]
-    assert list(split_repair(in_kernel(made), made.rulesets())) == []
+    created = contents("default/web")
+    assert list(split_repair({}, created.rulesets())) == [repair({}, created.rulesets(), PROXY_IPTABLES)]
+    assert list(split_repair(in_kernel(created), created.rulesets())) == []
 
 
 def test_stale_chains_go_and_those_of_others_stay() -> None:
-    made = contents("default/web")
-    saved = in_kernel(made, ":KUBE-SVC-STALE - [0:0]", ":KUBE-KUBELET-CANARY - [0:0]", "-A KUBE-SVC-STALE -j RETURN")
+    created = contents("default/web")
+    saved = in_kernel(created, ":KUBE-SVC-STALE - [0:0]", ":KUBE-KUBELET-CANARY - [0:0]", "-A KUBE-SVC-STALE -j RETURN")
     assert (
-        repair(saved, made.rulesets(), PROXY_IPTABLES) == "*nat\n:KUBE-SVC-STALE - [0:0]\n-X KUBE-SVC-STALE\nCOMMIT\n"
+        repair(saved, created.rulesets(), PROXY_IPTABLES)
+        == "*nat\n:KUBE-SVC-STALE - [0:0]\n-X KUBE-SVC-STALE\nCOMMIT\n"
     )
 
 
 def test_jumps_are_put_back_once() -> None:
-    made = contents("default/web")
-    saved = in_kernel(made, '-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES')
-    (jump,) = [line for line in repair(saved, made.rulesets(), PROXY_IPTABLES).splitlines() if line.startswith("-")]
+    created = contents("default/web")
+    saved = in_kernel(created, '-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES')
+    (jump,) = [line for line in repair(saved, created.rulesets(), PROXY_IPTABLES).splitlines() if line.startswith("-")]
     assert jump == '-D PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES'
     saved["nat"]["PREROUTING"].clear()  # type: ignore[attr-defined]
-    (jump,) = [line for line in repair(saved, made.rulesets(), PROXY_IPTABLES).splitlines() if line.startswith("-")]
+    (jump,) = [line for line in repair(saved, created.rulesets(), PROXY_IPTABLES).splitlines() if line.startswith("-")]
     assert jump == '-I PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES'
 
 
 def test_removal_leaves_what_others_have() -> None:
-    made = contents("default/web")
-    saved = in_kernel(made, ":DOCKER - [0:0]", "-A PREROUTING -j DOCKER", "-A DOCKER -j RETURN")
+    created = contents("default/web")
+    saved = in_kernel(created, ":DOCKER - [0:0]", "-A PREROUTING -j DOCKER", "-A DOCKER -j RETURN")
     text = removal(saved, PROXY_IPTABLES)
     assert "DOCKER" not in text
     assert {f"-X {SVC}", f"-X {SEP_ONE}", "-X PODWIRE-PROXY"} <= set(text.splitlines())
-    assert text.count("-D ") == sum(len(ruleset.jumps) for ruleset in made.rulesets())
-    chains = sum(len(each.chains) for each in contents().rulesets())
+    assert text.count("-D ") == sum(len(ruleset.jumps) for ruleset in created.rulesets())
+    chains = sum(len(ruleset.chains) for ruleset in contents().rulesets())
     assert removal(in_kernel(contents()), PROXY_IPTABLES).count("-X") == chains
     assert removal({}, PROXY_IPTABLES) == ""
 
@@ -128,6 +129,6 @@ def test_chains_shared_with_another_mode_are_left_to_it() -> None:
     assert alone.owns("nat", "KUBE-SERVICES") and not beside.owns("nat", "KUBE-SERVICES")
     assert beside.owns("filter", "KUBE-SERVICES") and beside.owns("nat", "KUBE-NODEPORTS")
     saved = in_kernel(contents("default/web"))
-    left = removal(saved, beside)
-    assert "-X KUBE-SERVICES" not in left[: left.index("*filter")] and "-D PREROUTING" not in left
-    assert f"-X {SVC}" in left
+    remaining = removal(saved, beside)
+    assert "-X KUBE-SERVICES" not in remaining[: remaining.index("*filter")] and "-D PREROUTING" not in remaining
+    assert f"-X {SVC}" in remaining

@@ -31,15 +31,17 @@ def port(**changes: Any) -> ResolvedPort:
     return ResolvedPort(**{**known, **changes})
 
 
-def compiled(one: ResolvedPort, facts: NodeFacts = FACTS) -> Compiled:
-    return compile_service(IpvsLayout(one.family, facts, facts.addresses), (one,), frontends(one))
+def compiled(resolved_port: ResolvedPort, facts: NodeFacts = FACTS) -> Compiled:
+    return compile_service(
+        IpvsLayout(resolved_port.family, facts, facts.addresses), (resolved_port,), frontends(resolved_port)
+    )
 
 
-def text(found: Compiled) -> str:
-    lines = [f"bind {address}" for address in found.addresses]
-    lines += [f"{name} {element}" for name, elements in sorted(found.elements.items()) for element in elements]
-    lines += [line for server in found.servers.values() for line in server.lines()]
-    lines += [f"{chain} {rule}" for (_, chain), rules in found.rules.items() for rule in rules]
+def text(result: Compiled) -> str:
+    lines = [f"bind {address}" for address in result.addresses]
+    lines += [f"{name} {element}" for name, elements in sorted(result.elements.items()) for element in elements]
+    lines += [line for server in result.servers.values() for line in server.lines()]
+    lines += [f"{chain} {rule}" for (_, chain), rules in result.rules.items() for rule in rules]
     return "\n".join(lines)
 
 
@@ -59,9 +61,9 @@ KUBE-LOOP-BACK 10.180.0.2,tcp:8080,10.180.0.2
 
 
 def test_a_node_port_has_a_virtual_server_for_each_address() -> None:
-    found = text(compiled(port(node_port=30080), replace(FACTS, addresses=("192.168.99.1", "192.168.98.1"))))
-    assert "KUBE-NODE-PORT-TCP 30080" in found
-    assert "-A -t 192.168.99.1:30080 -s rr" in found and "-A -t 192.168.98.1:30080 -s rr" in found
+    result = text(compiled(port(node_port=30080), replace(FACTS, addresses=("192.168.99.1", "192.168.98.1"))))
+    assert "KUBE-NODE-PORT-TCP 30080" in result
+    assert "-A -t 192.168.99.1:30080 -s rr" in result and "-A -t 192.168.98.1:30080 -s rr" in result
     sctp = text(compiled(port(node_port=30080, protocol="sctp")))
     assert "KUBE-NODE-PORT-SCTP-HASH 192.168.99.1,sctp:30080" in sctp
     assert "-A --sctp-service 192.168.99.1:30080" in sctp
@@ -69,8 +71,8 @@ def test_a_node_port_has_a_virtual_server_for_each_address() -> None:
 
 def test_external_addresses_of_policy_local() -> None:
     """Outside this node's endpoints; pods and the node are translated to the cluster address, which has all."""
-    found = compiled(port(external_local=True, external_ips=("203.0.113.7",), load_balancer_ips=("203.0.113.8",)))
-    lines = text(found).splitlines()
+    result = compiled(port(external_local=True, external_ips=("203.0.113.7",), load_balancer_ips=("203.0.113.8",)))
+    lines = text(result).splitlines()
     assert "KUBE-EXTERNAL-IP-LOCAL 203.0.113.7,tcp:80" in lines
     assert "KUBE-LOAD-BALANCER 203.0.113.8,tcp:80" in lines
     assert "KUBE-LOAD-BALANCER-LOCAL 203.0.113.8,tcp:80" in lines
@@ -95,20 +97,20 @@ def test_two_local_policies_limit_the_cluster_address_to_local_endpoints() -> No
 
 def test_without_endpoints_everything_is_refused() -> None:
     none = {"cluster_endpoints": (), "local_endpoints": (), "has_endpoints": False}
-    found = compiled(port(node_port=30080, external_ips=("203.0.113.7",), **none))
-    assert not found.servers
-    assert list(found.elements["KUBE-REFUSED"]) == [
+    result = compiled(port(node_port=30080, external_ips=("203.0.113.7",), **none))
+    assert not result.servers
+    assert list(result.elements["KUBE-REFUSED"]) == [
         "172.30.0.41,tcp:80",
         "203.0.113.7,tcp:80",
         "192.168.99.1,tcp:30080",
     ]
-    assert set(found.elements) == {"KUBE-REFUSED", "KUBE-IPVS-IPS"}
+    assert set(result.elements) == {"KUBE-REFUSED", "KUBE-IPVS-IPS"}
 
 
 def test_without_local_endpoints_local_is_dropped() -> None:
-    found = compiled(port(internal_local=True, node_port=30080, local_endpoints=()))
-    assert list(found.elements["KUBE-DROPPED"]) == ["172.30.0.41,tcp:80"]
-    assert [str(key) for key in found.servers] == ["-t 192.168.99.1:30080"]
+    result = compiled(port(internal_local=True, node_port=30080, local_endpoints=()))
+    assert list(result.elements["KUBE-DROPPED"]) == ["172.30.0.41,tcp:80"]
+    assert [str(key) for key in result.servers] == ["-t 192.168.99.1:30080"]
     outside = compiled(port(external_local=True, node_port=30080, local_endpoints=()))
     assert list(outside.elements["KUBE-DROPPED-OUTSIDE"]) == ["192.168.99.1,tcp:30080"]
     assert [str(key) for key in outside.servers] == ["-t 172.30.0.41:80"]
@@ -117,24 +119,24 @@ def test_without_local_endpoints_local_is_dropped() -> None:
 
 def test_source_ranges() -> None:
     ranges = ("192.168.99.0/24", "10.180.0.1/32")
-    found = compiled(port(load_balancer_ips=("203.0.113.8",), source_ranges=ranges)).elements
-    assert list(found["KUBE-LOAD-BALANCER-FW"]) == ["203.0.113.8,tcp:80"]
-    assert list(found["KUBE-LOAD-BALANCER-SOURCE-CIDR"]) == [
+    result = compiled(port(load_balancer_ips=("203.0.113.8",), source_ranges=ranges)).elements
+    assert list(result["KUBE-LOAD-BALANCER-FW"]) == ["203.0.113.8,tcp:80"]
+    assert list(result["KUBE-LOAD-BALANCER-SOURCE-CIDR"]) == [
         "203.0.113.8,tcp:80,192.168.99.0/24",
         "203.0.113.8,tcp:80,10.180.0.1",
     ]
-    assert list(found["KUBE-LOAD-BALANCER-SOURCE-IP"]) == ["203.0.113.8,tcp:80,203.0.113.8"]
+    assert list(result["KUBE-LOAD-BALANCER-SOURCE-IP"]) == ["203.0.113.8,tcp:80,203.0.113.8"]
 
 
 def test_what_another_service_has_is_left_out() -> None:
-    one = port(node_port=30080, external_ips=("203.0.113.7",))
-    assert text(compile_service(IpvsLayout("ip", FACTS, FACTS.addresses), (one,), frozenset())) == ""
+    item = port(node_port=30080, external_ips=("203.0.113.7",))
+    assert text(compile_service(IpvsLayout("ip", FACTS, FACTS.addresses), (item,), frozenset())) == ""
 
 
 def test_ipv6() -> None:
     six = ResolvedEndpoint("fd18::1", 8080, True)
-    found = compiled(port(family="ip6", cluster_ip="fd96::10", cluster_endpoints=(six,), node_port=30080))
-    lines = text(found).splitlines()
+    result = compiled(port(family="ip6", cluster_ip="fd96::10", cluster_endpoints=(six,), node_port=30080))
+    lines = text(result).splitlines()
     assert "KUBE-6-CLUSTER-IP fd96::10,tcp:80" in lines
     assert "-a -t [fd99::1]:30080 -r [fd18::1]:8080 -m -w 1" in lines
     assert not any("192.168" in line for line in lines)

@@ -19,12 +19,12 @@ def chain(name: str, facts: NodeFacts = FACTS, table: str = "nat") -> list[str]:
 
 
 def test_every_chain_is_ours_and_every_jump_leads_to_one() -> None:
-    made = layout(replace(FACTS, pod_cidrs=("10.180.0.0/16", "10.181.0.0/16")))
-    chains = made.chains()
+    created = layout(replace(FACTS, pod_cidrs=("10.180.0.0/16", "10.181.0.0/16")))
+    chains = created.chains()
     assert all(PROXY_IPVS.owns(table, name) for table, name in chains)
     named = {(table, name) for table, names in PROXY_IPVS.constant.items() for name in names}
     assert named == chains.keys() | {("nat", "KUBE-LOCAL-INSIDE"), ("nat", "KUBE-LOCAL-OUTSIDE")}
-    jumps = made.jumps()
+    jumps = created.jumps()
     assert jumps.keys() == set(PROXY_IPVS.tables)
     targets = {(table, rule.split()[-1]) for table, pairs in jumps.items() for _, rule in pairs}
     assert targets <= named
@@ -88,4 +88,4 @@ def test_protocol_stands_before_the_comment_as_in_the_kernel(facts: NodeFacts) -
     """Else what is written is never what is read, and is put right for ever."""
     rules = [(name, rule) for (_, name), rules in layout(facts).chains().items() for rule in rules if "-p " in rule]
     assert any(name == "KUBE-IPVS-INVALID" for name, _ in rules)
-    assert [each for each in rules if "--comment" in each[1].partition("-p ")[0]] == []
+    assert [rule for rule in rules if "--comment" in rule[1].partition("-p ")[0]] == []

@@ -78,27 +78,27 @@ def full(sets: Mapping[str, Mapping[bytes, Element]]) -> dict[str, dict[bytes, E
 @given(CHANGES)
 def test_transactions_lead_to_the_contents(changes: list[tuple[str, tuple[ResolvedPort, ...]]]) -> None:
     contents, kernel = Contents(LAYOUT), Kernel()
-    for service, wanted in changes:
-        kernel.commit(contents.change({service: wanted}))
+    for service, expected in changes:
+        kernel.commit(contents.change({service: expected}))
         assert full(kernel.sets) == full(contents.elements())
     again = Contents(LAYOUT, contents.table())
     table = again.load(dict(changes))
     if not contents.conflicts():
         assert full(again.elements()) == full(contents.elements())
-        assert full({each.name: each.elements for each in table.sets if each.name in again.elements()}) == full(
-            again.elements()
-        )
-    left = dict.fromkeys(dict(changes), ())
+        assert full(
+            {declared.name: declared.elements for declared in table.sets if declared.name in again.elements()}
+        ) == full(again.elements())
+    remaining = dict.fromkeys(dict(changes), ())
     kernel.sets = full(again.elements())
-    kernel.commit(again.change(left))
+    kernel.commit(again.change(remaining))
     assert full(kernel.sets) == {}
 
 
 @given(CHANGES)
 def test_nothing_is_left_when_every_service_is_gone(changes: list[tuple[str, tuple[ResolvedPort, ...]]]) -> None:
     contents, kernel = Contents(LAYOUT), Kernel()
-    for service, wanted in changes:
-        kernel.commit(contents.change({service: wanted}))
+    for service, expected in changes:
+        kernel.commit(contents.change({service: expected}))
     kernel.commit(contents.change({service: () for service, _ in changes}))
     assert full(kernel.sets) == {}
 
@@ -147,19 +147,19 @@ def affine(endpoints: int, **fields: Any) -> tuple[ResolvedPort, ...]:
 
 def lists(contents: Contents) -> dict[str, set[int]]:
     """The lists that the slots of each map belong to."""
-    found: dict[str, set[int]] = {}
+    result: dict[str, set[int]] = {}
     for name in ("affinity-slots", "affinity-node-port-slots"):
         marks = (int.from_bytes(element.data, HOST_ORDER) for element in contents.elements()[name].values())
-        found[name] = {contents.compiler.marks.split(mark)[0] for mark in marks}
-    return found
+        result[name] = {contents.compiler.marks.split(mark)[0] for mark in marks}
+    return result
 
 
 def test_every_way_in_to_a_port_shares_its_list() -> None:
     contents = Contents(LAYOUT)
     more = msgspec.structs.replace(affine(2)[0], port=81, port_name="more", node_port=30081)
     contents.change({"default/s1": (*affine(2, external_ips=("203.0.113.7",)), more)})
-    found = lists(contents)
-    assert found["affinity-slots"] == found["affinity-node-port-slots"] == {0, 1}
+    result = lists(contents)
+    assert result["affinity-slots"] == result["affinity-node-port-slots"] == {0, 1}
     contents.change({"default/s1": affine(2, external_ips=("203.0.113.7",))})
     assert lists(contents) == {"affinity-slots": {0}, "affinity-node-port-slots": {0}}
 

@@ -25,8 +25,8 @@ def test_remaining_endpoints_keep_their_slots(
 @given(st.lists(ENDPOINTS, min_size=1))
 def test_half_of_the_slots_are_in_use(changes: list[tuple[ResolvedEndpoint, ...]]) -> None:
     endpoint_slots = EndpointSlots()
-    for wanted in changes:
-        endpoint_slots = endpoint_slots.with_endpoints(wanted)
+    for change in changes:
+        endpoint_slots = endpoint_slots.with_endpoints(change)
         capacity, count = endpoint_slots.capacity, len(endpoint_slots.endpoints)
         assert capacity.bit_count() == 1
         assert count <= capacity

@@ -55,17 +55,17 @@ def test_a_small_new_table_is_one_step() -> None:
 
 
 def test_a_large_new_table_gets_its_hooks_last() -> None:
-    found = list(steps(diff(None, table(2 * ELEMENTS_PER_STEP + 5, "drop"))))
-    assert words(found[0]) == [
+    result = list(steps(diff(None, table(2 * ELEMENTS_PER_STEP + 5, "drop"))))
+    assert words(result[0]) == [
         "add table",
         "add map endpoints",
         "add map services",
         "add chain side",
         "add rule side th dport vmap @services",
     ]
-    sizes = [len(o.elements) for step in found[1:-1] for o in step.operations if isinstance(o, AddElements)]
+    sizes = [len(o.elements) for step in result[1:-1] for o in step.operations if isinstance(o, AddElements)]
     assert sizes == [ELEMENTS_PER_STEP, ELEMENTS_PER_STEP, 5, 1]
-    assert words(found[-1]) == ["add chain base", "add rule base jump side"]
+    assert words(result[-1]) == ["add chain base", "add rule base jump side"]
 
 
 def test_a_replaced_table_is_one_step() -> None:

@@ -59,8 +59,8 @@ def test_without_an_address_of_the_family_nothing_is_relayed() -> None:
 
 
 def elements(table: Table, name: str) -> list[str]:
-    found = table.set(name)
-    return [found.element_text(key, element) for key, element in found.elements.items()]
+    result = table.set(name)
+    return [result.element_text(key, element) for key, element in result.elements.items()]
 
 
 def change(contents: Contents, *ports: ResolvedPort, service: str = "default/web") -> dict[str, list[str]]:
@@ -69,13 +69,13 @@ def change(contents: Contents, *ports: ResolvedPort, service: str = "default/web
 
 
 def summary(transaction: Transaction) -> dict[str, list[str]]:
-    found = {}
+    result = {}
     for operation in transaction.operations:
         assert isinstance(operation, AddElements | DeleteElements)
         sign = "+" if isinstance(operation, AddElements) else "-"
         texts = [operation.set.element_text(key, element) for key, element in operation.elements.items()]
-        found[sign + operation.set.name] = texts
-    return found
+        result[sign + operation.set.name] = texts
+    return result
 
 
 def test_a_service_leads_to_its_pool() -> None:
@@ -143,8 +143,8 @@ def test_the_second_service_waits_for_an_address() -> None:
     change(contents, like(external_ips=("203.0.113.7",)))
     change(contents, two, service="default/two")
     assert contents.conflicts() == ("default/two",)
-    found = change(contents)
-    assert any("203.0.113.7" in line and "40002" in line for line in found["+services"])
+    result = change(contents)
+    assert any("203.0.113.7" in line and "40002" in line for line in result["+services"])
     assert contents.conflicts() == ()
 
 

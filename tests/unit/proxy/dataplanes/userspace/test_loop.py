@@ -36,14 +36,14 @@ def test_timers_in_their_order() -> None:
 def test_events_as_they_are_wanted(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     loop = Loop()
-    seen: list[int] = []
+    observed: list[int] = []
     os.write(writing, b"x")
-    loop.watch(reading, READ, seen.append)
+    loop.watch(reading, READ, observed.append)
     loop.turn()
-    loop.watch(reading, 0, seen.append)
-    loop.watch(writing, WRITE, lambda _: seen.append(-1))
+    loop.watch(reading, 0, observed.append)
+    loop.watch(writing, WRITE, lambda _: observed.append(-1))
     loop.turn()
-    assert seen == [READ, -1]
+    assert observed == [READ, -1]
     loop.ignore(writing)
     loop.ignore(writing)
     loop.close_all()
@@ -53,18 +53,18 @@ def test_descriptor_closed_by_one_event_gets_no_other(pipe: tuple[int, int]) -> 
     """Both ends have events; the first handler closes both, and their numbers are not free before the turn is over."""
     reading, writing = pipe
     loop = Loop()
-    seen: list[int] = []
+    observed: list[int] = []
     os.write(writing, b"x")
 
     def close_both(_events: int) -> None:
-        seen.append(os.dup(reading))
+        observed.append(os.dup(reading))
         loop.close(reading)
         loop.close(writing)
 
     loop.watch(reading, READ, close_both)
     loop.watch(writing, WRITE, close_both)
     loop.turn()
-    (copy,) = seen
+    (copy,) = observed
     assert copy not in (reading, writing)
     for end in (reading, writing):
         with pytest.raises(OSError, match="Bad file descriptor"):

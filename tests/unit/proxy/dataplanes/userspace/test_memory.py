@@ -27,9 +27,9 @@ SESSION_OF = Slot(SESSION, 2, (-1, 9, -1, -1), 40000, "fd00:1111:2222:3333:4444:
 
 @pytest.fixture
 def memory() -> Iterator[Memory]:
-    made = Memory.create(4)
-    yield made
-    made.close()
+    created = Memory.create(4)
+    yield created
+    created.close()
 
 
 def seen(memory: Memory) -> dict[int, Slot]:

@@ -96,7 +96,7 @@ def test_an_update_is_checked_when_images_change(play: Play, image: str, status:
         await api("POST", PODS, _pod("a", privileged=True))
         await _label(api, enforce="baseline")
         body = {"metadata": {"labels": {"x": "y"}}, "spec": {"containers": [{"name": "c", "image": image}]}}
-        found, _ = await api("PATCH", f"{PODS}/a", body, content_type="application/strategic-merge-patch+json")
-        assert found == status
+        result, _ = await api("PATCH", f"{PODS}/a", body, content_type="application/strategic-merge-patch+json")
+        assert result == status
 
     play(scenario)

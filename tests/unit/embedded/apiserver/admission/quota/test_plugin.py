@@ -17,8 +17,8 @@ async def _quota(api: Any, hard: dict[str, str], **spec: Any) -> None:
 
 async def _status(api: Any) -> Object:
     _, quota = await api("GET", f"{BASE}/resourcequotas/q")
-    found: Object = quota["status"]
-    return found
+    obj: Object = quota["status"]
+    return obj
 
 
 def _pod(name: str, **resources: Object) -> Object:

@@ -36,9 +36,9 @@ def _pod(resources: Object | None = None, phase: str = "Pending", **spec: Any) -
     ],
 )  # fmt: skip
 def test_objects_use(table: str, obj: Object, expected: dict[str, str]) -> None:
-    found = usage(table, obj)
-    assert {name: str(amount) for name, amount in found.items()} == expected
-    assert all(table_of(name) == table for name in found)
+    result = usage(table, obj)
+    assert {name: str(amount) for name, amount in result.items()} == expected
+    assert all(table_of(name) == table for name in result)
 
 
 @pytest.mark.parametrize(
