@@ -77,7 +77,7 @@ def test_top_shows_load_and_an_autoscaler_follows_it(cluster: Cluster, namespace
     eventually(lambda: "New size: 1; reason: All metrics below target" in events(cluster, namespace))
 
 
-def test_a_metric_that_nobody_serves_is_named(cluster: Cluster, namespace: str) -> None:
+def test_metric_without_server_is_named(cluster: Cluster, namespace: str) -> None:
     custom = json.loads(json.dumps(SCALER))
     custom["spec"]["metrics"] = [{"type": "Pods", "pods": {
         "metric": {"name": "requests"}, "target": {"type": "AverageValue", "averageValue": "5"}}}]  # fmt: skip

@@ -68,7 +68,7 @@ def mtu(cluster: Cluster, node: str) -> int:
     return int(link["mtu"])
 
 
-def test_a_cut_node_hears_nobody_until_it_is_healed(healed: Cluster) -> None:
+def test_cut_node_receives_no_packet_until_it_is_healed(healed: Cluster) -> None:
     assert lab("cut", "node-3") == ["node-3: cut", "node-4: MTU 1400"]
     assert not hears(healed, "node-1", "node-3") and not hears(healed, "node-3", "node-2")
     assert hears(healed, "node-1", "node-2")

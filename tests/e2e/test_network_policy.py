@@ -87,7 +87,7 @@ def reaches(cluster: Cluster, source: str, target: str, seconds: float = 0.3) ->
         return sock.connect_ex((address_of(cluster, target), 80)) == 0
 
 
-def test_what_diff_foretells_comes_and_check_says_what_is_wrong(clean: Cluster, tmp_path: Path) -> None:
+def test_diff_predicts_changes_and_check_reports_mistakes(clean: Cluster, tmp_path: Path) -> None:
     (tmp_path / "deny.yaml").write_text(_DENY)
     arguments = ("policy", "diff", "live", str(tmp_path), "--name", clean.name)
     foretold = run(*arguments)

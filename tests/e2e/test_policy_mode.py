@@ -65,7 +65,7 @@ def test_another_one_takes_over_while_the_cluster_runs(cluster: Cluster, mode: s
     eventually(lambda: holds(cluster))
 
 
-def test_a_name_that_is_none_changes_nothing_and_is_said(cluster: Cluster, tmp_path: Path) -> None:
+def test_unknown_policy_mode_changes_nothing_and_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     set_mode(cluster, "ipfw")
     output = "policy.mode: 'ipfw' is not a data plane of policies; there are auto, nftables, iptables"
     eventually(lambda: output in done("status", "--name", cluster.name))

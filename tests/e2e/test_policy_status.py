@@ -133,7 +133,7 @@ def test_audited_policy_drops_nothing_and_names_would_be_drops(clean: Cluster) -
     assert not reaches(clean, "web", "db")
 
 
-def test_a_cluster_policy_is_told_of_too(clean: Cluster) -> None:
+def test_cluster_policy_has_events_too(clean: Cluster) -> None:
     clean.apply(_CLUSTER_POLICY)
     try:
         (line,) = eventually(lambda: [item for item in listed(clean) if item["nodes"] == "2/2"])

@@ -106,12 +106,12 @@ def test_the_host_as_a_target(nine: Cluster) -> None:
     ]  # fmt: skip
 
 
-def test_what_is_not_expected_and_not_reached_is_well(nine: Cluster) -> None:
+def test_unexpected_connection_that_fails_is_no_failure(nine: Cluster) -> None:
     lines = probe("--from", "web-1", "--to", "db-1", "--port", "9999/TCP")
     assert [(line["reached"], line["answered_by"], line["source_seen"]) for line in lines] == [(False, "", "")]
 
 
-def test_what_is_expected_and_fails_is_exit_status_1(nine: Cluster) -> None:
+def test_expected_connection_that_fails_is_exit_status_1(nine: Cluster) -> None:
     broken = server("broken").replace("image: nginx:1.27", "image: busybox\n      command: [sleep, '600']")
     nine.apply("\n".join(line for line in broken.splitlines() if "readinessProbe" not in line))
     try:
@@ -177,7 +177,7 @@ spec:
 """
 
 
-def test_what_policies_deny_is_expected_and_told(nine: Cluster) -> None:
+def test_denied_connections_are_expected_and_reported(nine: Cluster) -> None:
     nine.apply(_GUARD)
     try:
         words = ("--from", "web-1", "--to", "db-1", "--port", "80", "--port", "81")

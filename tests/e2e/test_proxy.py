@@ -88,7 +88,7 @@ def test_pods_and_services_are_reached_through_the_api(cluster: Cluster, page: s
     assert cluster.kubectl("get", "--raw", f"{page}/services/1page:web/proxy/old") == "/new by http"
 
 
-def test_a_port_that_nobody_serves_is_unavailable(cluster: Cluster, page: str) -> None:
+def test_port_without_listener_is_unavailable(cluster: Cluster, page: str) -> None:
     assert "error trying to reach service" in cluster.refused("get", "--raw", f"{page}/pods/page:9/proxy/")
     assert "no endpoints available" in cluster.refused("get", "--raw", f"{page}/services/1page/proxy/")
 

@@ -152,7 +152,7 @@ def test_the_outside_has_any_address_in_any_protocol(own: Cluster) -> None:
     assert own.pod("web").reaches("external") and own.outside.reaches("default/web:53/UDP")
 
 
-def test_what_came_goes_and_labels_are_as_they_were(own: Cluster) -> None:
+def test_reset_deletes_new_objects_and_restores_labels(own: Cluster) -> None:
     uid = own.kubectl("get", "node", "node-1", "-o", "jsonpath={.metadata.uid}")
     owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": uid}
     note = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "of-node-1", "ownerReferences": [owner]}}
@@ -203,7 +203,7 @@ def test_a_cluster_that_is_kept_is_named_and_runs_on(tmp_path: Path) -> None:
         lifecycle.down(name)
 
 
-def test_who_may_not_make_clusters_is_told_what_to_do(tmp_path: Path) -> None:
+def test_user_without_root_gets_instructions(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(podwire_cluster):\n    assert podwire_cluster\n")
     arguments = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(
@@ -214,7 +214,7 @@ def test_who_may_not_make_clusters_is_told_what_to_do(tmp_path: Path) -> None:
     assert "Traceback" not in done.stdout
 
 
-def test_a_wrong_configuration_is_told_and_leaves_nothing() -> None:
+def test_invalid_configuration_is_reported_and_leaves_nothing() -> None:
     arguments = "from podwire.testing.cluster import cluster\nwith cluster(config={'proxy': {'mode': 'magic'}}): pass"
     done = python("-c", arguments)
     assert "proxy.mode" in done.stderr and "magic" in done.stderr

@@ -154,7 +154,7 @@ def metric(cluster: Cluster, name: str) -> float:
     return max(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? ([0-9.e+-]+)$", text, re.MULTILINE))
 
 
-def test_rules_that_somebody_flushes_are_back_at_once(cluster: Cluster) -> None:
+def test_flushed_rules_are_restored_at_once(cluster: Cluster) -> None:
     with made(cluster, "flushed", "one", "two") as address, load(cluster, address) as flow:
         for _ in range(5):
             in_node(cluster, "node-1", "nft", "flush", "ruleset")

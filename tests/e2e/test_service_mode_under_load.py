@@ -42,7 +42,7 @@ def test_a_switch_refuses_no_connection_and_breaks_none(cluster: Cluster) -> Non
     assert len(inside.seen) == len(outside.seen) == 3
 
 
-def test_chains_that_somebody_flushes_are_back_at_once(cluster: Cluster) -> None:
+def test_flushed_chains_are_restored_at_once(cluster: Cluster) -> None:
     switch(cluster, "iptables")
     address = cluster.get("service", "web")["spec"]["clusterIP"]
     with load(cluster, address) as flow:

@@ -158,7 +158,7 @@ TAKING = (
 )
 
 
-def test_an_agent_at_work_puts_right_what_is_taken(cluster: Cluster, web: dict[str, str]) -> None:
+def test_busy_agent_restores_removed_rules(cluster: Cluster, web: dict[str, str]) -> None:
     node = web["node"]
     eventually(lambda: equal(cluster, node))
     for command in TAKING:

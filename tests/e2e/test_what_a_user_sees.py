@@ -67,7 +67,7 @@ def test_it_ends_with_nodes_data_planes_kubeconfig_and_connectivity(shop: Shop) 
     assert summary is not None and summary[1] == summary[2] and int(summary[1]) > 100
 
 
-def test_it_tells_its_progress(shop: Shop) -> None:
+def test_up_prints_its_progress(shop: Shop) -> None:
     before = shop.said[: shop.said.index("NODE ")]
     output = [word for word in ("credentials", "fabric", "API server", "applied", "ready") if word in before]
     assert output == ["credentials", "fabric", "API server", "applied", "ready"]

@@ -304,7 +304,7 @@ POLICED = [
 
 
 @pytest.mark.parametrize("row", POLICED, ids=lambda row: " ".join(row.words))
-def test_what_policies_are_said_to_do_they_do(world: Cluster, row: Row) -> None:
+def test_policies_do_what_why_states(world: Cluster, row: Row) -> None:
     output = why(*row.words)
     (policy,) = output["policies"]
     assert policy["outcome"] == row.outcome, policy["message"]
@@ -437,7 +437,7 @@ def test_a_udp_flow_that_keeps_its_endpoint(world: Cluster, mode: str) -> None:
         (("client", "svc/web", "--kubeconfig", "/nowhere"), 2, "/nowhere: cannot be read"),
     ],
 )
-def test_wrong_words_are_told(world: Cluster, arguments: tuple[str, ...], status: int, problem: str) -> None:
+def test_invalid_arguments_are_reported(world: Cluster, arguments: tuple[str, ...], status: int, problem: str) -> None:
     named = () if "--kubeconfig" in arguments else ("--name", NAME)
     done = run("why", *named, *arguments)
     assert (done.returncode, done.stdout) == (status, "")
@@ -464,7 +464,7 @@ def test_on_a_node_itself(world: Cluster, mode: str) -> None:
     assert "node node-2 decides, and this is node-1" in other.stderr
 
 
-def test_settings_that_are_wrong_are_told(world: Cluster, mode: str) -> None:
+def test_invalid_settings_are_reported(world: Cluster, mode: str) -> None:
     def settings(value: str) -> None:
         patch = json.dumps({"data": {"proxy.masqueradeBit": value}})
         world.kubectl("patch", "configmap", "podwire-config", "-n", "kube-system", "-p", patch)

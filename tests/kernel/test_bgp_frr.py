@@ -89,7 +89,7 @@ def test_password_communities_and_filters_in_both_directions(make: Make) -> None
     run(make(3), body)
 
 
-def test_bfd_tells_the_router_of_a_node_that_hangs(make: Make) -> None:
+def test_bfd_informs_the_router_about_a_hung_node(make: Make) -> None:
     async def body(cluster: Cluster, nodes: Nodes) -> None:
         (first,) = cluster.all
         with frr_router(cluster, configuration(cluster, neighbour=["bfd"])) as router:

@@ -202,7 +202,7 @@ def test_a_replaced_table_is_as_desired(plane: ServiceOwner) -> None:
     assert not any(plane.heal())
 
 
-def test_what_goes_while_notifications_are_off_is_compared(plane: ServiceOwner) -> None:
+def test_changes_without_notifications_are_found_by_comparison(plane: ServiceOwner) -> None:
     plane.load(many())
     with plane.plane._tables.notifications_off():
         nft("flush map {t} services")

@@ -109,7 +109,7 @@ def test_datagrams_that_a_pod_sends_together_arrive_one_by_one(make: Make) -> No
     assert b"".join(chunks) == data and [len(piece) for piece in chunks] == [1000] * 20 + [7]
 
 
-def test_a_killed_worker_loses_what_it_has_in_its_hands(make: Make) -> None:
+def test_killed_worker_loses_few_packets(make: Make) -> None:
     first, second = (cluster := make()).all
     a, b = first.pod("a"), second.pod("b")
     pids = [worker(node) for node in cluster.all]

@@ -89,7 +89,7 @@ def told_route(route: NodeRoute) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("backend", ["vxlan", "hostgw", "bgp", "wireguard", "udp", "bridge", *IN_GUEST])
-def test_the_told_way_is_the_way_of_the_kernel(make: Make, backend: str) -> None:
+def test_explained_route_is_the_route_of_the_kernel(make: Make, backend: str) -> None:
     cluster, settings = make(2), RoutingSettings(backend=backend)
     cluster.configure(settings)
     cluster.settle()
@@ -148,7 +148,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_missing_entry_is_told_and_packets_are_lost(make: Make, damage: str) -> None:
+def test_missing_entry_is_reported_and_packets_are_lost(make: Make, damage: str) -> None:
     cluster, settings = make(2, families="4"), RoutingSettings()
     cluster.settle()
     first, last = cluster.all

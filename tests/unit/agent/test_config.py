@@ -64,7 +64,7 @@ def test_example(tmp_path: Path) -> None:
         ("a: [", "not YAML"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, arguments: str) -> None:
+def test_invalid_configuration_is_an_error_with_its_field(text: str, arguments: str) -> None:
     with pytest.raises(ConfigError, match=arguments):
         parse(text, "agent.yaml")
 

@@ -58,7 +58,7 @@ def test_what_kubeadm_writes() -> None:
     assert result.without_meaning == ()
 
 
-def test_what_has_the_same_name_is_taken() -> None:
+def test_settings_of_equal_names_are_used() -> None:
     result = settings(
         """
 mode: iptables
@@ -106,7 +106,7 @@ def test_settings_of_podwire_s_own_may_stand_in_it() -> None:
     assert settings("resetConnections: true").reset_connections
 
 
-def test_what_the_modes_alone_are_told() -> None:
+def test_settings_of_each_mode_are_read_from_its_section() -> None:
     result = settings(
         "mode: ipvs\nipvs: {scheduler: lc, strictARP: true, excludeCIDRs: [10.0.0.0/8], tcpTimeout: 15m0s}\n"
         "iptables: {localhostNodePorts: false, masqueradeBit: 4}\n"
@@ -152,7 +152,7 @@ def test_names_and_gates() -> None:
         (HEAD + "iptables: {masqueradeBit: 31}", "kp.yaml: masqueradeBit: 31 is not between 0 and 29"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, arguments: str) -> None:
+def test_invalid_kube_proxy_configuration_is_an_error_with_its_field(text: str, arguments: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text, "kp.yaml", "node-1")
     assert str(caught.value).startswith(arguments)

@@ -39,7 +39,7 @@ def command() -> None:
         (("--request-timeout", "0"), "None None"),
     ],
 )
-def test_a_command_waits_as_long_as_it_is_told(arguments: tuple[str, ...], waits: str) -> None:
+def test_command_waits_for_its_timeout(arguments: tuple[str, ...], waits: str) -> None:
     assert CliRunner().invoke(command, arguments).output.strip() == waits
 
 

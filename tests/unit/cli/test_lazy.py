@@ -30,7 +30,7 @@ def test_a_command_is_loaded_when_it_is_called(group: click.Group) -> None:
         CliRunner().invoke(group, ["gone"], catch_exceptions=False)
 
 
-def test_what_is_not_in_the_table_is_no_command(group: click.Group) -> None:
+def test_unknown_command_is_refused(group: click.Group) -> None:
     result = CliRunner().invoke(group, ["other"])
     assert result.exit_code == 2 and "No such command 'other'" in result.output
 

@@ -24,7 +24,7 @@ def ended(*arguments: str, cwd: Path) -> tuple[int, str]:
     return result.returncode, result.stderr
 
 
-def test_who_has_read_enough_makes_no_error(tmp_path: Path) -> None:
+def test_closed_output_pipe_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "deny.yaml").write_text(
         "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n"
         "metadata: {name: deny, namespace: shop}\nspec: {podSelector: {}}\n"
@@ -32,7 +32,7 @@ def test_who_has_read_enough_makes_no_error(tmp_path: Path) -> None:
     assert ended("policy", "check", "-f", ".", cwd=tmp_path) == (0, "")
 
 
-def test_what_is_wrong_is_told_all_the_same(tmp_path: Path) -> None:
+def test_missing_file_is_an_error_despite_a_closed_pipe(tmp_path: Path) -> None:
     status, errors = ended("policy", "check", "-f", "nowhere", cwd=tmp_path)
     assert status == 2 and "nowhere" in errors
 

@@ -72,14 +72,14 @@ def test_json(folder: Path) -> None:
     assert finding["where"] == f"{folder}/policy.yaml:12"
 
 
-def test_what_is_right_is_status_0(folder: Path) -> None:
+def test_correct_policies_end_with_status_0(folder: Path) -> None:
     (folder / "policy.yaml").write_text(POLICY.replace("port: 80", "port: 8080"))
     result = check(folder, "--strict")
     assert result.return_value == 0
     assert result.output == "1 policy, 2 pods: 0 errors, 0 warnings, 0 notes\n"
 
 
-def test_notes_count_where_it_is_said(folder: Path) -> None:
+def test_notes_count_only_with_strict(folder: Path) -> None:
     (folder / "policy.yaml").write_text(POLICY.partition("  - from")[0] + "  - {}\n")
     assert check(folder).return_value == 0
     assert check(folder, "--strict").return_value == 1
@@ -98,7 +98,7 @@ def test_the_examples_are_without_findings(example: str) -> None:
     assert result.return_value == 0, result.output
 
 
-def test_what_the_api_would_refuse_is_told_with_its_line(folder: Path) -> None:
+def test_refused_object_is_reported_with_its_line(folder: Path) -> None:
     (folder / "policy.yaml").write_text(POLICY.replace("port: 80", "prot: 80"))
     with pytest.raises(ConfigError, match=r"policy.yaml:12.*ports\[0\].prot"):
         check(folder)

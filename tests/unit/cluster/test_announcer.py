@@ -40,7 +40,7 @@ WANTED = {"podwire.io/proxy": "nftables"}
     ("failures", "patches"),
     [((), 1), ((AWAY, AWAY), 3), ((FORBIDDEN,), 1), ((AWAY, FORBIDDEN, AWAY), 2), ((ApiError(500, "", "x"),), 2)],
 )
-def test_it_insists_until_it_is_said_or_forbidden(failures: tuple[Exception, ...], patches: int) -> None:
+def test_annotations_are_retried_until_written_or_forbidden(failures: tuple[Exception, ...], patches: int) -> None:
     async def scenario() -> None:
         api = Api(*failures)
         nodes = {"node-1": Node(metadata=ObjectMeta(name="node-1"))}

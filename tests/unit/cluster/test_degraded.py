@@ -39,7 +39,7 @@ class Noted(EventRecorder):
         self.events.append((f"{severity} {subject.kind}/{subject.name}", reason, message))
 
 
-def test_every_change_is_told_once() -> None:
+def test_each_change_is_reported_once() -> None:
     async def body() -> None:
         client = Client(ApiConfig("http://127.0.0.1:1"), FakeClock())
         announcer, events = Announced(client), Noted(client)

@@ -49,7 +49,7 @@ def test_all_that_is_wanted_is_there_or_newer() -> None:
         ("proxy in force\n", "its agent has no part policy"),
     ],
 )
-def test_what_is_lacking_is_named(page: str, problem: str) -> None:
+def test_object_that_is_not_in_force_is_named(page: str, problem: str) -> None:
     assert lag(page.splitlines(), "policy", WANTED) == problem
 
 

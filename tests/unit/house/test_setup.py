@@ -138,7 +138,7 @@ def test_kubectl_needs_an_index_and_is_tried_again(machine: Machine) -> None:
     assert (machine.checkout / ".venv/bin/kubectl").exists()
 
 
-def test_other_processors_are_told_what_to_install(machine: Machine) -> None:
+def test_other_processors_get_install_instructions(machine: Machine) -> None:
     machine.debian()
     done = machine.setup(HOSTTYPE="aarch64")
     assert done.returncode == 0
@@ -196,7 +196,7 @@ def test_packages_need_a_mirror(machine: Machine) -> None:
     refused(machine.setup(), 1, "Could not resolve host", "is the package mirror reachable?", "gcc")
 
 
-def test_another_distribution_is_told_what_it_lacks(machine: Machine) -> None:
+def test_other_distributions_get_a_list_of_missing_packages(machine: Machine) -> None:
     for name in _COMMANDS[:-4]:
         machine.put(name, "exit 0")
     refused(machine.setup(), 2, "no apt-get, and misses these commands: gcc make curl tcpdump")

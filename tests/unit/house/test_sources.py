@@ -108,7 +108,7 @@ def test_files_and_functions_are_of_a_size_to_read(path: Path) -> None:
 
 
 @_each
-def test_names_say_something(path: Path) -> None:
+def test_module_names_are_not_vague(path: Path) -> None:
     for part in path.relative_to(_SRC).with_suffix("").parts:
         arguments = set(part.lower().strip("_").split("_"))
         assert not arguments & _VAGUE, f"{path}: {part}"

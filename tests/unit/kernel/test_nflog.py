@@ -33,7 +33,7 @@ def ends(packet: bytes) -> tuple[str, str, str, int, int]:
     return result.source, result.destination, result.protocol, result.source_port, result.destination_port
 
 
-def test_all_that_the_kernel_tells() -> None:
+def test_every_attribute_of_a_log_message_is_decoded() -> None:
     stamp = struct.pack("!QQ", 1_700_000_000, 250_000)
     more = (
         attribute(1, b"\x08\0\2\0"),

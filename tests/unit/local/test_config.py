@@ -86,7 +86,7 @@ def test_fields_are_read() -> None:
         ("- 1", "expected `object`, got `array`"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, message: str) -> None:
+def test_invalid_cluster_configuration_is_an_error_with_its_field(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(text, "c.yaml")
     assert message in str(caught.value)

@@ -104,7 +104,7 @@ def test_failed_pod_deletion_is_retried(
     [(DAEMONSETS, {}, "any"), (STATEFULSETS, {"replicas": 1}, "web-0")],
     ids=["daemonset", "statefulset"],
 )
-def test_what_is_adopted_is_not_made_again(
+def test_adopted_object_is_not_created_again(
     plane: StartControlPlane, resource: Resource[Any], more: JsonObject, name: str
 ) -> None:
     async def run() -> None:

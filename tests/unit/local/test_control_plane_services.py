@@ -195,7 +195,7 @@ def test_each_class_has_its_balancer(plane: StartControlPlane) -> None:
     asyncio.run(run())
 
 
-def test_what_cannot_be_done_is_told_and_tried_again(plane: StartControlPlane) -> None:
+def test_failed_operation_is_reported_and_retried(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(config=WITHOUT) as p:
             balancer = Addresses()

@@ -154,7 +154,7 @@ def test_what_others_build_is_refused_with_the_command(tmp_path: Path, name: str
         read_manifests((str(tmp_path),))
 
 
-def test_what_is_no_text(tmp_path: Path) -> None:
+def test_file_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="is not text in UTF-8"):
         read_manifests((str(tmp_path),))
@@ -188,6 +188,6 @@ def test_files_that_say_something_else_than_the_cluster() -> None:
     assert written.line("NetworkPolicy", "shop/other", "spec") == ""
 
 
-def test_files_that_leave_the_namespace_to_who_applies_them() -> None:
+def test_line_is_found_for_manifests_without_namespace() -> None:
     written = ManifestLines(parse_manifests(FIELDS, "p.yaml"))
     assert written.line("NetworkPolicy", "shop/db", "spec.ingress[0]") == "p.yaml:10"

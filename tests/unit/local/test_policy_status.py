@@ -163,7 +163,7 @@ def test_reports_are_small_and_outlive_their_agents(plane: StartControlPlane) ->
     asyncio.run(run())
 
 
-def test_an_annotation_that_nobody_knows_is_an_event(plane: StartControlPlane) -> None:
+def test_unknown_annotation_is_an_event(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane() as p:
             annotations = {"podwire.io/mode": "Audit"}

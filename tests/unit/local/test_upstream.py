@@ -88,7 +88,7 @@ def test_queries_are_relayed_over_both_transports() -> None:
     run(body)
 
 
-def test_without_an_answer_from_the_world_it_says_servfail() -> None:
+def test_without_upstream_answer_the_reply_is_servfail() -> None:
     async def body() -> None:
         async with relay(("127.0.0.1", free_port())) as away, relay() as nobody:
             for port in (away, nobody):

@@ -62,7 +62,7 @@ def test_without_a_place_the_path_is_that_in_the_document() -> None:
         convert([{"word": "z"}], list[Part], "f.yaml", "top")
 
 
-def test_what_fits_is_a_value() -> None:
+def test_valid_document_converts_to_a_value() -> None:
     assert convert({"ownWord": "t", "parts": [{"word": "y"}]}, Whole, "f.yaml") == Whole(
         own_word="t", parts=(Part(word="y"),)
     )
@@ -79,7 +79,7 @@ def test_what_fits_is_a_value() -> None:
         ("\x00", "f.yaml: not YAML: "),
     ],
 )
-def test_what_is_no_yaml(text: str, output: str) -> None:
+def test_invalid_yaml_is_an_error_with_its_line(text: str, output: str) -> None:
     with pytest.raises(yaml.YAMLError) as caught:
         yaml.load(text, Loader=yaml.CSafeLoader)
     assert str(not_yaml(caught.value, "f.yaml")).startswith(output)

@@ -58,7 +58,7 @@ def test_a_slice_may_lack_its_lists() -> None:
     assert piece.endpoints is None and piece.ports is None
 
 
-def test_what_a_pod_and_a_node_say_of_themselves() -> None:
+def test_status_of_pods_and_nodes_is_decoded() -> None:
     pod = msgspec.convert(
         {
             "status": {

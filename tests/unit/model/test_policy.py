@@ -35,7 +35,7 @@ def test_ports_are_numbers_names_or_all() -> None:
     assert ports[1].end_port == 90
 
 
-def test_what_is_newer_than_this_program_is_known_as_such() -> None:
+def test_unknown_peers_and_protocols_are_marked_unknown() -> None:
     text = (
         '{"spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}, "egress": [{"action": "Deny",'
         ' "to": [{"domainNames": ["example.com"]}, {"nodes": {}}], "protocols": [{"quic": {}}, {"tcp": {}}]}]}}'

@@ -39,7 +39,7 @@ def test_matching(text: str, matches: bool) -> None:
 
 
 @pytest.mark.parametrize("text", ["app=web,x y", "=web", "app in web", "a=b=c", "app>3", "app in (a", "-a=b"])
-def test_what_does_not_parse_is_named(text: str) -> None:
+def test_unparsable_line_is_named(text: str) -> None:
     with pytest.raises(ConfigError, match="labelSelector"):
         parse_selector(text)
 

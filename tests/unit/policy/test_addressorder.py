@@ -34,7 +34,7 @@ def test_many_changes_at_once_are_found() -> None:
     assert order.within(BASE, BASE + 999, lambda _: True) == every
 
 
-def test_address_is_found_in_the_places_of_others() -> None:
+def test_node_address_is_found_by_its_other_addresses() -> None:
     order = AddressOrder((("10.244.1.1", "192.168.0.1"), ("10.244.1.1", "192.168.0.9"), ("192.168.0.1", "192.168.0.1")))
     first = int(ip_address("192.168.0.0"))
     assert order.within(first, first + 4, lambda _: True) == ["10.244.1.1", "192.168.0.1"]

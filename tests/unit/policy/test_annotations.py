@@ -3,7 +3,7 @@
 from podwire.policy.annotations import in_audit, log_of, problems
 
 
-def test_what_is_known() -> None:
+def test_valid_annotations_have_no_problems() -> None:
     assert in_audit({"podwire.io/mode": "audit"})
     assert not in_audit({"podwire.io/mode": "enforce"}) and not in_audit({})
     assert [log_of({"podwire.io/log": value}) for value in ("all", "drops", "none")] == ["all", "drops", "none"]

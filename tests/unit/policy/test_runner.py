@@ -472,7 +472,7 @@ async def test_container_without_pod_has_device_and_no_policies(bench: Bench) ->
 
 
 @with_bench
-async def test_rules_that_cannot_be_put_right_are_loaded_again(bench: Bench) -> None:
+async def test_rules_that_cannot_be_repaired_are_loaded_again(bench: Bench) -> None:
     await bench.start()
     bench.taken()
     bench.plane.foreign, bench.plane.failures = True, 1

@@ -17,7 +17,7 @@ def test_first_service_holds_a_claim_and_next_by_name_follows() -> None:
     assert claims.waiting() == ("b",)
 
 
-def test_who_lets_go_of_what_it_waits_for_gets_nothing() -> None:
+def test_service_that_withdraws_its_claim_gets_no_frontend() -> None:
     claims: FrontendClaims[int] = FrontendClaims()
     claims.claim("a", frozenset((1,)))
     claims.claim("b", frozenset((1,)))

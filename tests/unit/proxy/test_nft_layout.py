@@ -51,12 +51,12 @@ def test_frontends_without_endpoints_are_refused_after_flushes() -> None:
         ),
     ],
 )
-def test_how_pods_and_the_node_are_told_from_others(facts: NodeFacts, pod: str, outside: str, to_node: str) -> None:
+def test_pods_and_the_node_are_recognized(facts: NodeFacts, pod: str, outside: str, to_node: str) -> None:
     frame = NftLayout("ip", facts)
     assert (frame.pod, frame.outside, frame.to_node) == (pod, outside, to_node)
 
 
-def test_sets_take_what_is_theirs_and_keep_what_they_have() -> None:
+def test_sets_get_their_elements_and_keep_the_present_ones() -> None:
     frame = NftLayout("ip", FACTS)
     subset = {"cluster-ips": {b"\x0a\x60\x00\x01": Element()}}
     result = {

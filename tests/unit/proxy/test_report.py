@@ -52,7 +52,7 @@ def test_health_follows_commits() -> None:
     asyncio.run(scenario())
 
 
-def test_what_came_during_a_commit_still_waits() -> None:
+def test_changes_during_a_commit_stay_pending() -> None:
     async def scenario() -> None:
         bench = Bench()
         bench.report.begin()

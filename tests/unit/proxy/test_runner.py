@@ -102,7 +102,7 @@ def test_a_slice_that_changes_its_service_leaves_the_old_one() -> None:
     run(scenario)
 
 
-def test_what_changes_while_many_are_resolved_comes_next() -> None:
+def test_changes_during_resolution_are_in_the_next_commit() -> None:
     async def scenario(bench: Bench) -> None:
         for number in range(1000):
             bench.services.put(f"default/web{number}", SERVICE)
@@ -117,7 +117,7 @@ def test_what_changes_while_many_are_resolved_comes_next() -> None:
     run(scenario)
 
 
-def test_what_does_not_matter_is_not_written() -> None:
+def test_irrelevant_changes_of_objects_write_nothing() -> None:
     async def scenario(bench: Bench) -> None:
         async with bench.running():
             bench.services.put("default/web", SERVICE)
@@ -300,7 +300,7 @@ def test_flows_are_looked_at_after_udp_changes() -> None:
     run(scenario)
 
 
-def test_what_happens_is_reported_and_a_refused_commit_loses_nothing() -> None:
+def test_refused_commit_is_reported_and_loses_no_change() -> None:
     async def scenario(bench: Bench) -> None:
         async with bench.running():
             bench.plane.failures = 1

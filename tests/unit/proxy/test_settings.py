@@ -103,7 +103,7 @@ def test_how_pods_are_known() -> None:
     assert parse_settings(bridge | {"detectLocalMode": "NodeCIDR"}).pod_interface == ""
 
 
-def test_what_settings_say_of_a_node() -> None:
+def test_settings_become_facts_of_a_node() -> None:
     document = {"masqueradeBit": 3, "masqueradeAll": True, "allowExternalIPs": False, "nodePortAddresses": ["::/0"]}
     facts = parse_settings(document).facts("n1", ("10.0.0.0/8",), ("10.96.0.0/16",))
     assert (facts.name, facts.pod_cidrs, facts.service_cidrs) == ("n1", ("10.0.0.0/8",), ("10.96.0.0/16",))
@@ -138,7 +138,7 @@ def test_node_ports_on_loopback_are_a_setting_of_one_mode() -> None:
         assert not parse_settings(document).facts("n1", (), ()).iptables.localhost_node_ports
 
 
-def test_what_ipvs_alone_is_told() -> None:
+def test_ipvs_settings_are_parsed() -> None:
     document = {
         "mode": "ipvs",
         "fallback": "iptables",

@@ -51,7 +51,7 @@ def test_the_new_one_is_complete_before_the_old_one_goes(modes: RecordingModes, 
     assert (switch.name, switch.problem) == ("iptables", None)
 
 
-def test_what_cannot_be_had_leaves_the_old_one(modes: RecordingModes, switch: Switch) -> None:
+def test_missing_mode_leaves_the_old_mode_in_force(modes: RecordingModes, switch: Switch) -> None:
     switch.load({})
     modes.failures["open iptables"] = MISSING
     modes.taken()
@@ -78,7 +78,7 @@ def test_a_failed_load_is_cleared_away_and_tried_again(modes: RecordingModes, sw
     assert (switch.name, switch.problem) == ("iptables", None)
 
 
-def test_at_the_start_another_one_stands_in(modes: RecordingModes) -> None:
+def test_missing_mode_is_replaced_by_its_fallback_at_start(modes: RecordingModes) -> None:
     modes.failures["open iptables"] = MISSING
     switch = Switch(modes, "iptables", FACTS)
     switch.load({})
@@ -86,7 +86,7 @@ def test_at_the_start_another_one_stands_in(modes: RecordingModes) -> None:
     switch.close()
 
 
-def test_which_one_stands_in_may_be_chosen(modes: RecordingModes) -> None:
+def test_fallback_mode_can_be_configured(modes: RecordingModes) -> None:
     modes.failures["open userspace"] = MISSING
     for fallback, mode in (("iptables", "iptables"), ("nftables", "nftables"), ("none", "nftables")):
         switch = Switch(modes, "userspace", FACTS, fallback=fallback)

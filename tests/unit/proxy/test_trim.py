@@ -50,13 +50,13 @@ def piece(**more: Any) -> EndpointSlice:
     return whole
 
 
-def test_what_is_resolved_is_the_same() -> None:
+def test_trimmed_service_resolves_to_the_same_ports() -> None:
     whole = resolve(service(), (piece(),), NODE)
     assert whole and whole[0].cluster_endpoints and whole[0].source_ranges
     assert resolve(trim_service(service()), (trim_slice(piece()),), NODE) == whole
 
 
-def test_what_others_wrote_for_others_goes() -> None:
+def test_unused_metadata_is_trimmed() -> None:
     remaining = trim_service(service())
     assert (remaining.metadata.name, remaining.metadata.uid, remaining.metadata.resource_version) == ("web", "u-1", "7")
     assert remaining.metadata.labels == remaining.metadata.annotations == remaining.spec.selector == {}

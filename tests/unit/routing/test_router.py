@@ -163,7 +163,7 @@ def test_after_a_slow_run_the_next_is_later() -> None:
     asyncio.run(body())
 
 
-def test_a_change_is_told_by_what_the_last_run_knew() -> None:
+def test_change_is_compared_with_the_peer_of_the_last_run() -> None:
     async def body() -> None:
         async with Lab() as lab:
             before, reported = lab.nodes["node-2"], node(2, {"kubelet": "beats"})
@@ -316,7 +316,7 @@ def test_the_first_pod_cidr_is_acted_on_at_once() -> None:
     asyncio.run(body())
 
 
-def test_an_api_that_is_away_is_told_later() -> None:
+def test_unreachable_api_gets_the_report_later() -> None:
     async def body() -> None:
         lab = Lab()
         lab.api_answers = False
@@ -365,7 +365,7 @@ def test_unnoticed_changes_are_looked_for_every_second() -> None:
     asyncio.run(body())
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_node_is_named() -> None:
     lab_router = Router("node-9", dict, MemoryMachine(), FakeClock())
     lab_router.reconcile()
     assert lab_router.problem == "no Node node-9"

@@ -297,7 +297,7 @@ def test_a_failed_reload_is_tried_again_by_the_next_call(folder: Path) -> None:
     run(folder, body)
 
 
-def test_an_adopted_child_is_told_to_read_its_files(folder: Path) -> None:
+def test_adopted_child_is_signalled_to_read_its_files(folder: Path) -> None:
     async def first(created: Parent) -> None:
         await created.children.apply([checked(created, "one")])
         await eventually(created.log)

@@ -54,7 +54,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_a_killed_child_opened_stays_open() -> None:
+def test_descriptors_of_a_killed_child_stay_open() -> None:
     assert run(SHARED).stdout == "9 kept\n"
 
 

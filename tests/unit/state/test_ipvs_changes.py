@@ -73,7 +73,7 @@ def test_a_virtual_server_goes_with_its_last_connection() -> None:
     assert after(remaining, idle(server, [(first, 0), (second, 0)], desired=False)) == {}
 
 
-def test_an_empty_virtual_server_that_nobody_wants() -> None:
+def test_unwanted_empty_virtual_server_is_deleted() -> None:
     empty = web()
     assert told(empty, {}) == [f"-D {WEB}"]
     assert draining(empty, {}) == {next(iter(empty)): ()}

@@ -95,7 +95,7 @@ def test_endpoints_that_the_controller_has_not_written() -> None:
     assert unsettled(stale, {}) == "endpoints of Service shop/web are not written yet"
 
 
-def test_cluster_dns_without_anybody_who_answers() -> None:
+def test_cluster_dns_without_ready_endpoint_is_reported() -> None:
     dns = Service(
         metadata=ObjectMeta(name="kube-dns", namespace="kube-system"), spec=ServiceSpec(cluster_ip="10.96.0.10")
     )

@@ -141,7 +141,7 @@ def test_how_likely_each_way_is() -> None:
     assert result == {"10.0.1.0": 0.25, "10.0.1.1": 0.375, "10.0.1.2": 0.375}
 
 
-def test_a_thousand_endpoints_are_a_thousand_ways() -> None:
+def test_a_thousand_endpoints_are_a_thousand_outcomes() -> None:
     count = 1000
     lines = [f":E{n}" for n in range(count)]
     lines += [f"-A E{n} -p tcp -m tcp -j DNAT --to-destination 10.1.{n // 250}.{n % 250}:80" for n in range(count)]

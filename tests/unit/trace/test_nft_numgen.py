@@ -43,7 +43,7 @@ def test_rules_that_draw_alike() -> None:
     assert alike((counting, counting)) == 1
 
 
-def test_a_draw_again_is_no_way_of_its_own() -> None:
+def test_repeated_draw_is_no_separate_outcome() -> None:
     targets = Set(name="targets", key=("slot",), data=("ipv4_addr",))
     targets = targets.with_elements(targets.element(str(slot), f"10.0.1.{slot}") for slot in range(3))
     again = [parse_rule("dnat to numgen random mod 4 map @targets")] * 3

@@ -157,7 +157,7 @@ policy rules on n2 for shop/db-1
     )
 
 
-def test_all_are_dropped_and_endpoints_alike_are_told_together() -> None:
+def test_all_are_dropped_and_equal_endpoints_are_reported_together() -> None:
     lines = list(
         answer_text.render(answer(said(SHUT, "shop/db-1", HELD), said(SHUT, "shop/db-2", HELD), outcome="dropped"))
     )

@@ -163,7 +163,7 @@ def posed(source: str, target: str, port: str = "", **more: Any) -> Question:
         (("client", "10.96.0.11:53/UDP"), "10.244.1.9 10.96.0.11:53/udp node-1"),
     ],
 )
-def test_what_words_mean(arguments: tuple[str, ...], ends: str) -> None:
+def test_from_and_to_resolve_to_addresses_and_ports(arguments: tuple[str, ...], ends: str) -> None:
     result = posed(*arguments)
     target = result.target
     text = f"{result.source.address} {target.address}:{target.port}/{result.protocol} {result.node.metadata.name}"
@@ -217,7 +217,7 @@ def test_words_that_name_nothing(arguments: tuple[str, ...], problem: str) -> No
         posed(*arguments[:3], **more)
 
 
-def test_nobody_translates_the_port_of_a_headless_service() -> None:
+def test_port_of_a_headless_service_is_not_translated() -> None:
     cases = {"svc/headless": 80, "svc/headless:80": 80, "svc/headless:8080": 8080, "svc/headless:http": 8080}
     for word, port in cases.items():
         (hop,) = answered("shop/web-a", word).hops
@@ -246,13 +246,13 @@ def test_services_that_dns_alone_knows() -> None:
     assert "example.com" in hop.message
 
 
-def test_somebody_outside_is_a_target_too() -> None:
+def test_client_outside_can_be_a_target() -> None:
     result = posed("shop/web-a", "external:443")
     assert (result.target.kind, result.target.address, result.target.port) == ("External", "192.0.2.1", 443)
     assert posed("node/node-1", "external", "53/UDP", family="ip6").target.address == "2001:db8::1"
 
 
-def test_what_has_no_answer_yet() -> None:
+def test_pod_without_node_has_no_answer() -> None:
     with pytest.raises(ClusterError, match="has no node yet"):
         posed("shop/waiting", "svc/web")
     with pytest.raises(ClusterError, match="no Node"):
@@ -348,7 +348,7 @@ def test_endpoints_where_no_pods_are_see_the_node() -> None:
     assert [e.masqueraded for e in hop.endpoints] == [True]
 
 
-def test_a_host_port_is_told() -> None:
+def test_host_port_is_reported() -> None:
     (hop,) = answered("external", "node/node-1", "8443", hides=True).hops
     assert (hop.outcome, hop.reason) == ("untouched", "HostPort")
     assert "10.244.1.5 port 443" in hop.message

@@ -72,7 +72,7 @@ def test_ports(word: str, port: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("word", ["", "0", "65536", "80/HTTP", "/tcp", "80/"])
-def test_what_is_no_port(word: str) -> None:
+def test_invalid_port_is_an_error(word: str) -> None:
     with pytest.raises(ConfigError, match="PORT"):
         parse_port(word)
 

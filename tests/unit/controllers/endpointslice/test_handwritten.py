@@ -36,7 +36,7 @@ def subset(*ips: str, away: tuple[str, ...] = ()) -> EndpointSubset:
     )
 
 
-def test_what_is_copied() -> None:
+def test_endpoints_without_selector_are_mirrored() -> None:
     selecting = msgspec.structs.replace(SERVICE, spec=ServiceSpec(selector={"a": "b"}))
     going = msgspec.structs.replace(
         SERVICE, metadata=msgspec.structs.replace(SERVICE.metadata, deletion_timestamp="2026-01-01T00:00:00Z")

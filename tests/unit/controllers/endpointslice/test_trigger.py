@@ -27,7 +27,7 @@ def test_a_new_service_counts_from_its_creation() -> None:
     assert Bench().write(pod("a", 5), has_slices=False) == "00Z"
 
 
-def test_what_was_there_before_the_start_has_no_time() -> None:
+def test_changes_before_the_start_have_no_trigger_time() -> None:
     bench = Bench()
     assert bench.write(pod("a", 5)) == ""
     assert bench.write(pod("a", 6)) == "06Z"

@@ -109,6 +109,6 @@ def test_why_there_are_no_hints(zones: str, by_zone: dict[str, float], arguments
 
 
 @pytest.mark.parametrize(("text", "expected"), [("Auto", True), ("auto", True), ("Disabled", False), ("", False)])
-def test_who_asks(text: str, expected: bool) -> None:
+def test_topology_annotation_requests_hints(text: str, expected: bool) -> None:
     for name in ("service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"):
         assert automatic(Service(metadata=ObjectMeta(name="s", annotations={name: text}))) is expected

@@ -48,7 +48,7 @@ def test_objects_and_lists_have_their_kinds(play: Callable[..., None]) -> None:
     play(scenario)
 
 
-def test_what_is_computed_cannot_be_written_or_watched(play: Callable[..., None]) -> None:
+def test_computed_kinds_cannot_be_written_or_watched(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         assert (await api("GET", f"{PATH}/etcd-1"))[0] == 404
         assert (await api("POST", PATH, {"metadata": {"name": "a"}}))[0] == 405

@@ -344,7 +344,7 @@ def test_evictions_respect_the_budget(play: Callable[..., None]) -> None:
     play(scenario)
 
 
-def test_who_may_do_what(play: Callable[..., None]) -> None:
+def test_each_user_has_the_permissions_of_its_roles(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         assert (await api("GET", "/version", user=None))[0] == 200
         assert (await api("GET", "/api/v1/pods", user=None))[0] == 403

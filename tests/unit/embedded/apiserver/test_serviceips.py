@@ -66,7 +66,7 @@ def test_addresses_of_an_older_state_are_made_at_the_start(play: Play) -> None:
     play(scenario)
 
 
-def test_address_of_somebody_else_is_taken(play: Play) -> None:
+def test_address_of_another_device_is_in_use(play: Play) -> None:
     async def scenario(api: Any) -> None:
         parent = {"group": "gateway.example.com", "resource": "gateways", "namespace": "default", "name": "g"}
         body = {"metadata": {"name": "10.96.0.9"}, "spec": {"parentRef": parent}}

@@ -58,7 +58,7 @@ def test_bytes_pass_in_both_directions() -> None:
     play(scenario)
 
 
-def test_what_cannot_be_reached_is_said() -> None:
+def test_unreachable_address_is_answered_with_an_error_status() -> None:
     async def scenario(ask: Exchange, port: int) -> None:
         for query, status in (
             ("address=10.1.2.3&port=80", b" 400 "),

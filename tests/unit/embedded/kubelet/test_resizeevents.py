@@ -107,7 +107,7 @@ def test_accepted_resize_starts_and_completes() -> None:
 
 
 @pytest.mark.parametrize(("reason", "field"), [("Infeasible", "never"), ("Deferred", "now")])
-def test_pending_resize_is_told_once(reason: str, field: str) -> None:
+def test_pending_resize_is_reported_once(reason: str, field: str) -> None:
     pod = FakePod()
     resizer = made(pod)
     pod.want(2, "4")
@@ -124,7 +124,7 @@ def test_pending_resize_is_told_once(reason: str, field: str) -> None:
     assert settle(pod, resizer) == [("Normal", "ResizeStarted"), ("Normal", "ResizeCompleted")]
 
 
-def test_failed_resize_is_told_until_it_succeeds() -> None:
+def test_failed_resize_is_reported_until_it_succeeds() -> None:
     pod = FakePod()
     resizer = made(pod)
     pod.want(2, "200m")

@@ -139,7 +139,7 @@ def test_next_step_for_a_volume(
     assert plan_volume(item, dict.fromkeys(("shop/data",), *claims) if claims else {}) == step
 
 
-def test_volume_with_a_policy_that_nobody_serves_fails() -> None:
+def test_volume_with_policy_recycle_fails() -> None:
     step = plan_volume(volume("a", "Released", claimRef=OWN, persistentVolumeReclaimPolicy="Recycle"), {})
     assert isinstance(step, SetPhase)
     assert (step.phase, "recycler" in step.message) == ("Failed", True)

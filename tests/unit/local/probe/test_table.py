@@ -31,7 +31,7 @@ MIXED = (
 )
 
 
-def test_what_is_not_as_expected_comes_first() -> None:
+def test_unexpected_results_come_first() -> None:
     rows = [line.split()[1] for line in as_table(MIXED).splitlines()[1:]]
     assert rows == ["shop/db-7c-00003", "shop/db-7c-00004", "shop/db-7c-00001", "shop/db-7c-00002"]
 

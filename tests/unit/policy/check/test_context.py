@@ -23,7 +23,7 @@ def test_pods_that_policies_see() -> None:
     assert {group.labels["app"] for group in result.excluded["shop"]} == {"agent", "job"}
 
 
-def test_what_is_known() -> None:
+def test_namespaces_of_the_files_are_known_cluster_namespaces_are_not() -> None:
     files = index(complete=False)
     assert files.knows_pods(PodSelector(namespace="shop"))
     assert not files.knows_pods(PodSelector(namespace="kube-system"))

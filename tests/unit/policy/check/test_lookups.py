@@ -65,7 +65,7 @@ def test_egress_to_pods_alone() -> None:
         "{}",
     ],
 )
-def test_ways_to_a_server(rule: str) -> None:
+def test_rules_that_reach_the_dns_server(rule: str) -> None:
     assert ids(check, out(_DB, rule)) == []
 
 
@@ -77,7 +77,7 @@ def test_ways_to_a_server(rule: str) -> None:
         "{to: [{podSelector: {}}], ports: [{port: 53, protocol: UDP}]}",
     ],
 )
-def test_ways_that_lead_to_none(rule: str) -> None:
+def test_rules_that_do_not_reach_the_dns_server(rule: str) -> None:
     assert ids(check, out(_DB, rule)) == [("no-dns", "spec.egress")]
 
 

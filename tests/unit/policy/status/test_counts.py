@@ -62,7 +62,7 @@ def test_counts_stay_with_the_policies_of_their_time() -> None:
     assert found(totals) == {DENIED: 6, three: 4}
 
 
-def test_of_rules_long_gone_a_sum_stays() -> None:
+def test_counts_of_deleted_rules_are_kept_as_a_sum() -> None:
     totals = Totals()
     for number in range(3000):
         hit = RuleHit("Ingress", Ruling(accept=False), (f"shop/{number}",))

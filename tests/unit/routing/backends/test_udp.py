@@ -74,7 +74,7 @@ def test_a_peer_without_port_has_that_of_this_node(details: dict[str, object]) -
     assert "10.89.0.12:7000 " in str(created.program_values[0])
 
 
-def test_what_two_nodes_claim_belongs_to_the_first() -> None:
+def test_address_of_two_nodes_belongs_to_the_first() -> None:
     claims = [
         replace(PEER, name="node-3"),
         replace(PEER, name="node-4", addresses=(ip_address("10.89.0.14"),)),

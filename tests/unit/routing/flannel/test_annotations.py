@@ -93,7 +93,7 @@ def test_facts_of_podwire_come_before_those_of_flanneld() -> None:
     assert peer.facts == RoutingFacts("hostgw", ("hostgw",))
 
 
-def test_what_flanneld_wrote_is_not_about_podwire_itself() -> None:
+def test_flannel_annotations_do_not_change_podwire_itself() -> None:
     own = own_node_of(node())
     assert (own.addresses, own.facts) == ((ip_address("192.168.0.31"),), None)
 

@@ -79,7 +79,7 @@ def test_both_families() -> None:
         (conf({"Type": "host-gw", "Port": 1}), "f: Backend.Port: is no field of net-conf.json that podwire knows"),
     ],
 )
-def test_what_cannot_be_done_is_refused(text: str, problem: str) -> None:
+def test_unsupported_settings_of_net_conf_are_refused(text: str, problem: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_conf(text, "f")
     assert str(refused.value).startswith(problem)

@@ -179,7 +179,7 @@ def test_a_node_port_of_another_node_is_two_packets() -> None:
     assert [(node.node, node.outcome) for node in output.nodes] == [("n1", "allowed"), ("n2", "allowed")]
 
 
-def test_a_relay_makes_two_connections_of_it() -> None:
+def test_relayed_connection_is_judged_as_two_connections() -> None:
     world = case(QUIET).world
     relayed = SourceTranslation(masqueraded=True, reason="Relay", message="")
     for end, outcome in ((endpoint(DB, 5432, masqueraded=True), "allowed"), (endpoint(BLOG, 8080), "allowed")):
@@ -190,7 +190,7 @@ def test_a_relay_makes_two_connections_of_it() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["refused", "dropped"])
-def test_what_does_not_get_so_far_is_not_asked(outcome: Outcome) -> None:
+def test_policies_are_not_asked_about_dropped_connections(outcome: Outcome) -> None:
     world = case(FREE).world
     assert with_policies(answered(WEB, "10.96.0.9", 80, hop(outcome=outcome)), world, Nodes(world)).policies == ()
 

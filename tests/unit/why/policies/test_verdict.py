@@ -324,7 +324,7 @@ def test_a_rule_as_yaml() -> None:
     ]
 
 
-def test_what_is_said_is_json() -> None:
+def test_verdict_encodes_as_json() -> None:
     result = msgspec.json.decode(msgspec.json.encode(asked(POLICY + "  - {ports: [{port: 5432}]}", WEB, DB)))
     assert result["outcome"] == "allowed"
     assert result["ingress"]["rule"]["policy"] == "shop/db"

@@ -53,7 +53,7 @@ def test_the_explainer_is_registered() -> None:
     assert EXPLAINERS.load("routing") is explain_routing
 
 
-def test_the_way_to_an_endpoint_and_back_is_told() -> None:
+def test_routes_to_an_endpoint_and_back_are_explained() -> None:
     there, back = ask(Configured(RoutingSettings())).routes
     assert json.loads(msgspec.json.encode(there)) == {
         "direction": "request",
@@ -102,17 +102,17 @@ def test_a_lost_way_is_the_outcome() -> None:
     assert "  + fdb of the peer" in lines
 
 
-def test_no_way_is_told_on_one_node() -> None:
+def test_no_route_is_explained_on_one_node() -> None:
     assert answered("client", "shop/web-a", "http").routes == ()
     assert answered("client", "external", "443").routes == ()
 
 
-def test_from_outside_only_the_way_to_the_pod_is_told() -> None:
+def test_from_outside_only_the_route_to_the_pod_is_explained() -> None:
     answer = answered("external", "node/node-1", "30080")
     assert [(route.direction, route.node, route.peer) for route in answer.routes] == [("request", "node-1", "node-2")]
 
 
-def test_a_node_that_another_program_routes_is_told_as_such() -> None:
+def test_node_that_another_program_routes_is_reported() -> None:
     answer = ask(Configured(RoutingSettings(), frozenset(("proxy",))))
     assert {route.backend for route in answer.routes} == {""}
     assert "route     node-1 to node-2, not routed by podwire, as it should be" in list(answer_text.render(answer))

@@ -46,7 +46,7 @@ def by_the_book(
 
 
 @given(worlds())
-def test_what_is_explained_is_what_is_chosen(world: tuple[tuple[Candidate, ...], NodeFacts]) -> None:
+def test_explained_choice_equals_the_chosen_endpoints(world: tuple[tuple[Candidate, ...], NodeFacts]) -> None:
     candidates, node = world
     explained, choice = explain(candidates, node), choose(candidates, node)
     assert tuple(item.candidate for item in explained) == candidates

@@ -102,7 +102,7 @@ def test_ends(kind: Kind, more: dict[str, Any], source: str, outcome: str, reaso
         ("203.0.113.77", 80, "untouched", "NoService"),
     ],
 )
-def test_what_no_service_takes(destination: str, number: int, outcome: str, reason: str) -> None:
+def test_packets_to_no_service_have_their_reason(destination: str, number: int, outcome: str, reason: str) -> None:
     sent = packet(POD, destination, number)
     services = {"shop/web": (port(),)}
     assert find(services, FACTS, MACHINE, sent) == ()
@@ -117,7 +117,7 @@ def test_the_port_of_health_checks() -> None:
     assert "shop/web" in result.reason.message
 
 
-def test_ways_in() -> None:
+def test_each_frontend_of_a_service_is_found() -> None:
     item = port(external_ips=("203.0.113.7",), load_balancer_ips=("203.0.113.8",))
     two = port(service="shop/zzz", cluster_ip="10.96.0.11", external_ips=("203.0.113.7",), node_port=0)
     services = {"shop/zzz": (two,), "shop/web": (item,)}
@@ -146,7 +146,7 @@ def test_where_node_ports_answer() -> None:
     assert not is_node_port_address(shut, MACHINE, "127.0.0.1")
 
 
-def test_who_is_who() -> None:
+def test_client_is_a_pod_a_node_or_outside() -> None:
     by_device = NodeFacts(name="n1", pod_interface="eth*")
     other = NodeFacts(name="n1", pod_interface="cni0")
     assert client_of(packet(POD), FACTS, MACHINE) == "pod"

@@ -87,7 +87,7 @@ def test_rules_that_say_otherwise() -> None:
     ]
 
 
-def test_without_a_connection_the_choice_is_told() -> None:
+def test_without_a_connection_the_choice_is_explained() -> None:
     assert [used for _, used, _, _ in said((ONE, candidate(2, ready=False)), {}, forwarded=False)] == [True, False]
 
 

@@ -126,7 +126,7 @@ def other(case: Case, mode: str, **services: tuple[str, ...]) -> ServiceRules:
 
 
 @pytest.mark.parametrize("mode", TRACERS)
-def test_an_endpoint_that_the_kernel_lacks_is_told(mode: str) -> None:
+def test_endpoint_that_the_kernel_lacks_is_reported(mode: str) -> None:
     case = case_named("ClusterIP")
     hop, _ = explain_hop(traced(case.packets[0]), backed(case), other(case, mode, web=("two",)))
     assert (hop.outcome, hop.reason) == ("forwarded", "Drift")
@@ -137,7 +137,7 @@ def test_an_endpoint_that_the_kernel_lacks_is_told(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", TRACERS)
-def test_an_endpoint_that_the_kernel_alone_has_is_told(mode: str) -> None:
+def test_endpoint_that_only_the_kernel_has_is_reported(mode: str) -> None:
     case = case_named("terminating endpoints")
     here = other(case, mode)
     resolved = case.resolved()
@@ -154,7 +154,7 @@ def test_an_endpoint_that_the_kernel_alone_has_is_told(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", TRACERS)
-def test_a_kernel_without_rules_is_told(mode: str) -> None:
+def test_kernel_without_rules_is_reported(mode: str) -> None:
     case = case_named("ClusterIP")
     nothing = NftTracer([], MACHINE) if mode == "nftables" else IptablesTracer([], MACHINE)
     here = msgspec.structs.replace(view(case, mode), held=nothing)

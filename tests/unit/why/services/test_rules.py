@@ -55,13 +55,13 @@ def test_the_page_of_the_mode() -> None:
         assert ask_mode(None, ("0.0.0.0", port)) == "iptables"
 
 
-def test_nobody_answers_or_somebody_else() -> None:
+def test_unanswered_mode_question_gives_no_mode() -> None:
     with served(BaseHTTPRequestHandler) as port:
         assert ask_mode(None, ("127.0.0.1", port)) == ""
     assert ask_mode(None, ("127.0.0.1", port)) == ""
 
 
-def test_a_node_whose_services_are_somebody_elses() -> None:
+def test_node_whose_services_podwire_does_not_program_has_no_rules() -> None:
     access = NodeAccess(services=NodeFacts(name="a"), parts=frozenset(("cni", "policy")), readable=False)
     rules = read_rules(access, Node(metadata=ObjectMeta(name="a")), None, {}, "")
     assert (rules.mode, rules.planned, rules.held) == ("", None, None)

@@ -38,7 +38,7 @@ def test_every_default_binding_names_a_default_role() -> None:
             assert (obj["metadata"].get("namespace", ""), obj["roleRef"]["name"]) in roles
 
 
-def test_what_is_missing_is_added_and_additions_stay() -> None:
+def test_missing_default_rules_are_added_and_own_rules_stay() -> None:
     expected = named(policy.CLUSTER_ROLES, "system:kube-dns")
     own = {"apiGroups": ["x"], "resources": ["y"], "verbs": ["get"]}
     obj: Object = {"metadata": {"name": "system:kube-dns", "labels": {"a": "b"}}, "rules": [own]}

@@ -141,7 +141,7 @@ def test_a_websocket_to_a_pod_needs_create(play: Callable[..., None]) -> None:
     play(scenario)
 
 
-def test_nobody_grants_what_they_do_not_hold(play: Callable[..., None]) -> None:
+def test_user_cannot_grant_rights_beyond_their_own(play: Callable[..., None]) -> None:
     async def scenario(api: Harness) -> None:
         await grant(api, rule("get", "pods"), rule("* bind escalate", "roles rolebindings", GROUP), namespace="shop")
         granted = (await api("GET", f"{RBAC}/namespaces/shop/roles/granted"))[1]

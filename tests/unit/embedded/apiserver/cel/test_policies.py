@@ -84,7 +84,7 @@ def test_conditions_hold_or_not(sources: list[str], want: bool) -> None:  # noqa
     assert all_hold(conditions, VALUES, refuse, ignore=False) is want
 
 
-def test_all_failed_conditions_are_told() -> None:
+def test_all_failed_conditions_are_reported() -> None:
     value = [{"expression": f"object.{name} == 1"} for name in ("a", "b")]
     broken = compile_conditions(value, params=True)
     assert all_hold(broken, VALUES, refuse, ignore=True) is False

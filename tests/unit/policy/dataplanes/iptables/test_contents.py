@@ -153,7 +153,7 @@ def test_steps_lead_from_one_state_to_the_next(seed: int, family: str) -> None:
 
 @pytest.mark.parametrize("family", LAYOUTS)
 @pytest.mark.parametrize("seed", [*range(4), 30])
-def test_steps_lead_from_many_ranges_to_others(seed: int, family: str) -> None:
+def test_steps_replace_many_ranges_by_many_other_ranges(seed: int, family: str) -> None:
     follow_changes(Blocks(seed), family)
 
 

@@ -145,7 +145,9 @@ def test_transactions_lead_from_one_state_to_the_next(seed: int, family: str) ->
 
 @pytest.mark.parametrize("family", LAYOUTS)
 @pytest.mark.parametrize("seed", range(6))
-def test_transactions_lead_from_many_ranges_to_others(seed: int, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transactions_replace_many_ranges_by_many_other_ranges(
+    seed: int, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rangechains, "FEW", 4)
     follow_changes(Blocks(seed), family)
 

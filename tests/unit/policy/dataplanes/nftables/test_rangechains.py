@@ -45,7 +45,7 @@ def test_parts_hold_all_ranges_and_span_them() -> None:
         assert max(element.end for element in own.values()) == last.to_bytes(4, "big")
 
 
-def test_one_more_range_makes_few_parts_anew() -> None:
+def test_one_more_range_rewrites_few_chains() -> None:
     created, _ = parts()
     numbers = random.Random(2).sample(range(1 << 16), 1000)
     before = created.take(ranges(numbers[:-1]), KEY)

@@ -138,7 +138,7 @@ def test_pods_are_recognized_by_device() -> None:
     assert result.chains[EXT][0].startswith("-i veth+ -m comment ")
 
 
-def test_pods_that_nothing_tells_apart() -> None:
+def test_without_pod_ranges_no_client_is_masqueraded() -> None:
     result = compiled(port(), NodeFacts(name="n1"))
     assert not any("KUBE-MARK-MASQ" in rule for rule in result.chains[SVC])
     many = compiled(port(), NodeFacts(name="n1", pod_cidrs=("10.1.0.0/16", "10.2.0.0/16")))

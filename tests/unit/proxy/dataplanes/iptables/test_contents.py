@@ -37,7 +37,7 @@ def test_an_endpoint_that_goes_costs_two_chains() -> None:
     assert text.splitlines()[-2] == f"-X {SEP_TWO}"
 
 
-def test_what_refuses_comes_before_and_goes_after() -> None:
+def test_refusing_rule_is_added_first_and_removed_last() -> None:
     created = contents()
     created.change({WEB: (port(),)})
     gone = port(cluster_endpoints=(), local_endpoints=(), has_endpoints=False)
@@ -57,7 +57,7 @@ def test_a_service_that_goes_leaves_nothing() -> None:
     assert [str(ruleset) for ruleset in created.rulesets()] == empty
 
 
-def test_what_does_not_differ_is_not_written() -> None:
+def test_equal_rules_are_not_written_again() -> None:
     created = contents()
     created.change({WEB: (port(),)})
     assert created.change({WEB: (port(serving=frozenset(("10.180.0.1:8080",))),)}).text() == ""

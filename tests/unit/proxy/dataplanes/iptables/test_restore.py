@@ -31,7 +31,7 @@ def in_kernel(created: Contents, *more: str) -> Saved:
     return parse_save("\n".join(lines))
 
 
-def test_what_is_right_is_not_written() -> None:
+def test_correct_rules_are_not_written() -> None:
     created = contents("default/web")
     assert repair(in_kernel(created), created.rulesets(), PROXY_IPTABLES) == ""
 

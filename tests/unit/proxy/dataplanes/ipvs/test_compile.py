@@ -128,7 +128,7 @@ def test_source_ranges() -> None:
     assert list(result["KUBE-LOAD-BALANCER-SOURCE-IP"]) == ["203.0.113.8,tcp:80,203.0.113.8"]
 
 
-def test_what_another_service_has_is_left_out() -> None:
+def test_frontend_of_another_service_is_left_out() -> None:
     item = port(node_port=30080, external_ips=("203.0.113.7",))
     assert text(compile_service(IpvsLayout("ip", FACTS, FACTS.addresses), (item,), frozenset())) == ""
 

@@ -44,7 +44,7 @@ def test_every_chain_is_ours_and_every_jump_leads_to_one() -> None:
          '"cluster addresses" -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-OUTSIDE-PODS'),
     ],
 )  # fmt: skip
-def test_who_is_masqueraded_on_the_way_to_cluster_addresses(facts: NodeFacts, rule: str) -> None:
+def test_clients_masqueraded_to_cluster_addresses(facts: NodeFacts, rule: str) -> None:
     assert rule in chain("KUBE-SERVICES", facts)
 
 

@@ -14,7 +14,7 @@ def test_turns_begin_anywhere() -> None:
     assert Balancer((A, B, C), first=65535 + 1).choose("x", 0) == B
 
 
-def test_what_was_tried_is_passed_over() -> None:
+def test_endpoint_that_failed_is_not_chosen_again() -> None:
     balancer = Balancer((A, B))
     assert balancer.choose("x", 0, {A}) == B
     assert balancer.choose("x", 0, {A, B}) is None
@@ -50,7 +50,7 @@ def test_removed_or_tried_endpoint_is_not_sticky() -> None:
     assert balancer.recall("x", 4) is None
 
 
-def test_those_whose_time_is_over_are_forgotten_as_others_come() -> None:
+def test_expired_entries_are_removed_when_new_ones_arrive() -> None:
     balancer = Balancer((A,), affinity_s=10)
     for number in range(100):
         balancer.choose(f"client {number}", float(number))

@@ -34,7 +34,7 @@ def keys(port: ResolvedPort) -> list[str]:
     return [pool.key for pool in pools((port,), LAYOUT)]
 
 
-def test_the_pools_are_those_that_a_way_in_leads_to() -> None:
+def test_pools_are_those_that_a_frontend_leads_to() -> None:
     assert keys(WEB) == [CLUSTER]
     assert keys(like(internal_local=True)) == [LOCAL]
     assert keys(like(internal_local=True, node_port=30080)) == [CLUSTER, LOCAL]
