@@ -100,9 +100,9 @@ def probe(  # noqa: PLR0913 - one parameter an option, as click calls it
     raise_open_files()
     progress = _Progress()
     topology = running_cluster(name)
-    words = sources, targets, typed_ports
+    arguments = sources, targets, typed_ports
     with message_when_interrupted("a probe leaves nothing behind"):
-        outcome = asyncio.run(session.run(topology, words, timeout_s, progress.begin, all_routes=all_routes))
+        outcome = asyncio.run(session.run(topology, arguments, timeout_s, progress.begin, all_routes=all_routes))
     progress.end()
     results = outcome.results
     if not results:

@@ -296,7 +296,9 @@ def _execute(
     netlink: Netlink, changes: Changes, indexes: dict[str, int], held: Collection[tuple[Any, ...]] = ()
 ) -> Report:
     run = _Run(netlink)
-    run.failed += (KernelExists("add", str(each.value), errno.EEXIST, each.reason) for each in changes.conflicts)
+    run.failed += (
+        KernelExists("add", str(conflict.value), errno.EEXIST, conflict.reason) for conflict in changes.conflicts
+    )
     for step in changes.steps:
         try:
             if type(step.value) in _TYPES:
@@ -305,7 +307,7 @@ def _execute(
                 run.take(step, indexes)
         except KernelError as failure:
             run.failed.append(failure)
-    deletions = list(takewhile(lambda each: _deletes_link(each[0]), reversed(run.waiting)))
+    deletions = list(takewhile(lambda waiting: _deletes_link(waiting[0]), reversed(run.waiting)))
     if len(deletions) > 1:
         run.waiting[-len(deletions) :] = _delete_together(run.waiting[-len(deletions) :])
     run.flush()

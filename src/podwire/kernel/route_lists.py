@@ -66,13 +66,13 @@ def _decode_run(run: Sequence[bytes], names: Mapping[int, str], routes: list[Rou
                 continue
             before, between, behind = head, middle, tail
             first, length, hop = template
-        made = first
-        if made is not None:
-            made = made.__copy__()
-            force_setattr(made, "dst", unpack_ip(target) + length)
+        route = first
+        if route is not None:
+            route = route.__copy__()
+            force_setattr(route, "dst", unpack_ip(target) + length)
             if next_hop != hop:
-                force_setattr(made, "via", unpack_ip(next_hop))
-        routes.append(made)
+                force_setattr(route, "via", unpack_ip(next_hop))
+        routes.append(route)
 
 
 def _shape(payload: bytes) -> _Shape | None:

@@ -27,17 +27,17 @@ class ProbeRoutes(msgspec.Struct, frozen=True):
     """The ways by pair of nodes, and why some are not told."""
 
     by_pair: Mapping[NodePair, NodeRoute] = {}
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     def text(self) -> str:
         """The ways as ``podwire why`` shows them, by the names of the nodes, then the notes; empty without any."""
-        ways = ["\n".join(lines(route)) for _, route in sorted(self.by_pair.items())]
-        return "\n\n".join([*ways, *(f"note: {note}" for note in self.notes)])
+        node_routes = ["\n".join(lines(route)) for _, route in sorted(self.by_pair.items())]
+        return "\n\n".join([*node_routes, *(f"note: {remark}" for remark in self.remarks)])
 
     def as_json(self) -> str:
         """One line of JSON for each way, without those of the results."""
-        ways = (route for _, route in sorted(self.by_pair.items()))
-        return "\n".join(msgspec.json.encode({"nodeRoute": route}).decode() for route in ways)
+        node_routes = (route for _, route in sorted(self.by_pair.items()))
+        return "\n".join(msgspec.json.encode({"nodeRoute": route}).decode() for route in node_routes)
 
 
 def pairs(results: Iterable[ProbeResult], inputs: ProbeInputs) -> dict[NodePair, Address]:
@@ -68,14 +68,14 @@ def _targets(result: ProbeResult, addresses: Mapping[str, tuple[str, ...]]) -> I
 def read_routes(crossed: Mapping[NodePair, Address], inputs: ProbeInputs, nodes: Nodes) -> ProbeRoutes:
     """The ways of pairs of nodes; a node that cannot be read leaves a note."""
     objects = {node.metadata.name: node for node in inputs.world.nodes}
-    ways: dict[NodePair, NodeRoute] = {}
-    notes: dict[str, None] = {}
+    node_routes: dict[NodePair, NodeRoute] = {}
+    remarks: dict[str, None] = {}
     for pair, address in crossed.items():
         if pair.node not in objects:
             continue
         try:
-            ways[pair], remarks = explain_way(nodes, objects[pair.node], objects[pair.peer], address)
+            node_routes[pair], read_remarks = explain_way(nodes, objects[pair.node], objects[pair.peer], address)
         except (ClusterError, KernelError) as failure:
-            remarks = (f"the way from {pair.node} to {pair.peer} is not known: {failure}",)
-        notes |= dict.fromkeys(remarks)
-    return ProbeRoutes(ways, tuple(notes))
+            read_remarks = (f"the way from {pair.node} to {pair.peer} is not known: {failure}",)
+        remarks |= dict.fromkeys(read_remarks)
+    return ProbeRoutes(node_routes, tuple(remarks))

@@ -110,15 +110,15 @@ class _Routes:
 
     def both(self, peer: Node, address: Address) -> Iterator[NodeRoute]:
         """The way to a pod of a peer, and the way back."""
-        yield self._told(*explain_way(self._nodes, self._sender, peer, address))
+        yield self._with_notes(*explain_way(self._nodes, self._sender, peer, address))
         if self._client is None or self._client.version != address.version:
             return
         try:
-            yield self._told(*explain_way(self._nodes, peer, self._sender, self._client, "reply"))
+            yield self._with_notes(*explain_way(self._nodes, peer, self._sender, self._client, "reply"))
         except ClusterError as failure:
             self.notes.append(f"the way back is not told: {failure}")
 
-    def _told(self, route: NodeRoute, notes: tuple[str, ...]) -> NodeRoute:
+    def _with_notes(self, route: NodeRoute, notes: tuple[str, ...]) -> NodeRoute:
         self.notes += notes
         return route
 
