@@ -78,6 +78,8 @@ def test_unsafe_sysctls_and_root_users_are_refused(node: Node) -> None:
             )
 
         await eventually(refused)
-        assert (await status(client, "unsafe"))["phase"] == "Failed"
+        unsafe_status = await status(client, "unsafe")
+        assert unsafe_status["phase"] == "Failed"
+        assert "containerStatuses" not in unsafe_status, "kubectl shows the reason of the pod"
 
     run(node, body)

@@ -44,6 +44,11 @@ class PodVerdict(msgspec.Struct, frozen=True):
     message: str = ""
     resize: ResizeState | None = None
 
+    @property
+    def rejected(self) -> bool:
+        """Whether the node refused the pod, which never started; such a pod has no statuses of containers."""
+        return self.phase == "Failed" and not self.start_time
+
 
 def render_status(pod: Pod, states: Mapping[str, ContainerState], verdict: PodVerdict, now: str) -> Json:
     """The status; ``now`` is the transition time of conditions whose status differs from ``pod.status``."""
@@ -62,18 +67,10 @@ def render_status(pod: Pod, states: Mapping[str, ContainerState], verdict: PodVe
             *_disruption(pod, verdict, now),
         ],
         "qosClass": qos_class(pod),
-        "containerStatuses": [_container(s, _waiting(pod, s)) for s in mains],
+        **({} if verdict.rejected else _container_statuses(pod, known)),
     }
     if pod.metadata.generation:
         status["observedGeneration"] = pod.metadata.generation
-    if spec.init_containers:
-        status["initContainerStatuses"] = [
-            _container(known[c.name], _waiting(pod, known[c.name]), init=True) for c in spec.init_containers
-        ]
-    if spec.ephemeral_containers:
-        status["ephemeralContainerStatuses"] = [
-            _container(known[c.name], _waiting(pod, known[c.name])) for c in spec.ephemeral_containers
-        ]
     for key, value in (("reason", verdict.reason), ("message", verdict.message), ("startTime", verdict.start_time)):
         if value:
             status[key] = value
@@ -84,6 +81,23 @@ def render_status(pod: Pod, states: Mapping[str, ContainerState], verdict: PodVe
         status["podIP"] = verdict.ips[0]
         status["podIPs"] = [{"ip": ip} for ip in verdict.ips] + [{"$patch": "delete", "ip": ip} for ip in gone]
     return status
+
+
+def _container_statuses(pod: Pod, states: Mapping[str, ContainerState]) -> Json:
+    """The statuses of all containers, by the fields of the pod's status."""
+    spec = pod.spec
+    statuses: Json = {
+        "containerStatuses": [_container(states[c.name], _waiting(pod, states[c.name])) for c in spec.containers]
+    }
+    if spec.init_containers:
+        statuses["initContainerStatuses"] = [
+            _container(states[c.name], _waiting(pod, states[c.name]), init=True) for c in spec.init_containers
+        ]
+    if spec.ephemeral_containers:
+        statuses["ephemeralContainerStatuses"] = [
+            _container(states[c.name], _waiting(pod, states[c.name])) for c in spec.ephemeral_containers
+        ]
+    return statuses
 
 
 def _phase(pod: Pod, states: Mapping[str, ContainerState]) -> str:

@@ -180,6 +180,13 @@ def test_an_evicted_pod_is_a_disruption_target() -> None:
     assert (result["status"], result["reason"], result["message"]) == ("True", "TerminationByKubelet", "too large")
 
 
+def test_rejected_pod_has_no_statuses_of_containers() -> None:
+    rejected = PodVerdict(("192.0.2.1",), phase="Failed", reason="SysctlForbidden", message="not allowlisted")
+    assert "containerStatuses" not in render(pod(), rejected)
+    late = msgspec.structs.replace(rejected, reason="DeadlineExceeded", start_time=NOW)
+    assert len(render(pod(), late)["containerStatuses"]) == 1
+
+
 def test_a_resize_that_is_over_has_no_condition() -> None:
     waiting = msgspec.structs.replace(UP, resize=ResizeState("PodResizePending", "Deferred", "full"))
     reported = {c.get("type"): c.get("reason") for c in render(pod(), waiting)["conditions"]}
