@@ -36,20 +36,20 @@ def nine() -> Iterator[Cluster]:
         yield cluster
 
 
-def probe(*words: str, status: int = 0) -> list[dict[str, Any]]:
+def probe(*arguments: str, status: int = 0) -> list[dict[str, Any]]:
     """The lines of a probe with ``-o json``."""
-    found = run("probe", "--name", NAME, "-o", "json", "--timeout", "10", *words, timeout=180)
-    assert found.returncode == status, found.stdout + found.stderr
-    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    result = run("probe", "--name", NAME, "-o", "json", "--timeout", "10", *arguments, timeout=180)
+    assert result.returncode == status, result.stdout + result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert lines and all(list(line) == FIELDS for line in lines)
     return lines
 
 
-def refused(*words: str) -> str:
-    found = run("probe", "--name", NAME, *words, timeout=180)
-    assert (found.returncode, found.stdout) == (2, "")
-    assert "Traceback" not in found.stderr
-    return found.stderr
+def refused(*arguments: str) -> str:
+    result = run("probe", "--name", NAME, *arguments, timeout=180)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "Traceback" not in result.stderr
+    return result.stderr
 
 
 def test_all_with_all_on_every_declared_port(nine: Cluster) -> None:
@@ -70,8 +70,8 @@ def test_all_with_all_on_every_declared_port(nine: Cluster) -> None:
 
 
 def test_pods_names_selectors_and_ports(nine: Cluster) -> None:
-    one = probe("--from", "web-1", "--to", "default/db-1", "--port", "80/TCP", "--port", "5353/UDP")
-    assert [(line["from"], line["to"], line["port"], line["protocol"]) for line in one] == [
+    item = probe("--from", "web-1", "--to", "default/db-1", "--port", "80/TCP", "--port", "5353/UDP")
+    assert [(line["from"], line["to"], line["port"], line["protocol"]) for line in item] == [
         ("default/web-1", "default/db-1", 80, "TCP"), ("default/web-1", "default/db-1", 5353, "UDP"),
     ]  # fmt: skip
     by_label = probe("--from", "default/app=db", "--to", "*/app=web", "--port", "80")
@@ -90,11 +90,11 @@ def test_services_by_name_and_from_the_host_by_node_port(nine: Cluster) -> None:
     ]  # fmt: skip
     assert all(line["answered_by"].startswith("default/web-") for line in lines)
     assert {line["source_seen"] for line in lines} == {address_of(nine, "db-1")}
-    found = probe("--from", "host", "--to", "svc/default/web")
-    assert {(line["from"], line["port"], line["protocol"]) for line in found} == {
+    result = probe("--from", "host", "--to", "svc/default/web")
+    assert {(line["from"], line["port"], line["protocol"]) for line in result} == {
         ("host", 30080, "TCP"), ("host", 30053, "UDP"),
     }  # fmt: skip
-    assert len(found) == 4 and all(line["reached"] for line in found)
+    assert len(result) == 4 and all(line["reached"] for line in result)
     only = probe("--from", "host", "--to", "svc/default/web", "--port", "8080/TCP")
     assert {line["port"] for line in only} == {30080}
 
@@ -131,10 +131,10 @@ def test_expected_connection_that_fails_is_exit_status_1(nine: Cluster) -> None:
 
 def test_more_connections_than_open_files(nine: Cluster) -> None:
     """All 288 connections with 128 open files, which is less than one for each."""
-    words = ["prlimit", "--nofile=128:128", *podwire(), "probe", "--name", NAME, "-o", "json", "--timeout", "10"]
-    found = subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
-    assert found.returncode == 0, found.stderr
-    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    arguments = ["prlimit", "--nofile=128:128", *podwire(), "probe", "--name", NAME, "-o", "json", "--timeout", "10"]
+    result = subprocess.run(arguments, capture_output=True, text=True, timeout=180, check=False)
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert len(lines) == 9 * 8 * 4 and all(line["reached"] for line in lines)
 
 
@@ -150,9 +150,9 @@ def test_many_results_are_summed_up_and_can_be_filtered(nine: Cluster) -> None:
 
 
 def test_a_terminal_gets_lines_that_fit(nine: Cluster) -> None:
-    words = [*podwire(), "probe", "--name", NAME, "--to", "db-1", "--show", "all"]
+    arguments = [*podwire(), "probe", "--name", NAME, "--to", "db-1", "--show", "all"]
     shown = subprocess.run(
-        ["script", "-qec", f"stty cols 60; env -u COLUMNS {' '.join(words)}", "/dev/null"],
+        ["script", "-qec", f"stty cols 60; env -u COLUMNS {' '.join(arguments)}", "/dev/null"],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert shown.returncode == 0, shown.stdout
@@ -180,9 +180,9 @@ spec:
 def test_denied_connections_are_expected_and_reported(nine: Cluster) -> None:
     nine.apply(_GUARD)
     try:
-        words = ("--from", "web-1", "--to", "db-1", "--port", "80", "--port", "81")
-        eventually(lambda: [line["reached"] for line in probe(*words)] == [True, False])
-        table = run("probe", "--name", NAME, *words).stdout.splitlines()
+        arguments = ("--from", "web-1", "--to", "db-1", "--port", "80", "--port", "81")
+        eventually(lambda: [line["reached"] for line in probe(*arguments)] == [True, False])
+        table = run("probe", "--name", NAME, *arguments).stdout.splitlines()
         assert table[-1].startswith("2 of 2 as expected, 1 denied by policies")
         assert "dropped at ingress: isolated by default/guard" in table[2]
         named = run("probe", "--name", NAME, "--from", "db-1", "--to", "svc/web", "--port", "8080/TCP")
@@ -197,7 +197,7 @@ def test_denied_connections_are_expected_and_reported(nine: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "output"),
     [
         (("--from", "nobody"), "--from: 'nobody' names no running pod"),
         (("--to", "app=nothing"), "--to: 'app=nothing' names no running pod"),
@@ -213,24 +213,35 @@ def test_denied_connections_are_expected_and_reported(nine: Cluster) -> None:
         (("--from", "default/app in ("), "--from"),
     ],
 )
-def test_words_that_say_nothing_are_refused(nine: Cluster, words: tuple[str, ...], said: str) -> None:
-    assert said in refused(*words)
+def test_words_that_say_nothing_are_refused(nine: Cluster, arguments: tuple[str, ...], output: str) -> None:
+    assert output in refused(*arguments)
 
 
 def test_the_reader_may_go_away(nine: Cluster) -> None:
-    words = " ".join([*podwire(), "probe", "--name", NAME, "-o", "json"])
-    found = subprocess.run(
-        ["bash", "-c", f"{words} | head -1"], capture_output=True, text=True, timeout=180, check=False
+    arguments = " ".join([*podwire(), "probe", "--name", NAME, "-o", "json"])
+    result = subprocess.run(
+        ["bash", "-c", f"{arguments} | head -1"], capture_output=True, text=True, timeout=180, check=False
     )
-    assert list(json.loads(found.stdout)) == FIELDS
-    assert "Traceback" not in found.stderr
+    assert list(json.loads(result.stdout)) == FIELDS
+    assert "Traceback" not in result.stderr
 
 
 def test_routes_between_the_nodes_follow_the_results(nine: Cluster) -> None:
-    words = ("probe", "--name", NAME, "--from", "default/web-1", "--to", "default/web-2", "--port", "80", "--routes")
-    text = run(*words, "--timeout", "10").stdout
+    arguments = (
+        "probe",
+        "--name",
+        NAME,
+        "--from",
+        "default/web-1",
+        "--to",
+        "default/web-2",
+        "--port",
+        "80",
+        "--routes",
+    )
+    text = run(*arguments, "--timeout", "10").stdout
     assert "route     node-1 to node-2 by vxlan\n" in text, text
-    document = run(*words, "--timeout", "10", "-o", "json").stdout.splitlines()[-1]
+    document = run(*arguments, "--timeout", "10", "-o", "json").stdout.splitlines()[-1]
     route = json.loads(document)["nodeRoute"]
     assert (route["state"], route["backend"], route["tunnel"]["port"]) == ("held", "vxlan", 8472)
     assert route["mtu"] and not route.get("missing")

@@ -32,17 +32,17 @@ BASE = CASES[0]
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        made.attach_pods(BASE)
-        yield made
+    with World() as created:
+        created.attach_pods(BASE)
+        yield created
 
 
 @pytest.fixture(scope="module", params=tuple(DATAPLANES))
 def planes(world: World, request: pytest.FixtureRequest) -> Iterator[Planes]:
     """One data plane for all seeds, so that each seed replaces the one before."""
-    made = opened(request.param)
-    yield made
-    for plane in made.values():
+    created = opened(request.param)
+    yield created
+    for plane in created.values():
         plane.remove()
         plane.close()
 
@@ -51,13 +51,13 @@ def case_of(world: facts.World, connections: Iterator[Connection], name: str) ->
     """The verdicts of the evaluator for some connections."""
     checks = tuple(
         Check(
-            source=end_of(each.source),
-            target=end_of(each.destination),
-            port=f"{each.port}/{each.protocol}" if each.port else each.protocol,
-            allowed=evaluate(world, each).allowed,
-            families=(6 if ":" in each.source.address else 4,),
+            source=end_of(connection.source),
+            target=end_of(connection.destination),
+            port=f"{connection.port}/{connection.protocol}" if connection.port else connection.protocol,
+            allowed=evaluate(world, connection).allowed,
+            families=(6 if ":" in connection.source.address else 4,),
         )
-        for each in connections
+        for connection in connections
     )
     return Case(name=name, world=world, checks=checks, outside=BASE.outside)
 
@@ -88,13 +88,13 @@ def test_packets_and_evaluator_agree(world: World, planes: Planes, seed: int, mo
     policies = RandomPolicies(BASE.world, seed)
     old = policies.world()
     case = case_of(old, policies.connections(old, CONNECTIONS), f"seed {seed}")
-    made = compilers(case)
-    for node, compiler in made.items():
+    created = compilers(case)
+    for node, compiler in created.items():
         load(planes[node], compiler, world)
     assert not failures_of(case)
     for step in range(2):
         new = policies.changed(old)
-        for node, compiler in made.items():
+        for node, compiler in created.items():
             follow(compiler, old, new)
             planes[node].update(compiler, world.devices(node), compiler.flush())
         assert not failures_of(case_of(new, policies.connections(new, CONNECTIONS), f"seed {seed}, change {step}"))

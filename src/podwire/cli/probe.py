@@ -30,8 +30,8 @@ shop/app=web   a label selector in a namespace; */app=web in all
 svc/shop/web   a Service by its DNS name; from the host, by its NodePorts
 
 Exit status 1 when a connection that should be allowed fails, or the reverse. Unexpected results come first. More than
-100 results are summed up by workload; --show all prints each result. Below the results of connections between nodes
-that failed unexpectedly stands the way of their packets, as "podwire why" tells it; --routes shows all ways.
+100 results are summed up by workload; --show all prints each result. For connections
+between nodes that failed unexpectedly, the route of their packets follows; --routes shows all routes.
 
 \b
 podwire probe --from shop/app=web --to svc/shop/catalog -o json

@@ -2,7 +2,7 @@
 
 An :class:`Answer` has a :class:`Hop` for each node that decides something about the connection, usually one. A hop has
 steps in the order in which the packet meets them; each step names its layer (``routing``, ``service``, ``policy``).
-``policies`` has the verdict of policies for each end to which the hops lead, ``routes`` the ways between nodes. The
+``policies`` has the verdict of policies for each end to which the hops lead, ``routes`` the routes between nodes. The
 field names are those of the JSON form and are stable: fields may be added, but no field changes its meaning. Empty
 fields are left out of the JSON.
 """
@@ -256,7 +256,7 @@ class PolicyVerdict(AnswerStruct, frozen=True, kw_only=True):
     egress: DirectionVerdict
     ingress: DirectionVerdict
     nodes: tuple[NodeEnforcement, ...] = ()
-    """The nodes on the way, in the order of the packet."""
+    """The nodes on the route, in the order of the packet."""
 
 
 class ExplainerFinding(AnswerStruct, frozen=True, kw_only=True):
@@ -288,10 +288,10 @@ class TunnelHeader(AnswerStruct, frozen=True, kw_only=True):
 
 
 class NodeRoute(AnswerStruct, frozen=True, kw_only=True):
-    """The way of packets from one node to a pod of another node."""
+    """The route of packets from one node to a pod of another node."""
 
     direction: Literal["request", "reply"]
-    """``reply``: the way back, to the client."""
+    """``reply``: the route back, to the client."""
     node: str
     peer: str
     """The node of the pod."""

@@ -8,7 +8,7 @@ _LABEL = 10
 
 
 def outcome(answer: Answer) -> Iterator[str]:
-    """The line ``outcome``, where a way between nodes is interrupted and nothing else drops the connection."""
+    """The line ``outcome``, where a route between nodes is interrupted and nothing else drops the connection."""
     lost = [route for route in answer.routes if route.lost]
     if not lost:
         return
@@ -24,14 +24,14 @@ def _reason(route: NodeRoute) -> str:
 
 
 def routes(answer: Answer) -> Iterator[str]:
-    """The lines of all ways, an empty line before each."""
+    """The lines of all routes, an empty line before each."""
     for route in answer.routes:
         yield ""
         yield from lines(route)
 
 
 def lines(route: NodeRoute) -> Iterator[str]:
-    """The lines of one way: nodes and backend, route and MTU, tunnel, missing entries, differences from the plan."""
+    """The lines of one route: nodes and backend, route and MTU, tunnel, missing entries, differences from the plan."""
     label = "route" if route.direction == "request" else "back"
     by = f" by {route.backend}" if route.backend else ", not routed by podwire"
     planned = "" if route.state == "held" else ", as it should be"

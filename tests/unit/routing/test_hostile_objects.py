@@ -74,8 +74,8 @@ def _plan_egress(planned: set[str], policy: EgressPolicy, node: Node, pod: Pod) 
     if (content := repr((assignments, peers))) not in planned:
         planned.add(content)
         backends = settings.load()
-        made = with_egress(plan(me(), peers, settings, backends), me(), peers, assignments, backends)
-        assert all(str(value) for value in made.values)
+        created = with_egress(plan(me(), peers, settings, backends), me(), peers, assignments, backends)
+        assert all(str(value) for value in created.values)
 
 
 def test_ranges_are_allocated_whatever_one_node_has() -> None:

@@ -1,7 +1,7 @@
-"""The ways between nodes that the connections of a probe take: backend, route, device, MTU and tunnel.
+"""The routes between nodes that the connections of a probe take: backend, route, device, MTU and tunnel.
 
-They are read from the kernels of the nodes as ``podwire why`` reads them, one way for each pair of nodes, however many
-connections take it. Cost: one read of each sending node, and a plan for each pair.
+They are read from the kernels of the nodes as ``podwire why`` reads them, one route for each pair of nodes for any
+number of connections. Cost: one read of each sending node, and a plan for each pair.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,27 +17,27 @@ from podwire.routing.nodes import Address
 from podwire.why.answer import NodeRoute
 from podwire.why.nodes import Nodes
 from podwire.why.route_text import lines
-from podwire.why.routing.explainer import PodOwners, explain_way
+from podwire.why.routing.explainer import PodOwners, explain_route
 
 UNEXPECTED_PAIRS = 8
-"""Pairs of nodes whose way is told because of an unexpected result; a broken network has very many."""
+"""Pairs of nodes whose route is shown because of an unexpected result; a broken network has very many."""
 
 
 class ProbeRoutes(msgspec.Struct, frozen=True):
-    """The ways by pair of nodes, and why some are not told."""
+    """The routes by pair of nodes, and why some are missing."""
 
     by_pair: Mapping[NodePair, NodeRoute] = {}
     remarks: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """The ways as ``podwire why`` shows them, by the names of the nodes, then the notes; empty without any."""
-        node_routes = ["\n".join(lines(route)) for _, route in sorted(self.by_pair.items())]
-        return "\n\n".join([*node_routes, *(f"note: {remark}" for remark in self.remarks)])
+        """The routes as ``podwire why`` shows them, by the names of the nodes, then the remarks; empty without any."""
+        routes = ["\n".join(lines(route)) for _, route in sorted(self.by_pair.items())]
+        return "\n\n".join([*routes, *(f"note: {note}" for note in self.remarks)])
 
     def as_json(self) -> str:
-        """One line of JSON for each way, without those of the results."""
-        node_routes = (route for _, route in sorted(self.by_pair.items()))
-        return "\n".join(msgspec.json.encode({"nodeRoute": route}).decode() for route in node_routes)
+        """One line of JSON for each route, without those of the results."""
+        routes = (route for _, route in sorted(self.by_pair.items()))
+        return "\n".join(msgspec.json.encode({"nodeRoute": route}).decode() for route in routes)
 
 
 def pairs(results: Iterable[ProbeResult], inputs: ProbeInputs) -> dict[NodePair, Address]:
@@ -66,16 +66,16 @@ def _targets(result: ProbeResult, addresses: Mapping[str, tuple[str, ...]]) -> I
 
 
 def read_routes(crossed: Mapping[NodePair, Address], inputs: ProbeInputs, nodes: Nodes) -> ProbeRoutes:
-    """The ways of pairs of nodes; a node that cannot be read leaves a note."""
+    """The routes of pairs of nodes; a node that cannot be read causes a remark."""
     objects = {node.metadata.name: node for node in inputs.world.nodes}
-    node_routes: dict[NodePair, NodeRoute] = {}
+    routes: dict[NodePair, NodeRoute] = {}
     remarks: dict[str, None] = {}
     for pair, address in crossed.items():
         if pair.node not in objects:
             continue
         try:
-            node_routes[pair], read_remarks = explain_way(nodes, objects[pair.node], objects[pair.peer], address)
+            routes[pair], new_remarks = explain_route(nodes, objects[pair.node], objects[pair.peer], address)
         except (ClusterError, KernelError) as failure:
-            read_remarks = (f"the way from {pair.node} to {pair.peer} is not known: {failure}",)
-        remarks |= dict.fromkeys(read_remarks)
-    return ProbeRoutes(node_routes, tuple(remarks))
+            new_remarks = (f"the route from {pair.node} to {pair.peer} is not known: {failure}",)
+        remarks |= dict.fromkeys(new_remarks)
+    return ProbeRoutes(routes, tuple(remarks))

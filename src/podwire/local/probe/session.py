@@ -1,4 +1,4 @@
-"""One probe of a local cluster, from words to results and the ways that the connections take."""
+"""One probe of a local cluster, from arguments to results and the routes that the connections take."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ ProbeArguments = tuple[tuple[str, ...], tuple[str, ...], tuple[ProbePort, ...]]
 
 
 class ProbeOutcome(msgspec.Struct, frozen=True):
-    """The results in the order of the plan, and the ways between nodes of some of them."""
+    """The results in the order of the plan, and the routes between nodes of some of them."""
 
     results: tuple[ProbeResult, ...]
     routes: ProbeRoutes

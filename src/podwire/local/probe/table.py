@@ -45,7 +45,7 @@ def choose(results: Sequence[ProbeResult], show: str) -> tuple[ProbeResult, ...]
 
 
 def render(results: Sequence[ProbeResult], show: str = "", width: int = 0, routes: str = "") -> str:
-    """The text for a person: rows or sums, the ways between nodes, then one line for all results.
+    """The text for a person: rows or sums, the routes between nodes, then one line for all results.
 
     ``show`` is a word of :data:`CHOICES`, or empty for all, summed up when they are many. ``width`` is that of the
     terminal, 0 for no limit.

@@ -1,7 +1,7 @@
 """The explainer of routing: by which route, device and tunnel packets travel between the nodes of a connection (pure).
 
-For each node with a pod that the connection may reach there is the way there, from the node that decided about the
-Service; and, where the packet keeps the address of a pod, the way back. The backend follows the entries
+For each node with a pod that the connection may reach there is the route there, from the node that decided about the
+Service; and, where the packet keeps the address of a pod, the route back. The backend follows the entries
 (:mod:`podwire.routing.paths`), so nothing here knows a backend.
 """
 
@@ -22,13 +22,13 @@ from podwire.why.question import Question
 from podwire.why.routing.planned import NodeRoutes
 
 _NAMED_PEERS = 8
-"""Nodes to which the way is told; a Service may have endpoints on every node."""
+"""Nodes to which the route is shown; a Service may have endpoints on every node."""
 
 Direction = Literal["request", "reply"]
 
 
 async def explain_routing(question: Question, answer: Answer, cluster: ClusterAccess) -> Answer:
-    """The answer with the ways between nodes; ``outcome`` is dropped where every way is interrupted.
+    """The answer with the routes between nodes; ``outcome`` is dropped where every route is interrupted.
 
     Raises: KernelError, ClusterError when a node that sends cannot be read; ApiError, ApiUnreachable.
     """
@@ -46,9 +46,9 @@ async def explain_routing(question: Question, answer: Answer, cluster: ClusterAc
         if owner is not None and owner.metadata.name != sender.metadata.name:
             peers.setdefault(owner.metadata.name, (owner, address))
     explained = _Routes(answer, sender, owners, cluster.nodes)
-    routes = [way for node, address in list(peers.values())[:_NAMED_PEERS] for way in explained.both(node, address)]
+    routes = [route for node, address in list(peers.values())[:_NAMED_PEERS] for route in explained.both(node, address)]
     if len(peers) > _NAMED_PEERS:
-        explained.notes.append(f"the ways to {len(peers) - _NAMED_PEERS} more nodes are not told")
+        explained.notes.append(f"the routes to {len(peers) - _NAMED_PEERS} more nodes are not shown")
     lost = {route.peer if route.direction == "request" else route.node for route in routes if route.lost}
     all_lost = bool(lost) and lost == {_owner(owners, text) for text in ends}
     return replace(
@@ -109,24 +109,24 @@ class _Routes:
         """The pod to which replies go; None: they go to a node, or leave the pod networks."""
 
     def both(self, peer: Node, address: Address) -> Iterator[NodeRoute]:
-        """The way to a pod of a peer, and the way back."""
-        yield self._with_notes(*explain_way(self._nodes, self._sender, peer, address))
+        """The route to a pod of a peer, and the route back."""
+        yield self._with_remarks(*explain_route(self._nodes, self._sender, peer, address))
         if self._client is None or self._client.version != address.version:
             return
         try:
-            yield self._with_notes(*explain_way(self._nodes, peer, self._sender, self._client, "reply"))
+            yield self._with_remarks(*explain_route(self._nodes, peer, self._sender, self._client, "reply"))
         except ClusterError as failure:
-            self.notes.append(f"the way back is not told: {failure}")
+            self.notes.append(f"the route back is not shown: {failure}")
 
-    def _with_notes(self, route: NodeRoute, notes: tuple[str, ...]) -> NodeRoute:
+    def _with_remarks(self, route: NodeRoute, notes: tuple[str, ...]) -> NodeRoute:
         self.notes += notes
         return route
 
 
-def explain_way(
+def explain_route(
     nodes: Nodes, sender: Node, peer: Node, address: Address, direction: Direction = "request"
 ) -> tuple[NodeRoute, tuple[str, ...]]:
-    """The way from one node to an address of another node, and notes on how the nodes were read.
+    """The route from one node to an address of another node, and notes on how the nodes were read.
 
     Raises: KernelError, ClusterError when the sender cannot be read.
     """
@@ -134,7 +134,7 @@ def explain_way(
     state = routes.held or routes.desired
     backend, problem = _sender(routes)
     path = PeerPath(missing=(problem,)) if problem else _path(routes, backend, address, state)
-    way = NodeRoute(
+    route = NodeRoute(
         direction=direction,
         node=sender.metadata.name,
         peer=peer.metadata.name,
@@ -148,7 +148,7 @@ def explain_way(
         missing=path.missing,
         drift=tuple(Drift(where="routing", sign=sign, text=text) for sign, text in routes.drift),
     )
-    return way, routes.notes
+    return route, routes.notes
 
 
 def _sender(routes: NodeRoutes) -> tuple[str, str]:

@@ -25,7 +25,7 @@ def result(source: PacketSource, target: str, address: str, answered_by: str = "
 
 def test_connections_between_nodes_are_one_pair_for_each_direction() -> None:
     back = PacketSource(name="shop/db", node="node-2")
-    found = pairs(
+    results = pairs(
         [
             result(WEB, "shop/db", "10.244.2.5"),
             result(WEB, "svc/shop/db", "db.shop", "shop/db"),
@@ -36,7 +36,7 @@ def test_connections_between_nodes_are_one_pair_for_each_direction() -> None:
         ],
         INPUTS,
     )
-    assert {pair: str(address) for pair, address in found.items()} == {
+    assert {pair: str(address) for pair, address in results.items()} == {
         NodePair("node-1", "node-2"): "10.244.2.5",
         NodePair("node-2", "node-1"): "10.244.1.5",
     }
@@ -58,5 +58,5 @@ class Unreadable(Planned):
 
 def test_nodes_that_cannot_be_read_leave_a_note() -> None:
     routes = read_routes(pairs([result(WEB, "shop/db", "10.244.2.5")], INPUTS), INPUTS, Unreadable())
-    assert routes.text() == "note: the way from node-1 to node-2 is not known: node node-1 does not run"
+    assert routes.text() == "note: the route from node-1 to node-2 is not known: node node-1 does not run"
     assert routes.as_json() == ""
