@@ -1,6 +1,6 @@
 """The commands that run one component in the foreground, as containers and service files do.
 
-Each takes a configuration file, talks to whatever API server its kubeconfig names, logs to standard error, and ends
+Each takes a configuration file, uses the API server that its kubeconfig names, logs to standard error, and ends
 in order on SIGTERM or SIGINT. What a component runs is chosen in its configuration (``parts``), so that, for example,
 the Service proxy alone can run beside another CNI plugin.
 """

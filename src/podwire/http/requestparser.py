@@ -1,6 +1,6 @@
 """Parses the requests of one connection: httptools callbacks in, complete requests or refusals out.
 
-The parser checks the limits on header and body size while bytes arrive. It knows nothing of sockets and answers.
+The parser checks the limits on header and body size while bytes arrive. It does not use sockets and makes no answers.
 Source: RFC 9112.
 """
 

@@ -33,7 +33,7 @@ class Touched(msgspec.Struct):
     sets: set[str] = msgspec.field(default_factory=set)
     """Those whose elements changed."""
     added: set[str] = msgspec.field(default_factory=set)
-    """Sets that got elements; what was deleted from them need not be ours."""
+    """Sets that got elements; the deleted elements may be those of other programs."""
     removed: dict[str, dict[bytes, bytes]] = msgspec.field(default_factory=dict)
     """Deleted elements by set and key, as list attributes of a message; only of the table that is kept."""
 

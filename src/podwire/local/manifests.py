@@ -62,7 +62,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     body: dict[str, Any]
     node: yaml.Node
-    """The object as it stands in the text, with the place of each field."""
+    """The object as the text has it, with the place of each field."""
 
     @property
     def source(self) -> str:

@@ -5,7 +5,7 @@ the cost of a verdict grows with the number of policies and pods. A connection p
 the ingress of the destination both allow it. Each direction is decided by the tiers, in this order::
 
     Admin       cluster policies by priority and name, rules in order: Accept and Deny end here, Pass leaves the tier
-    Namespace   NetworkPolicies that select the pod: if there is one, whatever no rule allows is denied
+    Namespace   NetworkPolicies that select the pod: if there is one, traffic that no rule allows is denied
     Baseline    cluster policies as in Admin
                 allowed
 

@@ -32,7 +32,7 @@ class HostGroupKey(NamedTuple):
 
     @property
     def surroundings(self) -> bool:
-        """Whether all addresses of the same blocks have this key, whoever owns them."""
+        """Whether all addresses of the same blocks have this key, independently of their owners."""
         return self.rules == self.around and not self.named and not self.own_node
 
 

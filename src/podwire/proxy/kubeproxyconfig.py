@@ -1,13 +1,13 @@
 """A ``KubeProxyConfiguration`` (``kubeproxy.config.k8s.io/v1alpha1``) as settings of podwire.
 
-Whoever replaces kube-proxy hands its file to ``podwire agent --kube-proxy-config``: the agent then is a Service proxy
-and nothing else. What has the same name is taken as it is. Otherwise:
+A user who replaces kube-proxy passes its file to ``podwire agent --kube-proxy-config``: the agent then is only a
+Service proxy. Fields with the same name have the same meaning. Otherwise:
 
 - ``mode`` empty, which to kube-proxy means iptables, means podwire's own default; the rest is read as for iptables;
 - ``masqueradeBit`` and ``masqueradeAll`` are those of the section of the mode;
 - ``nodePortAddresses`` empty means every address, with mode nftables the primary ones, as it does to kube-proxy;
 - the feature gate ``AllowServiceExternalIPs`` is ``allowExternalIPs``;
-- podwire's own settings, such as ``resetConnections``, may stand in the file too.
+- podwire's own settings, such as ``resetConnections``, may be in the file too.
 
 What has no meaning here (periods of synchronisation: a change is programmed when it comes, and what others change is
 restored at once) is named, for the log; an unknown field is an error.

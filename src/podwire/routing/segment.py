@@ -2,9 +2,9 @@
 
 Each node has a bridge with one port, which leads to the other nodes. The bridge holds the node's own address of each of
 its pod CIDRs; the next hop to the pods of a peer is the same address of the peer. Neighbours are permanent, so no ARP
-and no neighbour discovery is needed, and nobody can redirect packets with forged answers. The port is ``locked``: the
-bridge drops frames unless the forwarding table has their source behind the port, and the table has exactly the nodes of
-the cluster (net/bridge/br_input.c). So other stations of the network reach no pod by the segment.
+and no neighbour discovery is needed, and no other station can redirect packets with forged answers. The port is
+``locked``: the bridge drops frames unless the forwarding table has their source behind the port, and the table has
+exactly the nodes of the cluster (net/bridge/br_input.c). So other stations of the network reach no pod by the segment.
 
 The port is a new device on top of the uplink. The uplink itself keeps its addresses, routes and hardware address, and
 no packet is lost when the segment is made or removed. Pods stay behind their node's routing table, where Services and

@@ -23,15 +23,15 @@ How a routing backend uses it::
 Children outlive their parent. Each runs in a session of its own, without a parent-death signal, because traffic may
 depend on it (BGP sessions, a user-space tunnel). When the agent crashes or is upgraded, the child runs on; the next
 agent finds the child's record (number, start time and a hash of the command, in one file per child) and adopts it. A
-child whose command differs from the desired one is ended and started anew. In a container, the children end with the
+child whose command differs from the desired one is ended and started again. In a container, the children end with the
 container.
 
 Guarantees: 1. a child that ends is started again: at once the first time, then after 0.1 s doubling to 5 s; 2. a child
 that ran for ten seconds starts again without delay; 3. a child that is no longer wanted gets SIGTERM, and SIGKILL after
-three seconds; when the call returns it has ended; 4. files are written before the child starts or is told to read them;
-5. a child that cannot be started is reported and tried again, and does not delay the other children; 6. files that a
-child's own check refuses are never written: the child continues with the last valid files; 7. a reload of files that
-fails is repeated until it succeeds, also after an adoption.
+three seconds; when the call returns it has ended; 4. files are written before the child starts or gets the signal to
+read them; 5. a child that cannot be started is reported and tried again, and does not delay the other children; 6.
+files that a child's own check refuses are never written: the child continues with the last valid files; 7. a reload of
+files that fails is repeated until it succeeds, also after an adoption.
 
 Limit: a parent that is killed between the start of a child and the writing of its record leaves a child that no later
 parent knows of.
@@ -99,7 +99,7 @@ class _Watch:
         self.backoff = Backoff(first_s=0.1, ceiling_s=5.0)
         self.task: asyncio.Task[None] | None = None
         self.unread = False
-        """Whether the program still has to be told to read its files."""
+        """Whether the program still has to be signalled to read its files."""
         self.tried = asyncio.Event()
         """Set once the child is adopted, or its first start has succeeded or failed."""
 
@@ -150,7 +150,7 @@ class Children:
         Returns when the child has been started, or could not be.
 
         Raises: OSError when a file cannot be written, ConfigError when the files are refused; the child is as it was
-        then. ConfigError too when the program cannot be told to read its files; a further call tries it again.
+        then. ConfigError too when the program cannot be signalled to read its files; a further call tries it again.
         """
         watch = self._watches.get(child.name)
         if watch is not None and watch.child == child and not watch.unread:
@@ -336,7 +336,7 @@ def _write_files(child: Child, changed: Iterable[str], record: Record | None) ->
 
 
 def _must_read(child: Child, watch: _Watch | None, changed: Sequence[str]) -> bool:
-    """Whether a running child has to be told to read its files.
+    """Whether a running child has to be signalled to read its files.
 
     A child of an earlier parent may not have been told of the last change; only a command is harmless then.
     """

@@ -16,9 +16,9 @@ There are two kinds of worker:
   worker that is killed takes its memory along and closes nothing: listening sockets, connections and pipes stay as they
   are, and the next worker finds them by their numbers. What the numbers mean has to be in shared memory (a memfd). When
   the keeper is killed, the worker gets SIGHUP and takes both roles: it replaces itself by the program, from which
-  keeper and worker come anew. That is also the way to a newer program. Only when both are killed in the same moment,
-  descriptors close. Code in the worker cannot rely on destructors: it leaves by ``os._exit``, and a new worker closes
-  what it has no use for.
+  keeper and worker are started again. A newer program is started in the same way. Only when both are killed in the same
+  moment, descriptors close. Code in the worker cannot rely on destructors: it leaves by ``os._exit``, and a new worker
+  closes what it has no use for.
 
 Why not send descriptors to another process: that takes two messages for each connection, and a connection that was
 accepted a moment ago is lost.

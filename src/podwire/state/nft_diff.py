@@ -179,7 +179,7 @@ def rewriting(chains: Iterable[Chain]) -> Iterator[Operation]:
 
 
 def replacement(desired: Table) -> Transaction:
-    """The transaction that makes a table anew, whether there is one or not; packets see no moment without rules."""
+    """The transaction that replaces a table, or creates it; no packet passes without rules in between."""
     return Transaction(desired.family, desired.name, (AddTable(), DeleteTable(), *_create(desired)))
 
 

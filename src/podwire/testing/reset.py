@@ -1,6 +1,6 @@
 """Restores a cluster: deletes objects that are newer than a snapshot, and restores labels of nodes and namespaces.
 
-Every kind that the API can list and delete is listed, so new objects are found whoever created them. Objects that
+Every kind that the API can list and delete is listed, so new objects of every program are found. Objects that
 controllers derive from other objects (EndpointSlices, Events, Leases) are deleted with those. Objects whose owner is in
 the snapshot stay: a node's policy report, a pod that replaced another pod. Cost: one list request for each of 45 kinds.
 """

@@ -336,7 +336,7 @@ class Answer(AnswerStruct, frozen=True, kw_only=True):
 
     @property
     def drifted(self) -> bool:
-        """Whether the rules or routes of a node lead elsewhere than those that it should have."""
+        """Whether the rules or routes of a node lead to other ends than the desired ones."""
         enforced = (node for verdict in self.policies for node in verdict.nodes)
         routed = any(route.drift or route.lost for route in self.routes)
         return routed or any(hop.drift for hop in self.hops) or any(node.drifted for node in enforced)

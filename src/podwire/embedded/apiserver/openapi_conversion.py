@@ -101,7 +101,7 @@ def _parameter(parameter: Json) -> Json:
 
 
 def _value_schema(parameter: Json) -> Json:
-    """The schema of a parameter or header, whose type stands beside its other fields."""
+    """The schema of a parameter or header, whose type is on the same level as its other fields."""
     fields = {key: value for key, value in parameter.items() if key not in _NOT_OF_SCHEMAS and not key.startswith("x-")}
     return _schema(fields)
 
@@ -128,7 +128,7 @@ def _response(response: Json, media_types: list[str]) -> Json:
 
 
 def _schema(node: Mapping[str, Any]) -> Json:
-    """A schema of version 3; a reference that stands beside other fields is wrapped, since it hides them there."""
+    """A schema of version 3; a reference on the same level as other fields is wrapped, since it hides them."""
     if node.get("format") == "int-or-string":
         other_fields = {key: value for key, value in node.items() if key not in ("type", "format")}
         return {**other_fields, **_INT_OR_STRING}

@@ -1,6 +1,6 @@
 """Watches over WebSocket: each event is one text message of JSON. What the client sends is dropped.
 
-The one subprotocol that a client offers is accepted, whatever it is; several are refused.
+If a client offers one subprotocol, it is accepted; several are refused.
 Source: ``HandleWS`` in ``k8s.io/apiserver/pkg/endpoints/handlers/watch.go``, ``golang.org/x/net/websocket``.
 """
 

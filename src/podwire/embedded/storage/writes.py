@@ -25,7 +25,7 @@ class StorageWriter:
         await self._client.patch(PERSISTENTVOLUMES, volume.metadata.name, body)
 
     async def patch_claim(self, claim: PersistentVolumeClaim, body: dict[str, Any], subresource: str = "") -> None:
-        """Patches a claim, whatever its version, unless another claim has its name now."""
+        """Patches any version of a claim, unless another claim has its name now."""
         meta = claim.metadata
         body = body | {"metadata": {"uid": meta.uid} | body.get("metadata", {})}
         await self._client.patch(PERSISTENTVOLUMECLAIMS, meta.name, body, meta.namespace, subresource=subresource)

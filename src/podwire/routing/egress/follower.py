@@ -65,7 +65,7 @@ class EgressFollower:
         self.view.policies.subscribe(lambda *_: self._needed.set())
 
     def tasks(self, *, alone: bool) -> dict[str, Callable[[], Awaitable[None]]]:
-        """What is to run, by name; ``alone``: nobody else runs the informers of pods and namespaces."""
+        """What is to run, by name; ``alone``: no other part runs the informers of pods and namespaces."""
         own: dict[str, Informer[Any]] = {"pods": self._pods, "namespaces": self._namespaces} if alone else {}
         return {name: partial(self._run_when_needed, informer) for name, informer in own.items()} | {
             "egresspolicies": self._follow_policies,

@@ -24,7 +24,7 @@ _UNKNOWN_SUBNETS = "the subnets of nodes are not known here; all nodes are assum
 
 
 def read_paths(netns_path: NetnsPath) -> NetworkState:
-    """Devices, addresses, routes, neighbours and forwarding entries of a namespace, whoever made them.
+    """Devices, addresses, routes, neighbours and forwarding entries of a namespace, also those of other programs.
 
     Raises: KernelError.
     """

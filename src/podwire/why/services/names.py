@@ -64,7 +64,7 @@ def explain_name(backed: ServiceWithSlices, requested: RequestedPort, facts: Nod
 def _as_asked(
     slices: Iterable[EndpointSlice], requested: RequestedPort, node: str
 ) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
-    """The endpoints with the port of the question, whatever ports they have."""
+    """The endpoints with the port of the question instead of their own ports."""
     protocol = requested.protocol.upper()
     ports = (EndpointPort(name="", port=requested.port, protocol=protocol),)
     asked = (msgspec.structs.replace(item, ports=ports) for item in slices)

@@ -32,7 +32,7 @@ class StoredNodeObjects:
         self._by_node: dict[str, set[tuple[str, str]]] = {}
 
     def derive(self) -> None:
-        """Reads all pods anew."""
+        """Reads all pods again."""
         self._by_node.clear()
         for entry in self._store.table(_PODS).objects.values():
             self._by_node.setdefault(entry.fields["spec.nodeName"], set()).add(entry.key)

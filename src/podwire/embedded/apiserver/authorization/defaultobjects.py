@@ -2,7 +2,7 @@
 
 A stored object is only ever added to: rules and subjects that people have added stay, and one with the annotation
 ``rbac.authorization.kubernetes.io/autoupdate: "false"`` is left alone. A binding whose role is another one is made
-anew. Source: ``k8s.io/component-helpers/auth/rbac/reconciliation``.
+again. Source: ``k8s.io/component-helpers/auth/rbac/reconciliation``.
 """
 
 import uuid

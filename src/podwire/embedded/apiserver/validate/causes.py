@@ -40,7 +40,7 @@ def unsupported(path: str, value: Any, supported: Iterable[str]) -> Cause:
 
 
 def duplicate(path: str, value: Any) -> Cause:
-    """The value stands elsewhere already."""
+    """Another entry has the same value."""
     return _cause(path, "FieldValueDuplicate", f"Duplicate value: {quoted(value)}", "")
 
 

@@ -86,7 +86,7 @@ def wildcard(text: str) -> str:
 
 
 def path_segment(text: str) -> str:
-    """A name that may stand in a URL: roles and bindings."""
+    """A name that a URL may contain: roles and bindings."""
     if text in (".", ".."):
         return f"may not be '{text}'"
     return next((f"may not contain '{char}'" for char in "/%" if char in text), "")

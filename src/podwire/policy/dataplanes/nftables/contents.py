@@ -76,7 +76,7 @@ class Contents:
         )
 
     def replaced(self) -> Transaction:
-        """The transaction that makes the whole table anew, unread."""
+        """The transaction that replaces the whole table without reading it."""
         return replacement(self.table())
 
     def rewritten(

@@ -33,7 +33,7 @@ Neighbour discovery passes.
 
 The rules and ranges of a profile's chain never change: other rules or ranges make another chain, and one map element
 moves a device from the old chain to the new one. Both chains share the map of exact addresses, which change one by one.
-So do the single ports of a table, if no packet that was led to the table is led elsewhere after the change
+So do the single ports of a table, if no packet that was led to the table is led to another chain after the change
 (:mod:`podwire.policy.tablechains`). So a packet is decided either by the state before a change or by the state after
 it, never by a mixture.
 

@@ -3,7 +3,7 @@
 A map of ranges is never changed while packets use it. Up to :data:`FEW` ranges of a profile are one map. More ranges
 are cut into parts; each part is a chain with a map of its own, and the profile's map leads from the span of a part to
 its chain. Where the parts begin depends on the ranges alone: at a range whose first address has a certain hash, and
-after :data:`MOST` ranges. So one more range makes one part anew and the map of the spans, and a restart finds the same
+after :data:`MOST` ranges. So one more range rewrites one part and the map of the spans, and a restart finds the same
 parts.
 """
 

@@ -86,7 +86,7 @@ class IptablesDataPlane:
         return self._watch.fileno()
 
     def disturbed(self) -> bool:
-        """Whether another program may have changed a table that holds rules of ours since the last call."""
+        """Whether another program may have changed a table that holds podwire's rules since the last call."""
         return self._watch.changed()
 
     def remove(self) -> None:

@@ -129,7 +129,7 @@ class IpvsDevice:
 
 
 def exists(netns_path: NetnsPath) -> bool:
-    """Whether a namespace has the device, ours or that of kube-proxy.
+    """Whether a namespace has the device, podwire's or kube-proxy's.
 
     Raises: KernelError.
     """

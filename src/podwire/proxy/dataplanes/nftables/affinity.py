@@ -8,7 +8,7 @@ endpoints of this node.
 One packet mark holds the numbers of list and endpoint, because nft 1.0.6 can print a masked mark in the key of an
 update statement, but not a map lookup::
 
-    bit 30     set in every number, and in no other mark of ours
+    bit 30     set in every number, and in no other mark of podwire
     16 bits    the list, in the free bits above ...
     14 bits    the endpoint within its list, from 1; the bit that asks for masquerade is not used
 
@@ -24,7 +24,7 @@ import msgspec
 from podwire.proxy.servicemap import ResolvedEndpoint
 
 AFFINITY_BIT = 0x40000000
-"""Set in every number, and in no other mark of ours."""
+"""Set in every number, and in no other mark of podwire."""
 LISTS = 1 << 16
 """The number of possible lists."""
 ENDPOINTS = (1 << 14) - 1

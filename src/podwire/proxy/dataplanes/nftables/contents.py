@@ -99,7 +99,7 @@ class Contents:
         return self.layout.table(frozenset(self.shapes), elements)
 
     def replaced(self) -> Transaction:
-        """The transaction that makes the whole table anew, unread."""
+        """The transaction that replaces the whole table without reading it."""
         return replacement(self.table())
 
     def rewritten(

@@ -54,7 +54,7 @@ class NftablesDataPlane:
         return self._tables.fileno()
 
     def disturbed(self) -> bool:
-        """Whether another program may have changed a table of ours since the last call."""
+        """Whether another program may have changed a table of podwire since the last call."""
         return self._tables.disturbed()
 
     def remove(self) -> None:

@@ -61,7 +61,7 @@ class UserspaceDataPlane:
         return self._poll.fileno()
 
     def disturbed(self) -> bool:
-        """Whether another program may have changed a table of ours since the last call, or the relay has ended."""
+        """Whether another program may have changed a table of podwire since the last call, or the relay has ended."""
         changed = self._tables.disturbed()
         with self._lock:
             if self._followed >= 0 and self._client.lost():
