@@ -25,6 +25,8 @@ from tests.e2e.clusters import (
 )
 from tests.e2e.driver import Cluster, deployment, eventually
 from tests.e2e.traffic import Traffic
+from tests.kernel.datagram_stream import Stream
+from tests.kernel.routing_nodes import Pod
 
 from podwire.kernel import netns
 from podwire.kernel.features import Features
@@ -165,6 +167,27 @@ def test_bird_and_its_agent_may_be_killed_under_traffic(changing: Cluster) -> No
         finally:
             put_right(changing)
         eventually(lambda: process(*bird) == 0)
+    assert [flow.problems for flow in running_flows] == [[], [], []]
+
+
+@pytest.mark.parametrize("backend", ["vxlan", "hostgw", "bridge", "udp", "wireguard"])
+def test_killed_and_ended_agents_lose_no_packet(changing: Cluster, backend: str) -> None:
+    records = [("processes", f"agent-node-{number}.json") for number in (1, 2)]
+    one, two = (Pod(netns_of(changing, name), address_of(changing, name)) for name in ("one", "two"))
+    up(changing.name, "--backend", backend)
+    settle(changing, backend)
+    with flows(changing, pairs(changing)) as running_flows:
+        streams = [Stream(one, two), Stream(two, one)]
+        before = [process(*record) for record in records]
+        for agent, ends in zip(before, (signal.SIGKILL, signal.SIGTERM), strict=True):
+            os.kill(agent, ends)
+        eventually(lambda: all(process(*r) not in (0, agent) for r, agent in zip(records, before, strict=True)))
+        for node in ("node-1", "node-2"):
+            eventually(lambda node=node: done("state", "--name", NAME, node, "--part", "routing", "--diff") == "")
+        go_on(running_flows)
+        losses = [(stream.lost(), stream.refused) for stream in streams]
+    print(f"{backend}: {sum(stream.sent for stream in streams)} datagrams, lost and refused {losses}")
+    assert losses == [(0, 0), (0, 0)]
     assert [flow.problems for flow in running_flows] == [[], [], []]
 
 

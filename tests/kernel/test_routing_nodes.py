@@ -318,7 +318,7 @@ def test_a_switch_node_by_node_breaks_no_connection(make: Make, before: str, aft
         assert mtu == 1500 - OVERHEADS[after][0]
 
 
-@pytest.mark.parametrize("backend", ["vxlan", "wireguard", "udp", *SEGMENTS])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_traffic_outlives_the_agent(make: Make, backend: str) -> None:
     cluster = make(2)
     cluster.configure(RoutingSettings(backend=backend))

@@ -1,0 +1,80 @@
+"""Packets that are lost while nodes change their routing backend: every pair of backends that this kernel can run."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from tests.kernel.datagram_stream import Stream
+from tests.kernel.routing_nodes import ECHO_SERVER, Cluster, Pod, Talk
+
+from podwire.routing.registry import BACKENDS
+from podwire.routing.settings import RoutingSettings
+
+LEAVES_ROUTES = "none"
+"""The backend that leaves packets to routes of the network, which these nodes do not have."""
+HANDSHAKE = "wireguard"
+"""A session begins with a handshake. When its first packet is lost, wireguard-go repeats it after 5 s, and keeps 128
+packets of a peer until then: so a switch to this backend loses nothing or more than that."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Two nodes."""
+    made = Cluster(tmp_path, 2)
+    yield made
+    made.close()
+
+
+def circuit(names: Sequence[str]) -> list[str]:
+    """A walk from the first name back to it that takes each step between two names once, in each direction."""
+    walk = list(names[:1])
+    for at in range(1, len(names)):
+        walk += [names[at], *(name for other in names[1:at] for name in (other, names[at])), names[0]]
+    return walk
+
+
+def usable(cluster: Cluster) -> list[str]:
+    """The backends that this kernel can run, the default one first."""
+    features = {name: backend.feature for name, backend in RoutingSettings().load().items()}
+    lacks = {name: feature and cluster.all[0].machine.lacks(feature) for name, feature in features.items()}
+    names = [name for name in BACKENDS if not lacks[name] and name != LEAVES_ROUTES]
+    return sorted(names, key=lambda name: name != "vxlan")
+
+
+def switch(cluster: Cluster, backend: str) -> None:
+    """Switches node by node, as agents do that learn of the change one after the other."""
+    for node in cluster.all:
+        node.router.configure(RoutingSettings(backend=backend))
+        for other in cluster.all:
+            other.reconcile()
+    cluster.settle()
+
+
+def lost(pods: Sequence[Pod], cluster: Cluster, backend: str) -> int:
+    """The number of lost datagrams, of both directions, in a switch to the backend."""
+    streams = [Stream(pods[0], pods[1], 0.001), Stream(pods[1], pods[0], 0.001)]
+    switch(cluster, backend)
+    return sum(stream.lost() + stream.refused for stream in streams)
+
+
+def test_a_circuit_has_every_pair_once() -> None:
+    names = ["a", "b", "c", "d"]
+    walk = circuit(names)
+    steps = list(pairwise(walk))
+    assert sorted(steps) == sorted((one, other) for one in names for other in names if one != other)
+
+
+def test_switches_between_all_backends_lose_no_datagram(cluster: Cluster) -> None:
+    walk = circuit(usable(cluster))
+    cluster.configure(RoutingSettings(backend=walk[0]))
+    cluster.settle()
+    pods = [node.pod(f"p{node.number}") for node in cluster.all]
+    with pods[0].running(ECHO_SERVER), pods[1].running(ECHO_SERVER):
+        talks = [Talk(pods[0], pods[1]), Talk(pods[1], pods[0])]
+        losses = {f"{before} to {after}": lost(pods, cluster, after) for before, after in pairwise(walk)}
+        again = [talk.end() for talk in talks]
+    losing = {step: number for step, number in losses.items() if number}
+    print(f"{len(losses)} switches, lost datagrams: {losing or 'none'}; TCP segments sent again: {sum(again)}")
+    assert len(losses) >= 30
+    assert [step for step in losing if not step.endswith(f" to {HANDSHAKE}")] == []
