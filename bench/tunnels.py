@@ -1,9 +1,12 @@
-"""Pods of two nodes through each routing backend with a tunnel, beside plain routes over the same veth pair.
+"""Pods of two nodes through each routing backend, beside the same made by hand, and beside plain routes alone.
 
-Two nodes with a pod each, all in network namespaces of this machine, so both nodes share its processors. In turns each
-backend gets what it plans for these nodes, with its process where it has one. Bulk is iperf3, one connection at a time,
-in Mbit/s at the receiver; a round trip is 100 bytes by TCP there and back. CPU is that of both nodes' processes of the
-backend for a gigabyte.
+Two nodes joined by a veth pair, all in network namespaces of this machine, so both nodes share its processors. In turns
+each backend gets what the router plans for these nodes, masquerade and guards included, with its process where it has
+one. "By hand" is the kernel set up for the same kind of tunnel by commands of ip(8) alone, and "bare veth" plain routes
+by hand. Pods use the MTU that the backend leaves. Bulk is iperf3, one connection or flow at a time, in Mbit/s at the
+receiver; datagrams have 1,200 bytes, sent as fast as possible. A round trip is 100 bytes by TCP there and back. CPU is
+that of both nodes' processes of the backend for a gigabyte. Two pods of one node use no backend; beside them stand two
+namespaces with routes by hand.
 
     sudo python -m bench.tunnels [--quick]
 """
@@ -28,21 +31,25 @@ from bench.machine import cpu_s
 from bench.table import Row
 
 from podwire.kernel import netns
-from podwire.routing.backend import BackendPlan
 from podwire.routing.keys import KeyStore
 from podwire.routing.machine import KernelMachine
-from podwire.routing.nodes import ClusterView, LocalNode, Peer, RoutingFacts, Underlay
+from podwire.routing.nodes import Device, LocalNode, Peer, RoutingFacts, Underlay
+from podwire.routing.plan import plan
 from podwire.routing.settings import RoutingSettings
+from podwire.routing.tables import MASQUERADE
 from podwire.runtime.children import spawn_program
-from podwire.state.network import NetworkState, merge
-from podwire.state.route import Sysctl
+from podwire.state.network import NetworkState
+from podwire.state.nft import AbsentTable
 
-PEERS = ("vxlan", "wireguard", "hostgw")
-"""What stands beside ``udp``; hostgw is the bare veth pair."""
-NAMES = {"hostgw": "bare veth"}
+BACKENDS = ("hostgw", "bgp", "bridge", "vxlan", "udp", "wireguard")
+"""In the order of the table; those that the kernel lacks are left out."""
+BARE = "bare veth"
+AIMS = {"udp": 2000.0}
+"""The least Mbit/s of one connection."""
+LIKE_BY_HAND = 0.97
 LIMIT_S = 60.0
-POD = "10.244.2.5"
-"""The pod that receives."""
+POD, NEAR_POD = "10.244.2.5", "10.244.1.6"
+"""The pod that receives, on the other node and on the same one."""
 _PORT = 7000
 _NODES = (1, 2)
 
@@ -63,24 +70,46 @@ class Network:
         second = f"peer name eth0 address 02:00:00:00:00:02 netns {self.node(2)}"
         batch(self.node(1), f"link add eth0 address 02:00:00:00:00:01 type veth {second}")
         for number in _NODES:
-            batch(
-                self.node(number),
-                "link set lo up",
-                f"address add 10.89.0.{number}/24 dev eth0",
-                "link set eth0 up",
-                f"link add pod type veth peer name eth0 netns {self.pod(number)}",
-                "link set pod up",
-                "address add 169.254.1.1/32 dev pod scope link",
-                f"route add 10.244.{number}.5 dev pod",
-            )
-            batch(
-                self.pod(number),
-                "link set lo up",
-                f"address add 10.244.{number}.5/32 dev eth0",
-                "link set eth0 up",
-                "route add 169.254.1.1 dev eth0",
-                "route add default via 169.254.1.1",
-            )
+            lines = ("link set lo up", f"address add 10.89.0.{number}/24 dev eth0", "link set eth0 up")
+            batch(self.node(number), *lines)
+            with netns.inside(self.node(number)):
+                Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+            self._join(self.node(number), self.pod(number), "pod", f"10.244.{number}.5")
+        netns.create(self.near_pod)
+        self._join(self.node(1), self.near_pod, "near", NEAR_POD)
+
+    def _join(self, node: Path, pod: Path, name: str, address: str) -> None:
+        """Gives a pod an address, and a route from its node."""
+        batch(
+            node,
+            f"link add {name} type veth peer name eth0 netns {pod}",
+            f"link set {name} up",
+            f"address add 169.254.1.1/32 dev {name} scope link",
+            f"route add {address} dev {name}",
+        )
+        batch(
+            pod,
+            "link set lo up",
+            f"address add {address}/32 dev eth0",
+            "link set eth0 up",
+            "route add 169.254.1.1 dev eth0",
+            "route add default via 169.254.1.1",
+        )
+
+    @property
+    def near_pod(self) -> Path:
+        """A second pod of the first node."""
+        return self.folder / "pod-near"
+
+    def use_mtu(self, mtu: int) -> None:
+        """Gives the pods an MTU."""
+        for pod, node, name in (
+            (self.pod(1), self.node(1), "pod"),
+            (self.pod(2), self.node(2), "pod"),
+            (self.near_pod, self.node(1), "near"),
+        ):
+            batch(pod, f"link set eth0 mtu {mtu}")
+            batch(node, f"link set {name} mtu {mtu}")
 
     def node(self, number: int) -> Path:
         return self.folder / f"node-{number}"
@@ -89,9 +118,71 @@ class Network:
         return self.folder / f"pod-{number}"
 
     def close(self) -> None:
+        netns.delete(self.near_pod)
         for number in _NODES:
             netns.delete(self.pod(number))
             netns.delete(self.node(number))
+
+
+ROUTES = ("route add 10.244.{other}.0/24 via 10.89.0.{other} dev eth0",)
+BY_HAND: dict[str, tuple[int, tuple[str, ...], tuple[str, ...]]] = {
+    BARE: (1500, ROUTES, ("route del 10.244.{other}.0/24",)),
+    "vxlan": (
+        1450,
+        (
+            "link add hand address 02:00:00:00:01:0{me} mtu 1450 type vxlan id 9 local 10.89.0.{me} dev eth0 "
+            "dstport 4789 nolearning",
+            "link set hand up",
+            "address add 10.244.{me}.1/32 dev hand",
+            "neigh add 10.244.{other}.1 lladdr 02:00:00:00:01:0{other} dev hand nud permanent",
+            "route add 10.244.{other}.0/24 via 10.244.{other}.1 dev hand onlink",
+        ),
+        ("link del hand",),
+    ),
+    "bridge": (
+        1500,
+        (
+            "link add hand address 02:00:00:00:02:0{me} type bridge",
+            "link add link eth0 name hand-port address 02:00:00:00:02:0{me} type macvlan mode private",
+            "link set hand-port master hand",
+            "link set hand-port up",
+            "link set hand up",
+            "address add 10.244.{me}.1/32 dev hand",
+            "neigh add 10.244.{other}.1 lladdr 02:00:00:00:02:0{other} dev hand nud permanent",
+            "route add 10.244.{other}.0/24 via 10.244.{other}.1 dev hand onlink",
+        ),
+        ("link del hand-port", "link del hand"),
+    ),
+}
+"""By name: the MTU of pods, the commands of ip(8) for the node ``me``, and those that undo them."""
+LIKE = {"hostgw": BARE, "bgp": BARE, "bridge": "bridge", "vxlan": "vxlan"}
+"""What is made by hand beside a backend; nothing beside those with a process."""
+
+
+class HandMade:
+    """The two nodes set up by hand."""
+
+    def __init__(self, network: Network, name: str) -> None:
+        self._network = network
+        mtu, commands, self._undo = BY_HAND[name]
+        self._each(commands)
+        if name == "vxlan":
+            for number in _NODES:
+                entry = f"02:00:00:00:01:0{3 - number} dev hand dst 10.89.0.{3 - number}"
+                with netns.inside(network.node(number)):
+                    subprocess.run(["bridge", "fdb", "append", *entry.split()], check=True)
+        network.use_mtu(mtu)
+
+    def _each(self, commands: tuple[str, ...]) -> None:
+        for number in _NODES:
+            batch(self._network.node(number), *(line.format(me=number, other=3 - number) for line in commands))
+
+    def used_s(self) -> float:
+        """No process carries packets."""
+        return 0.0
+
+    def close(self) -> None:
+        self._each(self._undo)
 
 
 class Routed:
@@ -99,15 +190,13 @@ class Routed:
 
     def __init__(self, network: Network, backend: str) -> None:
         self._network = network
-        self._backend = RoutingSettings(backend=backend).load()[backend]
+        self._settings = RoutingSettings(backend=backend)
+        self._backends = {name: each for name, each in self._settings.load().items() if name == backend}
         self._machines = {number: KernelMachine(network.node(number)) for number in _NODES}
         self._locals = {number: self._local(number, backend) for number in _NODES}
         self.pids: list[int] = []
-        self.mtu = 1500 - self._backend.overhead(self._locals[1])
         for number in _NODES:
             self._hold(number)
-            batch(network.pod(number), f"link set eth0 mtu {self.mtu}")
-            batch(network.node(number), f"link set pod mtu {self.mtu}")
 
     def _local(self, number: int, backend: str) -> LocalNode:
         run_dir = self._network.folder / f"run-{number}"
@@ -116,27 +205,31 @@ class Routed:
             name=f"node-{number}",
             addresses=(ip_address(f"10.89.0.{number}"),),
             pod_cidrs=(ip_network(f"10.244.{number}.0/24"),),
-            underlay=Underlay("eth0", 1500, (ip_interface(f"10.89.0.{number}/24"),)),
+            underlay=Underlay("eth0", 1500, (ip_interface(f"10.89.0.{number}/24"),), {"eth0": Device(1500)}),
             run_dir=str(run_dir),
             keys={backend: KeyStore(self._network.folder / f"keys-{number}").keep(backend, ["0"])},
         )
 
     def _peer(self, me: LocalNode) -> Peer:
-        facts = RoutingFacts(self._backend.name, (self._backend.name,), self._backend.announce(me))
+        (backend,) = self._backends.values()
+        facts = RoutingFacts(backend.name, (backend.name,), backend.announce(me))
         return Peer(name=me.name, addresses=me.addresses, pod_cidrs=me.pod_cidrs, facts=facts)
 
     def _hold(self, number: int) -> None:
-        peer = self._peer(self._locals[3 - number])
         networks = (ip_network("10.244.0.0/16"),)
-        backend_plan: BackendPlan = self._backend.plan(self._locals[number], (peer,), ClusterView((peer,), networks))
+        peer = self._peer(self._locals[3 - number])
+        planned = plan(self._locals[number], (peer,), self._settings, self._backends, networks)
+        assert not planned.problems, planned.problems
+        self._network.use_mtu(planned.pod_mtu)
         machine = self._machines[number]
-        forwarding = NetworkState(sysctls=(Sysctl(path="net/ipv4/ip_forward", value="1"),))
-        failed = [*machine.hold(merge([backend_plan.network, forwarding])), *machine.hold_values(backend_plan.values)]
+        failed = [*machine.hold(planned.state), *machine.hold_values(planned.values)]
         assert not failed, failed
+        for path, content in (file for child in planned.children for file in child.files.items()):
+            Path(path).write_bytes(content)
         with netns.inside(self._network.node(number)):
-            self.pids += [spawn_program(child) for child in backend_plan.children]
+            self.pids += [spawn_program(child) for child in planned.children]
         deadline = time.monotonic() + LIMIT_S
-        while waiting := machine.hold_values((*backend_plan.values, *backend_plan.program_values)):
+        while waiting := machine.hold_values((*planned.values, *planned.program_values)):
             assert time.monotonic() < deadline, waiting
             time.sleep(0.05)
 
@@ -146,8 +239,14 @@ class Routed:
         for pid in self.pids:
             os.waitpid(pid, 0)
         for machine in self._machines.values():
+            tables = tuple(AbsentTable("inet", name) for name in (MASQUERADE, *self._tables))
             machine.hold(NetworkState())
+            machine.hold_values(tables)
             machine.close()
+
+    @property
+    def _tables(self) -> tuple[str, ...]:
+        return tuple(name for backend in self._backends.values() for name in backend.tables)
 
     def used_s(self) -> float:
         """Processor time of the backend's processes, with their children."""
@@ -159,14 +258,14 @@ class Routed:
             yield from map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
 
 
-def bulk(network: Network, seconds: float) -> float:
-    """Mbit/s from the first pod to the second."""
-    with netns.inside(network.pod(2)):
+def bulk(source: Path, target: Path, address: str, seconds: float, *words: str) -> float:
+    """Mbit/s from one namespace to another, at the receiver; ``words`` are further options of iperf3."""
+    with netns.inside(target):
         server = subprocess.Popen(["iperf3", "-s"], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + LIMIT_S
-    command = ["iperf3", "-c", POD, "-t", str(seconds), "-J"]
+    command = ["iperf3", "-c", address, "-t", str(seconds), "-J", *words]
     try:
-        with netns.inside(network.pod(1)):
+        with netns.inside(source):
             while "sum_received" not in (end := _end(command)):
                 assert time.monotonic() < deadline, end
                 time.sleep(0.05)
@@ -178,14 +277,14 @@ def bulk(network: Network, seconds: float) -> float:
 
 def _end(command: list[str]) -> dict[str, Any]:
     """What iperf3 reports at its end; without ``sum_received`` when it could not measure."""
-    output = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False).stdout
-    document = json.loads(output)
+    said = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False).stdout
+    document = json.loads(said)
     return document["end"] or {"error": document.get("error")}
 
 
-def round_trip(network: Network, count: int) -> float:
+def round_trip(source: Path, target: Path, address: str, count: int) -> float:
     """Microseconds of a message of 100 bytes and its echo, the median."""
-    with netns.inside(network.pod(2)):
+    with netns.inside(target):
         listener = socket.create_server(("", _PORT))
 
     def echo() -> None:
@@ -196,7 +295,7 @@ def round_trip(network: Network, count: int) -> float:
 
     thread = threading.Thread(target=echo, daemon=True)
     thread.start()
-    with listener, netns.inside(network.pod(1)), socket.create_connection((POD, _PORT), LIMIT_S) as sock:
+    with listener, netns.inside(source), socket.create_connection((address, _PORT), LIMIT_S) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         times = []
         for _ in range(count):
@@ -208,31 +307,69 @@ def round_trip(network: Network, count: int) -> float:
     return median(times)
 
 
+class Measurements:
+    """The values of every subject: TCP and UDP in Mbit/s, round trips in us, CPU seconds of processes for a GB."""
+
+    def __init__(self, seconds: float, count: int) -> None:
+        self._seconds, self._count = seconds, count
+        self.values: dict[tuple[str, str], list[float]] = {}
+
+    def take(self, name: str, ends: tuple[Path, Path, str], setup: Routed | HandMade) -> None:
+        """Measures one subject between two pods once."""
+        self._keep(name, "round trip", round_trip(*ends, self._count))
+        before = setup.used_s()
+        speed = bulk(*ends, self._seconds)
+        self._keep(name, "TCP", speed)
+        self._keep(name, "CPU", (setup.used_s() - before) / (speed * self._seconds / 8e3))
+        self._keep(name, "UDP", bulk(*ends, self._seconds, "-u", "-b", "0", "-l", "1200"))
+
+    def _keep(self, name: str, kind: str, value: float) -> None:
+        self.values.setdefault((name, kind), []).append(value)
+
+    def row(self, what: str, name: str, kind: str, beside: dict[str, str], aim: float | None = None) -> Row:
+        """A row; ``beside`` are the names of columns with the subjects in them."""
+        unit = {"TCP": "/s", "UDP": "/s", "round trip": "us", "CPU": "s"}[kind]
+        peers = tuple((column, tuple(self.values[subject, kind])) for column, subject in beside.items())
+        return Row(what, unit, tuple(self.values[name, kind]), peers, aim)
+
+
 def run(quick: bool) -> list[Row]:
     """The rows; with ``quick`` one run."""
-    runs, seconds, count = (1, 1, 300) if quick else (5, 3, 2000)
-    speeds: dict[str, list[float]] = {}
-    trips: dict[str, list[float]] = {}
-    costs: dict[str, list[float]] = {}
+    runs, seconds, count = (1, 1, 300) if quick else (5, 2, 2000)
+    measured = Measurements(seconds, count)
     with tempfile.TemporaryDirectory() as folder, contextlib.closing(Network(Path(folder))) as network:
+        features = RoutingSettings().load()
+        machine = KernelMachine(network.node(1))
+        usable = [name for name in BACKENDS if not (features[name].feature and machine.lacks(features[name].feature))]
+        machine.close()
+        across, near = (network.pod(1), network.pod(2), POD), (network.pod(1), network.near_pod, NEAR_POD)
         for _ in range(runs):
-            for backend in ("udp", *PEERS):
-                with contextlib.closing(Routed(network, backend)) as routed:
-                    trips.setdefault(backend, []).append(round_trip(network, count))
-                    before = routed.used_s()
-                    speed = bulk(network, seconds)
-                    speeds.setdefault(backend, []).append(speed)
-                    costs.setdefault(backend, []).append((routed.used_s() - before) / (speed * seconds / 8e3))
+            for name in BY_HAND:
+                with contextlib.closing(HandMade(network, name)) as setup:
+                    measured.take(f"{name} by hand", across, setup)
+                    if name == BARE:
+                        measured.take("near by hand", near, setup)
+            for name in usable:
+                with contextlib.closing(Routed(network, name)) as routed:
+                    measured.take(name, across, routed)
+                    if name == "vxlan":
+                        measured.take("near", near, routed)
+    return _rows(measured, usable)
 
-    def row(subject: str, unit: str, values: dict[str, list[float]], peers: tuple[str, ...], aim: float | None) -> Row:
-        beside = tuple((NAMES.get(peer, peer), tuple(values[peer])) for peer in peers)
-        return Row(subject, unit, tuple(values["udp"]), beside, aim)
 
-    return [
-        row("bulk, one connection, Mbit", "/s", speeds, PEERS, 2000),
-        row("round trip, TCP", "us", trips, PEERS, None),
-        row("CPU of the processes for a GB", "s", costs, ("wireguard",), None),
-    ]
+def _rows(measured: Measurements, usable: list[str]) -> list[Row]:
+    bare = {BARE: f"{BARE} by hand"}
+    rows = []
+    for kind, title in (("TCP", "TCP, Mbit"), ("UDP", "UDP, Mbit"), ("round trip", "round trip, TCP")):
+        for name in usable:
+            own = {"by hand": f"{LIKE[name]} by hand"} if name in LIKE else {}
+            aim = AIMS.get(name) if kind == "TCP" else None
+            if own and kind == "TCP" and name in ("hostgw", "vxlan", "bgp"):
+                aim = LIKE_BY_HAND * median(measured.values[own["by hand"], kind])
+            rows.append(measured.row(f"{name}: {title}", name, kind, own | bare, aim))
+        rows.append(measured.row(f"two pods of one node: {title}", "near", kind, {BARE: "near by hand"}))
+    with_processes = [name for name in usable if name not in LIKE]
+    return rows + [measured.row(f"{name}: CPU of the processes for a GB", name, "CPU", {}) for name in with_processes]
 
 
 if __name__ == "__main__":
