@@ -7,12 +7,17 @@ finds nothing to write; a run for one more peer writes what differs, as does one
 the process has more than before the Node objects were made. CPU is user and system time of the process. As in an agent,
 modules are imported before, and left out of searches for garbage.
 
+A node joins others whose routers run in this process, each in a namespace: the time begins with its Node object, and
+contains neither the API server nor the start of an agent. The first packet comes from the first node.
+
     sudo python -m bench.routing [--quick]
 """
 
+import asyncio
 import gc
 import multiprocessing
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -21,6 +26,7 @@ from pathlib import Path
 
 from bench import machine
 from bench.alone import run_alone
+from bench.joining import join
 from bench.table import Row
 
 from podwire.kernel import netns, network
@@ -41,6 +47,7 @@ BACKENDS = ("vxlan", "hostgw")
 COUNTS = (1_000, 5_000)
 AIMED = 1_000
 AIMS_MS = {"write all": 100.0, "resync": 30.0, "one more peer": 5.0, "one peer less": 5.0}
+JOINED, JOIN_AIM_MS = 20, 300.0
 Times = dict[str, list[float]]
 
 
@@ -119,9 +126,21 @@ def collect(backend: str, count: int, *, processes: int, turns: int) -> Times:
     return times
 
 
+def joins(quick: bool) -> list[Row]:
+    """The rows of a node that joins."""
+    rows, count = [], 4 if quick else JOINED
+    for backend in BACKENDS:
+        with tempfile.TemporaryDirectory(dir="/run") as folder:
+            taken = [asyncio.run(join(Path(folder), backend, count)) for _ in range(1 if quick else 5)]
+        first, everywhere = zip(*taken, strict=True)
+        rows.append(Row(f"{backend}, node {count} joins: first packet to it", "ms", first, aim=JOIN_AIM_MS))
+        rows.append(Row(f"{backend}, node {count} joins: all nodes have all routes", "ms", everywhere))
+    return rows
+
+
 def run(quick: bool) -> list[Row]:
     """The rows; with ``quick`` one process for each, and without the largest number."""
-    rows = []
+    rows = joins(quick)
     for backend in BACKENDS:
         for count in COUNTS[:1] if quick else COUNTS:
             result = collect(backend, count, processes=1 if quick else 2, turns=5)

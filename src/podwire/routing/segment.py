@@ -17,7 +17,7 @@ Cost per peer: one forwarding entry, and a route (IPv6: two) and a neighbour per
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,21 +27,25 @@ from podwire.routing.backend import BackendPlan
 from podwire.routing.direct import behind_router
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import PathState, PeerPath, follow_route, next_neighbour
+from podwire.routing.peerstates import PeerStates
 from podwire.routing.tunnels import gateways, tunnel_addresses, tunnel_sources, tunnel_sysctls
 from podwire.state.address import mac_text
 from podwire.state.link import NAME_MAX, Link
-from podwire.state.network import NetworkState
-from podwire.state.route import Fdb, Neighbour, Route
+from podwire.state.network import NetworkState, Object, merge
+from podwire.state.route import Fdb, Route
 
 
 class NodeSegment(msgspec.Struct, frozen=True):
     """The segment of the backend ``backend``.
 
-    ``uplink`` is the device that leads to the other nodes, empty for the one with the node's addresses.
+    ``uplink`` is the device that leads to the other nodes, empty for the one with the node's addresses. ``ways`` and
+    ``members`` are kept from plan to plan.
     """
 
     backend: str
     uplink: str = ""
+    ways: PeerStates = msgspec.field(default_factory=PeerStates)
+    members: PeerStates = msgspec.field(default_factory=PeerStates)
 
     @property
     def device(self) -> str:
@@ -91,24 +95,29 @@ class NodeSegment(msgspec.Struct, frozen=True):
         mtu, mac, alias = self.mtu(me), segment_mac(me.name, me.addresses), f"podwire/routing {self.backend}"
         bridge = Link(name=self.device, kind="bridge", mtu=mtu, mac=mac, alias=alias)
         member = msgspec.structs.replace(port, mtu=mtu, mac=mac, alias=alias, master=self.device, locked=True)
-        neighbours: list[Neighbour] = []
-        routes: list[Route] = []
-        for peer in peers:
-            for cidr, gateway in gateways(self.device, peer, self._mac(peer)):
-                neighbours.append(gateway)
-                if cidr.version == 6:
-                    routes.append(Route(dst=f"{gateway.ip}/128", link=self.device))
-                source = tunnel_sources(me).get(cidr.version, "")
-                routes.append(Route(dst=str(cidr), via=gateway.ip, link=self.device, onlink=True, src=source))
-        network = NetworkState(
+        common = NetworkState(
             links=(bridge, member),
             addresses=tunnel_addresses(self.device, me),
-            routes=tuple(routes),
-            neighbours=tuple(neighbours),
-            fdb=tuple(Fdb(link=port.name, mac=mac, bridge=True) for mac in self._members(cluster.peers)),
             sysctls=tunnel_sysctls(self.device, me),
         )
-        return BackendPlan(network=network, tunnels=(self.device,))
+        sources = tunnel_sources(me)
+        ways = self.ways.merged(peers, sources, lambda peer: self._way(peer, sources))
+        members = self.members.merged(cluster.peers, port.name, lambda peer: self._member(peer, port.name))
+        return BackendPlan(network=merge([common, ways, members]), tunnels=(self.device,))
+
+    def _way(self, peer: Peer, sources: Mapping[int, str]) -> Iterator[Object]:
+        """The routes to a peer, and their next hops."""
+        for cidr, gateway in gateways(self.device, peer, self._mac(peer)):
+            yield gateway
+            if cidr.version == 6:
+                yield Route(dst=f"{gateway.ip}/128", link=self.device)
+            source = sources.get(cidr.version, "")
+            yield Route(dst=str(cidr), via=gateway.ip, link=self.device, onlink=True, src=source)
+
+    def _member(self, peer: Peer, port: str) -> Iterator[Object]:
+        """The entry by which a peer may send to this node; more peers may than it sends to."""
+        if mac := self._mac(peer):
+            yield Fdb(link=port, mac=mac, bridge=True)
 
     def path(self, peer: Peer, address: Address, state: PathState) -> PeerPath:
         """The path to a pod of a peer: the route to the bridge, and the neighbour entry of its next hop."""
@@ -120,10 +129,6 @@ class NodeSegment(msgspec.Struct, frozen=True):
     def overhead(self, me: LocalNode) -> int:
         """Bytes by which the MTU of the uplink is smaller than that of the device with the node's addresses."""
         return max(0, me.underlay.mtu - self.mtu(me))
-
-    def _members(self, peers: Iterable[Peer]) -> Iterable[str]:
-        """The hardware addresses of the peers that may send to this node, which are more than it sends to."""
-        return (mac for peer in peers if (mac := self._mac(peer)))
 
     def _mac(self, peer: Peer) -> str:
         """The hardware address of a peer; empty when it is not in the segment or announces an invalid address."""
