@@ -38,13 +38,13 @@ from podwire.state.route import Fdb, Route
 class NodeSegment(msgspec.Struct, frozen=True):
     """The segment of the backend ``backend``.
 
-    ``uplink`` is the device that leads to the other nodes, empty for the one with the node's addresses. ``ways`` and
-    ``members`` are kept from plan to plan.
+    ``uplink`` is the device that leads to the other nodes, empty for the one with the node's addresses.
+    ``peer_states`` and ``members`` are kept from plan to plan.
     """
 
     backend: str
     uplink: str = ""
-    ways: PeerStates = msgspec.field(default_factory=PeerStates)
+    peer_states: PeerStates = msgspec.field(default_factory=PeerStates)
     members: PeerStates = msgspec.field(default_factory=PeerStates)
 
     @property
@@ -101,9 +101,9 @@ class NodeSegment(msgspec.Struct, frozen=True):
             sysctls=tunnel_sysctls(self.device, me),
         )
         sources = tunnel_sources(me)
-        ways = self.ways.merged(peers, sources, lambda peer: self._way(peer, sources))
+        routes = self.peer_states.merged(peers, sources, lambda peer: self._way(peer, sources))
         members = self.members.merged(cluster.peers, port.name, lambda peer: self._member(peer, port.name))
-        return BackendPlan(network=merge([common, ways, members]), tunnels=(self.device,))
+        return BackendPlan(network=merge([common, routes, members]), tunnels=(self.device,))
 
     def _way(self, peer: Peer, sources: Mapping[int, str]) -> Iterator[Object]:
         """The routes to a peer, and their next hops."""
