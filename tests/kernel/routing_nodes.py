@@ -25,7 +25,7 @@ from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.cni.repair import AttachmentRepair
 from podwire.cni.spec import NetConf, parse_result
-from podwire.cni.wiring import LegFacts, WiringFacts
+from podwire.cni.wiring import LegFacts, WiringFacts, wiring_facts
 from podwire.kernel import netns, sysctl
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
@@ -149,7 +149,7 @@ class ClusterNode:
         self.plumber = KernelPlumber(self.place)
         self.leases = Leases(Ledger(cluster.root / f"{self.name}.db"), SystemClock().now)
         self.leases.serve([ip_network(cidr) for cidr in self.cidrs])
-        self.mtu = 1500
+        self.mtus = {4: 1500}
         attachments = Attachments(self.leases, self.plumber)
         self.start_agent()
         self.repair = AttachmentRepair(attachments, self.wiring_facts)
@@ -168,7 +168,11 @@ class ClusterNode:
     def wiring_facts(self) -> WiringFacts:
         leg = self.router.plan.leg if self.router.plan is not None else None
         legs = LegFacts(leg.uplink, leg.mtu, leg.networks) if leg is not None else None
-        return WiringFacts(mtu=self.mtu, sources={4: self.ip}, leg=legs)
+        return replace(wiring_facts(self.mtus, (), (), legs), sources={4: self.ip})
+
+    @property
+    def mtu(self) -> int:
+        return max(self.mtus.values())
 
     @property
     def ip(self) -> str:
@@ -205,7 +209,7 @@ class ClusterNode:
             self._run_programs()
         assert self.router.problem == "", self.router.problem
         assert self.router.plan is not None
-        self.mtu = self.router.plan.pod_mtu
+        self.mtus = dict(self.router.plan.pod_mtus)
         assert not self.repair.node_changed()
         if self.name in self.cluster.nodes:
             self.cluster.nodes[self.name] = self.object(self.router.plan.facts.annotations())

@@ -98,6 +98,17 @@ class FlannelSection(Section, frozen=True):
     subnet_file: str = ""
 
 
+class LinkFilesSection(Section, frozen=True):
+    """Files that tell NetworkManager, systemd-networkd and udev to leave podwire's devices alone.
+
+    ``etc`` is the node's ``/etc`` as the agent sees it; empty: nothing is written. With ``enabled`` false the files of
+    an earlier agent are deleted.
+    """
+
+    etc: str = ""
+    enabled: bool = True
+
+
 class AgentConfig(Section, frozen=True):
     """One node's agent.
 
@@ -120,6 +131,7 @@ class AgentConfig(Section, frozen=True):
     policy: PolicySettings = PolicySettings()
     proxy: dict[str, Any] = {}
     flannel: FlannelSection = FlannelSection()
+    link_files: LinkFilesSection = LinkFilesSection()
     health: HealthSection = HealthSection()
     log_level: Level = "info"
 

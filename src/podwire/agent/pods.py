@@ -44,16 +44,23 @@ def install_plugin(shared: Shared) -> None:
 def hand_over(cni: CniService, facts: PodNetworkFacts) -> bool:
     """Passes facts of routing to the wiring of pods; returns whether the uplink of pods' legs exists."""
     leg = LegFacts(facts.leg.uplink, facts.leg.mtu, facts.leg.networks) if facts.leg is not None else None
-    return cni.set_node(wiring_facts(facts.mtu, facts.addresses, facts.cidrs, leg))
+    return cni.set_node(wiring_facts(facts.mtus, facts.addresses, facts.cidrs, leg))
 
 
 def follow_node(shared: Shared, cni: CniService) -> None:
     """Makes pods follow the Node of this agent when another program routes their packets."""
-    own = OwnNode(shared.config.node_name, shared.all_nodes, KernelMachine(features=shared.features))
+    machine = KernelMachine(features=shared.features)
+    own = OwnNode(shared.config.node_name, shared.all_nodes, machine)
 
-    def changed(_key: str, _old: Node | None, _new: Node | None) -> None:
+    def look() -> None:
         facts = own.pod_network()
         if facts is not None:
             hand_over(cni, facts)
+        me, _ = own.look()
+        if me is not None:
+            machine.watch(look, (me.underlay.link,))  # The MTU of pods is that of the device.
+
+    def changed(_key: str, _old: Node | None, _new: Node | None) -> None:
+        look()
 
     shared.nodes.subscribe(changed)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
+from podwire.agent import pathchecks
 from podwire.agent.config import ClusterSettings
 from podwire.agent.flannel import FlannelOutput
 from podwire.agent.pods import hand_over
@@ -29,17 +30,14 @@ from podwire.runtime.supervise import Supervisor
 def add(shared: Shared, cni: CniService | None, supervisor: Supervisor) -> None:
     """Adds the router; ``cni`` gets the MTU and addresses for pods, ``supervisor`` runs child processes."""
     config, nodes = shared.config, shared.nodes
-    router = Router(config.node_name, shared.all_nodes, KernelMachine(features=shared.features), shared.clock)
-    router.cidrs = config.networks
-    run_dir = Path(config.run_dir, "routing")
-    router.own.run_dir = str(run_dir)
-    router.programs = Children(run_dir / "children", spawn_program, supervisor, shared.clock, router.note_child)
-    router.keys = KeyStore(Path(config.state_dir, "routing"))
+    machine = KernelMachine(features=shared.features)
+    router = _router(shared, machine, supervisor)
     _follow_settings(shared, router)
     nodes.subscribe(router.node_changed)
     shared.health.ready["routing"] = lambda: router.problem
     shared.health.metrics["routing"] = router.samples
-    shared.state_page.parts["routing"] = lambda: [router.share(OWNER)]
+    firewalls = pathchecks.add(shared, router, machine)
+    shared.state_page.parts["routing"] = lambda: [router.share(OWNER), *firewalls.shares()]
     shared.in_force.parts["routing"] = lambda: {NODES.plural: nodes.versions} if router.settled else None
 
     router.followers = _followers(shared, router)
@@ -51,7 +49,7 @@ def add(shared: Shared, cni: CniService | None, supervisor: Supervisor) -> None:
         await egress.applied()
         me, _ = router.own.look()
         if cni is not None and me is not None:
-            facts = PodNetworkFacts(plan.pod_mtu, me.addresses, me.pod_cidrs, plan.leg)
+            facts = PodNetworkFacts(plan.pod_mtus, me.addresses, me.pod_cidrs, plan.leg)
             if not hand_over(cni, facts):
                 return False  # Peers must not learn of legs that pods do not have.
         shared.degraded.report("routing", FEATURE_MISSING, "; ".join(filter(None, (router.missing, plan.degraded))))
@@ -73,6 +71,18 @@ def add(shared: Shared, cni: CniService | None, supervisor: Supervisor) -> None:
     shared.pages["/sessions"] = lambda _query: observer.page()
     shared.tasks["sessions"] = observer.run
     shared.tasks |= {"routing": route, "routing tick": router.tick}
+
+
+def _router(shared: Shared, machine: KernelMachine, supervisor: Supervisor) -> Router:
+    """The router with its child processes and keys."""
+    config = shared.config
+    router = Router(config.node_name, shared.all_nodes, machine, shared.clock)
+    router.cidrs = config.networks
+    run_dir = Path(config.run_dir, "routing")
+    router.own.run_dir = str(run_dir)
+    router.programs = Children(run_dir / "children", spawn_program, supervisor, shared.clock, router.note_child)
+    router.keys = KeyStore(Path(config.state_dir, "routing"))
+    return router
 
 
 def _follow_settings(shared: Shared, router: Router) -> None:

@@ -1,4 +1,4 @@
-"""Writes an agent's annotations and its network condition to its Node object.
+"""Writes an agent's annotations and conditions to its Node object.
 
 Both are compared with the Node, so an idle agent writes nothing. ``NetworkUnavailable`` is the condition that keeps the
 scheduler away (by its taint) until the node has a network; only the agent clears it, and sets it again when routing
@@ -40,8 +40,13 @@ class NetworkStatus(NamedTuple):
         return _condition("False", "PodwireIsUp", "podwire routes pods on this node")
 
 
+def node_condition(kind: str, status: str, reason: str, message: str) -> dict[str, str]:
+    """A condition of a Node, without times."""
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
 def _condition(status: str, reason: str, message: str) -> dict[str, str]:
-    return {"type": _CONDITION, "status": status, "reason": reason, "message": message}
+    return node_condition(_CONDITION, status, reason, message)
 
 
 class Announcer:
@@ -68,6 +73,8 @@ class Announcer:
         self._refused = ""
         self._forbidden = False
         self._desired: dict[str, str] = {}
+        self.conditions: dict[str, dict[str, str]] = {}
+        """Further conditions of the Node by their type; each write of the Node brings those that differ."""
         self._writing = asyncio.Lock()
         self._written: tuple[int, dict[str, str]] = (0, {})
         """The written values, and the version of the Node since; the copy of the Node may be older than that."""
@@ -122,11 +129,13 @@ class Announcer:
             body = {"metadata": {"annotations": different}}
             answer = await self._client.patch(NODES, self._node, body, patch_type=MERGE_PATCH)
             self._written = _version(answer.get("metadata", {}).get("resourceVersion", "")), written | different
-        if network is not None and not _has(node, network.condition):
+        conditions = [network.condition] if network is not None and not _has(node, network.condition) else []
+        conditions += [condition for condition in self.conditions.values() if not _shows(node, condition)]
+        if conditions:
             await self._client.patch(
                 NODES,
                 self._node,
-                {"status": {"conditions": [self._timed(network.condition)]}},
+                {"status": {"conditions": list(map(self._timed, conditions))}},
                 patch_type=STRATEGIC_MERGE_PATCH,
                 subresource="status",
             )
@@ -145,6 +154,14 @@ def _has(node: Node, condition: dict[str, str]) -> bool:
         and (not unavailable or c.message == condition["message"])
         for c in node.status.conditions
     )
+
+
+def _shows(node: Node, condition: dict[str, str]) -> bool:
+    """Whether the Node has the condition; without it on the Node, one that is not true counts as shown."""
+    present = next((c for c in node.status.conditions if c.type == condition["type"]), None)
+    if present is None:
+        return condition["status"] != "True"
+    return (present.status, present.message) == (condition["status"], condition["message"])
 
 
 def _version(text: str) -> int:

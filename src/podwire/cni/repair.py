@@ -79,7 +79,7 @@ class AttachmentRepair:
         """
         node = self._node()
         previous = self._last_node
-        changed = node.mtu != previous.mtu or node.leg != previous.leg
+        changed = (node.mtu, node.route_mtus, node.leg) != (previous.mtu, previous.route_mtus, previous.leg)
         failures = self._attachments.plumber.rewire(self._attachments.by_key.values(), node) if changed else ()
         self._last_node = node
         return failures

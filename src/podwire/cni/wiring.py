@@ -11,7 +11,7 @@ the ledger is lost. ``rp_filter`` 1 on it drops IPv4 packets with a source that 
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import msgspec
@@ -55,14 +55,20 @@ class LegFacts(msgspec.Struct, frozen=True):
 class WiringFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of the node that pods' wiring depends on.
 
-    ``mtu`` in bytes; ``sources`` are the sources of the node's own packets to pods, by family; ``cidrs`` the
-    node's pod CIDRs, none while they are not known. ``leg`` None: pods have one interface.
+    ``mtu`` is that of pods' devices in bytes, ``route_mtus`` those of the families that have a smaller one. ``sources``
+    are the sources of the node's own packets to pods, by family; ``cidrs`` the node's pod CIDRs, none while they are
+    not known. ``leg`` None: pods have one interface.
     """
 
     mtu: int = 1500
     sources: dict[int, str] = {}
     cidrs: tuple[str, ...] = ()
     leg: LegFacts | None = None
+    route_mtus: dict[int, int] = {}
+
+    def route_mtu(self, version: int) -> int:
+        """The MTU of a pod's default route of a family."""
+        return self.route_mtus.get(version, self.mtu)
 
 
 class Wiring(msgspec.Struct, frozen=True):
@@ -91,16 +97,21 @@ class Wiring(msgspec.Struct, frozen=True):
 
 
 def wiring_facts(
-    mtu: int,
+    mtus: Mapping[int, int],
     addresses: Iterable[IPv4Address | IPv6Address],
     cidrs: Iterable[IPv4Network | IPv6Network],
     leg: LegFacts | None = None,
 ) -> WiringFacts:
-    """The facts of a node with these addresses; the first address of a family is the source of its packets to pods."""
+    """The facts of a node with these addresses; the first address of a family is the source of its packets to pods.
+
+    ``mtus`` are the MTUs of pods by family.
+    """
     sources: dict[int, str] = {}
     for address in addresses:
         sources.setdefault(address.version, str(address))
-    return WiringFacts(mtu=mtu, sources=sources, cidrs=tuple(map(str, cidrs)), leg=leg)
+    mtu = max(mtus.values())
+    smaller = {version: size for version, size in mtus.items() if size < mtu}
+    return WiringFacts(mtu=mtu, sources=sources, cidrs=tuple(map(str, cidrs)), leg=leg, route_mtus=smaller)
 
 
 def key_hash(container: str, ifname: str) -> str:
@@ -222,7 +233,7 @@ def plan(attachment: Attachment, node: WiringFacts) -> Wiring:
             links=(Link(name="lo"), Link(name=inner, kind="veth", mtu=node.mtu, mac=attachment.mac)),
             addresses=tuple(Address(link=inner, cidr=f"{ip}/{ip.max_prefixlen}") for ip in ips),
             neighbours=tuple(Neighbour(link=inner, ip=str(GATEWAYS[v]), mac=HOST_MAC) for v in versions),
-            routes=tuple(route for v in versions for route in _pod_routes(v, inner, node.mtu)),
+            routes=tuple(route for v in versions for route in _pod_routes(v, inner, node.route_mtu(v))),
         ),
     )
     if node.leg is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from podwire.errors import KernelError, Unsupported
-from podwire.kernel import iptables, iptables_chains, network, udptunnel, wireguard
+from podwire.kernel import ethtool, iptables, iptables_chains, network, udptunnel, wireguard
 from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import Ticker
 from podwire.kernel.iptables_watch import POLL_S
@@ -217,6 +217,7 @@ KERNEL_KINDS: dict[str, KernelKind] = {
     "ipvs": KernelKind(_read_servers, _apply_servers, _poll),
     "wireguard": KernelKind(_read_wireguard, _apply_wireguard, _poll),
     "udp": KernelKind(udptunnel.read, _apply_tunnels, _poll),
+    "offload": KernelKind(ethtool.read, ethtool.apply, _poll),
     "absent nftables": KernelKind(_read_tables, _apply_absent, _watch_tables),
 }
 """Every kind by its name in ``state.kinds.KINDS``."""

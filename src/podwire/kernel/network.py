@@ -113,8 +113,10 @@ def read_paths(netlink: Netlink) -> NetworkState:
     return NetworkState(links=devices.links, addresses=addresses, routes=routes)
 
 
-def read_underlay(netlink: Netlink) -> NetworkState:
-    """Devices, addresses and default routes alone; other routes are not decoded.
+def read_underlay(netlink: Netlink, passed_over: Collection[int] = ()) -> NetworkState:
+    """Devices, addresses, and the routes of the main table whose protocol is none of ``passed_over``.
+
+    The other routes are not decoded.
 
     Raises: KernelError.
     """
@@ -122,7 +124,7 @@ def read_underlay(netlink: Netlink) -> NetworkState:
     payloads: list[bytes] = []
     for family in (AF_INET, AF_INET6):
         message = Message(RTM_GETROUTE, 0, route_codec.encode_route_dump(family), "list", "routes")
-        payloads += netlink.dump(message, route_codec.is_default)
+        payloads += netlink.dump(message, lambda payload: route_codec.is_path(payload, passed_over))
     routes = _known(route_lists.decode_routes(payloads, devices.names))
     return NetworkState(links=devices.links, addresses=_read_addresses(netlink, devices), routes=routes)
 

@@ -297,9 +297,9 @@ def is_local(payload: bytes) -> bool:
     return bool(RTMSG.unpack_from(payload)[7] == RTN_LOCAL)
 
 
-def is_default(payload: bytes) -> bool:
-    """Whether the route in an RTM_NEWROUTE payload is to all destinations."""
-    return not payload[1]
+def is_path(payload: bytes, passed_over: Collection[int]) -> bool:
+    """Whether the route in an RTM_NEWROUTE payload is in the main table, and its protocol none of ``passed_over``."""
+    return payload[4] == RT_TABLE_MAIN and payload[5] not in passed_over
 
 
 def decode_route(payload: bytes, names: Mapping[int, str]) -> Route | None:

@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from podwire.errors import KernelError, Unsupported
-from podwire.kernel import iptables_chains, network, sysctl
+from podwire.kernel import ethtool, iptables_chains, network, sysctl
 from podwire.kernel.features import Features
 from podwire.kernel.kinds import KERNEL_KINDS
 from podwire.kernel.monitor import Event, Monitor
@@ -13,7 +15,7 @@ from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_drift import TableWatch
-from podwire.routing import underlay
+from podwire.routing import neighbours, underlay
 from podwire.routing.nodes import Address, Underlay
 from podwire.state import nft_diff
 from podwire.state.chain_marks import MASQUERADE
@@ -48,6 +50,8 @@ class KernelMachine:
         self._destinations: set[str] = set()
         self._unstamped = self._stamped = NetworkState()
         self._changed: Callable[[], None] = lambda: None
+        self._looked: tuple[tuple[Address, ...], Underlay | None] = ((), None)
+        """The addresses whose device was read last, and the device."""
 
     def close(self) -> None:
         """Closes the sockets; everything in the kernel stays."""
@@ -65,7 +69,17 @@ class KernelMachine:
 
     def underlay(self, addresses: Sequence[Address]) -> Underlay | None:
         """The device with the node's addresses."""
-        return underlay.find(network.read_underlay(self._netlink), addresses)
+        found = underlay.find(network.read_underlay(self._netlink, underlay.QUIET_PROTOCOLS), addresses)
+        if found is not None:
+            values = sysctl.snapshot(neighbours.LIMITS, self._netns_path)
+            found = replace(found, neighbour_limits=neighbours.limits_of(values))
+        self._looked = tuple(addresses), found
+        return found
+
+    def plain_checksums(self) -> frozenset[str]:
+        """The devices of routing that leave no checksums to the device below."""
+        names = [link.name for link in network.read_links(self._netlink) if link.alias.startswith(OWNER.alias_prefix)]
+        return frozenset(each.device for each in ethtool.read(self._netns_path, names) if each.tx == "off")
 
     def hold(self, state: NetworkState) -> Sequence[str]:
         """Makes the kernel hold the state of routing; returns the failures as text."""
@@ -144,6 +158,9 @@ class KernelMachine:
         self._monitor = Monitor(self._netns_path, ("link", "address", "route", "neighbour", "rule", "sysctl"))
         self._monitor.ignore(self._netlink.port)
         self._monitor.attach(lambda events: changed() if any(map(self._concerns, events)) else None)
+        addresses, known = self._looked
+        if addresses and self.underlay(addresses) != known:
+            changed()  # The device changed after it was read and before it was watched.
         try:
             self._tables = TableWatch(self._netns_path)
         except Unsupported:
@@ -163,7 +180,8 @@ class KernelMachine:
     def _concerns(self, event: Event) -> bool:
         kind, _removed, index, proto, dst = event
         if kind in ("route", "rule"):
-            return proto == OWNER.route_protocol or dst in self._destinations
+            foreign = index in self._watched and proto not in underlay.QUIET_PROTOCOLS
+            return foreign or proto == OWNER.route_protocol or dst in self._destinations
         if kind == "neighbour":
             return index in self._tunnels
         return kind == "lost" or index in self._watched or (kind == "sysctl" and index == 0)

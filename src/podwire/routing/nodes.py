@@ -67,13 +67,40 @@ class Device(msgspec.Struct, frozen=True, gc=False):
     master: str = ""
 
 
+class PathRoute(msgspec.Struct, frozen=True, gc=False):
+    """A route of another program to nodes; ``mtu`` is the route's, else that of its device, in bytes."""
+
+    network: Network
+    mtu: int
+
+
 class Underlay(msgspec.Struct, frozen=True, gc=False):
-    """The device that carries this node's own addresses, with their prefixes; ``devices`` are all devices by name."""
+    """The device that carries this node's own addresses, with their prefixes; ``devices`` are all devices by name.
+
+    ``routes`` are the routes between nodes in the order in which the kernel prefers them; none where every path has the
+    full MTU. ``neighbour_limits`` are ``gc_thresh2`` and ``gc_thresh3`` by family, which the initial network namespace
+    alone shows.
+    """
 
     link: str
     mtu: int
     addresses: tuple[Interface, ...]
     devices: Mapping[str, Device] = {}
+    routes: tuple[PathRoute, ...] = ()
+    neighbour_limits: Mapping[int, tuple[int, int]] = {}
+
+    @property
+    def device_mtu(self) -> int:
+        """The MTU of the device itself, which is what the node can receive."""
+        device = self.devices.get(self.link)
+        return device.mtu if device is not None else self.mtu
+
+    def path_mtu(self, address: Address) -> int:
+        """The largest packet to a node, in bytes."""
+        for route in self.routes:
+            if route.network.version == address.version and address in route.network:
+                return min(route.mtu, self.mtu)
+        return self.mtu
 
     def reaches(self, address: Address) -> bool:
         """Whether an address is on the same subnet, so that packets need no router."""
@@ -93,6 +120,7 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     ``facts`` are those that the node announced last: peers may still use them. ``keys`` are the key pairs that the node
     keeps, by backend and name (``backend.KeyHolder``). ``annotations`` are those of :data:`READ_ANNOTATIONS`.
     ``leg_obstacle`` is why no packet of a pod may pass the node unseen by a second interface; empty: it may.
+    ``plain_checksums`` are the tunnel devices whose packets need checksums from the kernel.
     """
 
     name: str
@@ -105,6 +133,7 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     facts: RoutingFacts | None = None
     keys: Mapping[str, Mapping[str, NodeKey]] = {}
     leg_obstacle: str = ""
+    plain_checksums: tuple[str, ...] = ()
 
     def address(self, version: int) -> Address | None:
         """Its first address of a family, or None."""

@@ -20,9 +20,12 @@ class UnderlayFinder(Protocol):
 
 
 class PodNetworkFacts(msgspec.Struct, frozen=True):
-    """Facts of the network for the wiring of pods: the MTU in bytes, the node's addresses and pod CIDRs, the leg."""
+    """Facts of the network for the wiring of pods.
 
-    mtu: int
+    The MTUs in bytes by family, the node's addresses and pod CIDRs, the leg.
+    """
+
+    mtus: Mapping[int, int]
     addresses: tuple[Address, ...]
     cidrs: tuple[Network, ...]
     leg: PodLeg | None = None
@@ -39,6 +42,8 @@ class OwnNode:
         self.run_dir = "/run/podwire/routing"
         self.leg_obstacle = ""
         """Why pods may have no second interface; empty: they may."""
+        self.plain_checksums: frozenset[str] = frozenset()
+        """The tunnel devices whose packets need checksums from the kernel."""
         self.waits_for_api = False
         """Whether the Node object was incomplete at the last call of :meth:`look`."""
         self._nodes = nodes
@@ -75,6 +80,7 @@ class OwnNode:
             run_dir=self.run_dir,
             facts=own.facts,
             leg_obstacle=self.leg_obstacle,
+            plain_checksums=tuple(sorted(self.plain_checksums)),
         ), ""
 
     def pod_network(self) -> PodNetworkFacts | None:
@@ -87,6 +93,9 @@ class OwnNode:
             return None
         self.forget_underlay()
         me, _ = self.look()
+        cidrs = pod_cidrs_of(node)
+        mtu = me.underlay.mtu if me is not None else DEFAULT_MTU
+        mtus: dict[int, int] = {cidr.version: mtu for cidr in cidrs}
         if me is not None:
-            return PodNetworkFacts(me.underlay.mtu, me.addresses, pod_cidrs_of(node))
-        return PodNetworkFacts(DEFAULT_MTU, (), pod_cidrs_of(node)) if node.pod_cidrs else None
+            return PodNetworkFacts(mtus, me.addresses, cidrs)
+        return PodNetworkFacts(mtus, (), cidrs) if cidrs else None

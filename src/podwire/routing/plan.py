@@ -20,9 +20,13 @@ import msgspec
 from podwire.routing.backend import Backend, KeyHolder, PodLeg
 from podwire.routing.clustersets import ClusterUnions
 from podwire.routing.masquerade import masquerade_rulesets, masquerade_scopes
+from podwire.routing.mtu import FACT as MTU_FACT
+from podwire.routing.mtu import NarrowPeers, headers, pod_mtus, with_path_mtus
+from podwire.routing.neighbours import neighbour_limits
 from podwire.routing.networks import ClusterSets, Network
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, RoutingFacts
 from podwire.routing.peerstates import PeerMemory
+from podwire.routing.probes import ProbeBasis, ProbeTarget, offloads, probe_targets, tunnel_devices
 from podwire.routing.registry import PLAIN
 from podwire.routing.settings import RoutingSettings
 from podwire.routing.tables import masquerade_table
@@ -30,9 +34,6 @@ from podwire.runtime.program import Child
 from podwire.state.network import NetworkState, merge
 from podwire.state.route import Route, Sysctl
 from podwire.state.value import StateValue
-
-POD_MTU_MINIMUM = 1280
-"""The minimum MTU of IPv6 (RFC 8200 section 5)."""
 
 
 class Problem(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -51,6 +52,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ``state``, ``values`` and ``children`` are those of all backends in use, together with what every node needs.
     ``program_values`` are held by the children. ``facts`` are announced after all of it is applied, ``senders`` names
     the backend used for each peer. ``sets`` are the pod networks of the cluster and the addresses of its nodes.
+    ``pod_mtus`` are the MTUs of pods in bytes, by family; ``probes`` is what the self-test needs.
     """
 
     state: NetworkState
@@ -58,17 +60,28 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[Child, ...] = ()
     program_values: tuple[StateValue, ...] = ()
     facts: RoutingFacts
-    pod_mtu: int
+    pod_mtus: Mapping[int, int]
     leg: PodLeg | None = None
     degraded: str = ""
     sets: ClusterSets
     senders: dict[str, str]
+    probes: ProbeBasis | None = None
     problems: tuple[Problem, ...] = ()
 
     @property
     def inside(self) -> tuple[Network, ...]:
         """All pod networks of the cluster, and the addresses of all nodes."""
         return self.sets.inside
+
+    @property
+    def targets(self) -> tuple[ProbeTarget, ...]:
+        """The paths that the self-test tests, made at each call."""
+        return tuple(probe_targets(self.probes, self.pod_mtus)) if self.probes is not None else ()
+
+    @property
+    def pod_mtu(self) -> int:
+        """The MTU of pods' devices in bytes: that of the family with the larger packets."""
+        return max(self.pod_mtus.values())
 
 
 def plan(
@@ -101,6 +114,7 @@ class Planner:
         self._plan: Plan | None = None
         self._unions = ClusterUnions()
         self._choices = _Choices()
+        self._narrow = NarrowPeers()
 
     def plan(
         self,
@@ -123,7 +137,7 @@ class Planner:
             choices = self._choices.take(
                 ordered, basis, lambda peer: choose(me, peer, settings, backends, others=others)
             )
-            self._plan = _made(me, settings, backends, cluster, sets, choices)
+            self._plan = _made(me, settings, backends, cluster, choices, self._narrow.take(me, ordered))
             self._inputs = inputs
         return self._plan
 
@@ -154,10 +168,12 @@ def _made(
     settings: RoutingSettings,
     backends: Mapping[str, Backend],
     cluster: ClusterView,
-    sets: ClusterSets,
     choices: Mapping[str, tuple[str, str]],
+    narrow: Mapping[str, Peer],
 ) -> Plan:
-    """The plan by the choices, for the peers of ``cluster``."""
+    """The plan by the choices, for the peers of ``cluster``; ``narrow`` are those with a narrower path."""
+    sets = cluster.sets
+    assert sets is not None, "the caller makes them"
     assigned: dict[str, list[Peer]] = {name: [] for name in backends}
     for peer in cluster.peers:
         if name := choices[peer.name][0]:
@@ -170,21 +186,32 @@ def _made(
     if settings.masquerade:
         tunnels = tuple(device for backend_plan in plans for device in backend_plan.tunnels)
         values[:0] = _masquerade(sets, settings, tunnels)
+    values += offloads(me, settings, (link for backend_plan in plans for link in backend_plan.network.links))
+    states = [
+        _common(me),
+        neighbour_limits(me, len(cluster.peers)),
+        *(each.network for each in plans),
+        by_name[settings.backend].configured,
+    ]
+    announced = {key: fact for backend in used.values() for key, fact in backend.announce(me).items()}
+    added = headers(me, backends)
+    senders = {peer.name: name for name, some in assigned.items() for peer in some}
     return Plan(
-        state=merge([_common(me), *(each.network for each in plans), by_name[settings.backend].configured]),
+        state=with_path_mtus(merge(states), me, added, senders, narrow),
         values=tuple(values),
         children=tuple(child for backend_plan in plans for child in backend_plan.children),
         program_values=tuple(value for backend_plan in plans for value in backend_plan.program_values),
         facts=RoutingFacts(
             backend=settings.backend,
             receives=tuple(sorted(name for name, backend in backends.items() if _receives(me, backend, used))),
-            details={key: fact for backend in used.values() for key, fact in backend.announce(me).items()},
+            details={MTU_FACT: me.underlay.device_mtu, **announced},
         ),
-        pod_mtu=_pod_mtu(me, settings, backends),
+        pod_mtus=pod_mtus(me, settings, added, senders, narrow),
+        probes=ProbeBasis(me=me, peers=cluster.peers, senders=senders, headers=added, tunnels=tunnel_devices(by_name)),
         leg=next((backend_plan.leg for backend_plan in plans if backend_plan.leg is not None), None),
         degraded=by_name[settings.backend].degraded,
         sets=sets,
-        senders={peer.name: name for name, some in assigned.items() for peer in some},
+        senders=senders,
         problems=tuple(Problem(name, choices[name][1]) for name in sorted(choices) if choices[name][1]),
     )
 
@@ -257,8 +284,3 @@ def _common(me: LocalNode) -> NetworkState:
     if 6 in families:
         sysctls.append(Sysctl(path="net/ipv6/conf/all/forwarding", value="1"))
     return NetworkState(routes=routes, sysctls=tuple(sysctls))
-
-
-def _pod_mtu(me: LocalNode, settings: RoutingSettings, backends: Mapping[str, Backend]) -> int:
-    room = me.underlay.mtu - backends[settings.backend].overhead(me)
-    return max(POD_MTU_MINIMUM, min(room, settings.mtu or room))

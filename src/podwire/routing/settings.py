@@ -24,8 +24,9 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     ``backend`` is a name of the registry. ``direct_routing`` sends packets to peers of the same subnet without
     encapsulation. ``mtu`` is that of the pods in bytes, 0 means as large as the underlay allows. ``masquerade`` gives
     traffic that leaves the cluster the node's address, by rules of the form ``masquerade_rules``; destinations in
-    ``non_masquerade_cidrs`` see the pods' own addresses. ``options`` are those of the backends by name; one that is not
-    in there has its defaults.
+    ``non_masquerade_cidrs`` see the pods' own addresses. ``self_test``: the paths to all peers are tested.
+    ``tx_checksum`` sets the checksum offload of tunnels; ``auto`` leaves it as it is until a test shows wrong
+    checksums. ``options`` are those of the backends by name; one that is not in there has its defaults.
     """
 
     backend: str = DEFAULT
@@ -34,6 +35,8 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     masquerade: bool = True
     masquerade_rules: Literal["nftables", "iptables"] = "nftables"
     non_masquerade_cidrs: tuple[str, ...] = ()
+    self_test: bool = True
+    tx_checksum: Literal["auto", "on", "off"] = "auto"
     options: Mapping[str, BackendOptions] = {}
 
     @property
@@ -65,6 +68,8 @@ _SHARED = {
     "masquerade": "masquerade",
     "masqueradeRules": "masquerade_rules",
     "nonMasqueradeCIDRs": "non_masquerade_cidrs",
+    "selfTest": "self_test",
+    "txChecksum": "tx_checksum",
 }
 """Keys of the section that belong to no backend, and their fields."""
 

@@ -42,6 +42,8 @@ class ChainMark(msgspec.Struct, frozen=True, kw_only=True):
     """Chains whose rules exclude each other, so that their order has no effect."""
     first: bool = False
     """Whether the jumps must precede all rules of other owners; otherwise their position is free."""
+    last: bool = False
+    """Whether the jumps must follow all rules of other owners but one that drops or rejects every packet."""
     is_tail: Callable[[str], bool] = lambda rule: False
     """Whether a rule of a free chain must follow the other rules."""
 
@@ -122,7 +124,12 @@ MASQUERADE_CHAIN, MASQUERADE_PODS_CHAIN = "PODWIRE-MASQUERADE", "PODWIRE-MASQUER
 MASQUERADE = ChainMark(tables=("nat",), constant={"nat": frozenset((MASQUERADE_CHAIN, MASQUERADE_PODS_CHAIN))})
 """Masquerade of routing in the form ``iptables``."""
 
-CHAIN_MARKS: list[ChainMark] = [PROXY_IPTABLES, PROXY_IPVS, POLICY, MASQUERADE]
+FORWARD_CHAIN = "PODWIRE-FORWARD"
+
+FORWARD = ChainMark(tables=("filter",), constant={"filter": frozenset((FORWARD_CHAIN,))}, last=True)
+"""Packets of pods through a firewall of iptables that forwards none. What other rules drop stays dropped."""
+
+CHAIN_MARKS: list[ChainMark] = [PROXY_IPTABLES, PROXY_IPVS, POLICY, MASQUERADE, FORWARD]
 """Every owner of chains."""
 
 

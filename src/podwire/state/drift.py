@@ -21,6 +21,7 @@ from podwire.state.link import Link
 from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_diff import element_changes
+from podwire.state.offload import Offload
 from podwire.state.udptunnel import UdpTunnel
 from podwire.state.wireguard import WireGuard
 
@@ -163,6 +164,14 @@ def compare_udp(title: str, present: Iterable[UdpTunnel], desired: Iterable[UdpT
         old = held.get(tunnel.device)
         before = list(old.lines()) if old is not None else []
         yield from _replaced(f"{title}: udp {tunnel.device}", before, list(tunnel.lines()))
+
+
+def compare_offloads(title: str, present: Iterable[Offload], desired: Iterable[Offload]) -> Iterator[Difference]:
+    """The differences of the checksum offload of devices."""
+    held = {each.device: each for each in present}
+    for offload in desired:
+        old = held.get(offload.device)
+        yield from _replaced(title, list(old.lines()) if old is not None else [], list(offload.lines()))
 
 
 def _chain_of(ruleset: Ruleset, chain: str) -> list[str]:

@@ -67,12 +67,33 @@ def _repair_table(saved: Mapping[str, Sequence[str]], desired: Ruleset, mark: Ch
     deleted: dict[str, Rules] = {c: () for c in saved if mark.owns(desired.table, c) and c not in desired.chains}
     yield from chains_text({**write, **deleted})
     yield from (f"-D {chain} {rule}" for chain, rule in _surplus_jumps(saved, desired, mark))
+    if mark.last:
+        yield from _repair_last_jumps(saved, desired.jumps)
+        yield from (f"-X {chain}" for chain in deleted)
+        return
     jumps = tuple(desired.jumps)
     late = [(chain, rule) for chain, rule in jumps if mark.first and _is_late(chain, rule, saved, jumps)]
     yield from (f"-D {chain} {rule}" for chain, rule in late)
     missing = [(chain, rule) for chain, rule in jumps if rule not in saved.get(chain, ()) or (chain, rule) in late]
     yield from (f"-I {chain} {rule}" for chain, rule in reversed(missing))
     yield from (f"-X {chain}" for chain in deleted)
+
+
+def _repair_last_jumps(saved: Mapping[str, Sequence[str]], jumps: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Moves each jump behind all rules of other owners, but before the first that no packet passes."""
+    for chain, rule in jumps:
+        present = list(saved.get(chain, ()))
+        rules = [each for each in present if each != rule]
+        index = next((i for i, each in enumerate(rules) if is_refusal(each)), len(rules))
+        if present != [*rules[:index], rule, *rules[index:]]:
+            if rule in present:
+                yield f"-D {chain} {rule}"
+            yield f"-I {chain} {index + 1} {rule}"
+
+
+def is_refusal(rule: str) -> bool:
+    """Whether a rule drops or rejects every packet."""
+    return rule.startswith(("-j DROP", "-j REJECT"))
 
 
 def _is_late(chain: str, rule: str, saved: Mapping[str, Sequence[str]], jumps: tuple[tuple[str, str], ...]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from podwire.errors import ConfigError
-from podwire.state import drift, ipset, iptables, ipvs, network, nft_text, udptunnel, wireguard
+from podwire.state import drift, ipset, iptables, ipvs, network, nft_text, offload, udptunnel, wireguard
 from podwire.state.chain_marks import ChainMark, chain_mark
 from podwire.state.drift import Difference
 from podwire.state.ipset import IpSet
@@ -17,6 +17,7 @@ from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import VirtualServer
 from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.nft import FAMILIES, AbsentTable, Table
+from podwire.state.offload import Offload
 from podwire.state.udptunnel import UdpTunnel
 from podwire.state.value import StateValue
 from podwire.state.wireguard import WireGuard, WireGuardMark
@@ -199,6 +200,17 @@ def _tunnels_compare(title: str, present: Values, desired: Values, _mark: object
     return drift.compare_udp(title, present, desired)
 
 
+# Checksum offload
+
+
+def _offload_names(_owner: OwnerMark | None, desired: Values) -> tuple[str, ...] | None:
+    return tuple(each.device for each in desired) or None
+
+
+def _offloads_compare(title: str, present: Values, desired: Values, _mark: object) -> Iterator[Difference]:
+    return drift.compare_offloads(title, present, desired)
+
+
 KINDS: dict[str, Kind] = {
     "network": Kind(
         NetworkState,
@@ -256,6 +268,14 @@ KINDS: dict[str, Kind] = {
         _tunnels_compare,
         lambda tunnel: ((f"udp {tunnel.device}", line) for line in tunnel.lines()),
         ("udp ", "udp-peer "),
+    ),
+    "offload": Kind(
+        Offload,
+        lambda lines, _where: offload.parse(lines),
+        _offload_names,
+        _offloads_compare,
+        lambda each: (("offload", line) for line in each.lines()),
+        ("offload ",),
     ),
     "absent nftables": Kind(
         AbsentTable,

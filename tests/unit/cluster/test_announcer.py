@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.fakes.clock import FakeClock
 
-from podwire.cluster.announcer import Announcer, NetworkStatus
+from podwire.cluster.announcer import Announcer, NetworkStatus, node_condition
 from podwire.errors import ApiError, ApiUnreachable
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
@@ -149,6 +149,20 @@ async def test_refused_packets_are_a_condition_until_they_pass(api: Stored, _tas
         condition = api.conditions["NetworkUnavailable"]
         assert (condition.status, problem in condition.message) == (status, True)
     assert len(api.patches) == 4, "each change is one write"
+
+
+@with_stored
+async def test_further_conditions_are_written_when_they_become_true(api: Stored, _tasks: TaskSet) -> None:
+    announcer = Announcer(api, "node-1", lambda: api.nodes)
+    writes = []
+    for status, message in (("False", "wide"), ("True", "narrow"), ("True", "narrower"), ("False", "wide")):
+        announcer.conditions["Narrow"] = node_condition("Narrow", status, "Tested", message)
+        for _ in range(2):
+            await announcer.insist({})
+            api.tell()
+        writes.append(len(api.patches))
+    assert writes == [0, 1, 2, 3], "a condition that was never true is not written"
+    assert (api.conditions["Narrow"].status, api.conditions["Narrow"].message) == ("False", "wide")
 
 
 @with_stored

@@ -53,7 +53,7 @@ def test_pods_get_the_mtu_of_the_node_s_device() -> None:
     own = OwnNode("n1", lambda: {"n1": NODE}, finder)
     facts = own.pod_network()
     assert facts is not None
-    assert (facts.mtu, facts.cidrs) == (1400, (ip_network("10.244.1.0/24"),))
+    assert (facts.mtus, facts.cidrs) == ({4: 1400}, (ip_network("10.244.1.0/24"),))
     finder.mtu = 0
     without = own.pod_network()
-    assert without is not None and (without.mtu, without.addresses) == (DEFAULT_MTU, ())
+    assert without is not None and (without.mtus, without.addresses) == ({4: DEFAULT_MTU}, ())

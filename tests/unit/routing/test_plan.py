@@ -66,7 +66,7 @@ def test_vxlan() -> None:
     assert str(got.state) == expected
     assert parse(expected) == got.state
     assert got.pod_mtu == 1450
-    assert got.facts == RoutingFacts("vxlan", ("hostgw", "vxlan"), {"mac": tunnel_mac("node-1")})
+    assert got.facts == RoutingFacts("vxlan", ("hostgw", "vxlan"), {"mtu": 1500, "mac": tunnel_mac("node-1")})
 
 
 def test_vxlan_reaches_ipv6_gateways_by_separate_routes() -> None:
@@ -84,7 +84,7 @@ def test_hostgw() -> None:
     got = planned(RoutingSettings(backend="hostgw"), peer(2))
     assert str(got.state) == HOSTGW
     assert got.pod_mtu == 1500
-    assert got.facts == RoutingFacts("hostgw", ("hostgw",))
+    assert got.facts == RoutingFacts("hostgw", ("hostgw",), {"mtu": 1500})
 
 
 def test_hostgw_cannot_cross_a_router() -> None:
@@ -143,7 +143,8 @@ def test_a_node_without_pod_cidr_or_address_is_left_out() -> None:
         (1400, 0, 1350),
         (1500, 1400, 1400),
         (1500, 9000, 1450),
-        (1300, 0, 1280),
+        (1300, 0, 1250),
+        (600, 0, 576),
     ],
 )
 def test_pod_mtu(underlay: int, asked: int, expected: int) -> None:

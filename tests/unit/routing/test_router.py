@@ -406,7 +406,7 @@ def test_unsupported_backend_is_named_and_replaced() -> None:
             state = lab.machine.states[-1]
             assert [(r.dst, r.via) for r in state.routes if r.via] == [("10.244.2.0/24", "10.89.0.12")]
             assert state.link("podwire-vxlan") is None
-            assert lab.announced[-1].facts == RoutingFacts("hostgw", ("hostgw",))
+            assert lab.announced[-1].facts == RoutingFacts("hostgw", ("hostgw",), {"mtu": 1500})
 
     asyncio.run(body())
 

@@ -22,6 +22,8 @@ def test_defaults_are_those_of_an_empty_section() -> None:
         "masquerade": True,
         "masqueradeRules": "nftables",
         "nonMasqueradeCIDRs": (),
+        "selfTest": True,
+        "txChecksum": "auto",
         "vni": 4096,
         "port": 8472,
     }

@@ -71,7 +71,7 @@ def test_plan_holds_device_guard_and_child_process() -> None:
 
 def test_announced_facts_reach_the_peers() -> None:
     facts = planned("toy").facts
-    assert facts == replace(TOY_FACTS, details={"toy": {"mac": "02:77:0a:59:00:0b"}})
+    assert facts == replace(TOY_FACTS, details={"mtu": 1500, "toy": {"mac": "02:77:0a:59:00:0b"}})
     node = Node(metadata=ObjectMeta(name="node-1", annotations=facts.annotations()))
     assert peer_of(node).facts == facts
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from podwire.routing.backend import BackendOptions, BackendPlan, check_range
+from podwire.routing.mtu import device_mtu
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to, next_neighbour, shown
 from podwire.routing.peerstates import PeerStates
@@ -121,7 +122,7 @@ class GeneveTunnel:
         return Link(
             name=DEVICE,
             kind="geneve",
-            mtu=me.underlay.mtu - self.overhead(me),
+            mtu=device_mtu(me, self.overhead(me)),
             mac=tunnel_mac(me.name),
             alias="podwire/routing geneve",
             attributes=Geneve(port=self._options.port, external=True),

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from podwire.routing.backend import BackendOptions, BackendPlan
+from podwire.routing.mtu import device_mtu
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to, shown
 from podwire.routing.peerstates import PeerStates
@@ -42,6 +43,7 @@ class IpInIp:
     announced = True
     crosses_routers = True
     udp_ports = ()
+    outer_version = 4
 
     def __init__(self, options: BackendOptions) -> None:
         """``ipip`` has no options."""
@@ -80,7 +82,7 @@ class IpInIp:
         return Link(
             name=name,
             kind=kind,
-            mtu=me.underlay.mtu - _OVERHEAD,
+            mtu=device_mtu(me, _OVERHEAD),
             alias="podwire/routing ipip",
             attributes=IpTunnel(local=local, ttl=64),
         )

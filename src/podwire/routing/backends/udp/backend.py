@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from podwire.routing.backend import BackendOptions, BackendPlan, check_range
+from podwire.routing.mtu import device_mtu
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to
 from podwire.routing.peerstates import PeerStates
@@ -86,7 +87,7 @@ class UdpProcess:
         Every node of the cluster is a peer of the process, so that this node receives from all of them.
         """
         sources = tunnel_sources(me)
-        mtu = me.underlay.mtu - self.overhead(me)
+        mtu = device_mtu(me, self.overhead(me))
         common = NetworkState(
             links=(Link(name=DEVICE, kind="tun", mtu=mtu, alias=f"podwire/routing {NAME}"),),
             addresses=tunnel_addresses(DEVICE, me),

@@ -17,6 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from podwire.routing.backend import BackendOptions, BackendPlan, check_range
+from podwire.routing.mtu import device_mtu
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import (
     OuterHeader,
@@ -101,7 +102,7 @@ class VxlanTunnel:
         outer = me.addresses[0]
         sources = tunnel_sources(me)
         common = NetworkState(
-            links=(self._device(me, str(outer), me.underlay.mtu - self.overhead(me)),),
+            links=(self._device(me, str(outer), device_mtu(me, self.overhead(me))),),
             addresses=tunnel_addresses(DEVICE, me),
             sysctls=tunnel_sysctls(DEVICE, me),
         )
@@ -109,7 +110,10 @@ class VxlanTunnel:
         return merge([common, self._peers.merged(peers, basis, lambda peer: _way(peer, outer.version, sources))])
 
     def _device(self, me: LocalNode, local: str, mtu: int) -> Link:
-        tunnel = Vxlan(vni=self._options.vni, port=self._options.port, local=local, device=me.underlay.link)
+        fits = mtu + self.overhead(me) <= me.underlay.mtu
+        # The kernel refuses an MTU that does not fit the underlay's (vxlan_change_mtu), unless it is not named.
+        underlay = me.underlay.link if fits else ""
+        tunnel = Vxlan(vni=self._options.vni, port=self._options.port, local=local, device=underlay)
         return Link(
             name=DEVICE,
             kind="vxlan",

@@ -30,6 +30,7 @@ import msgspec
 from msgspec.structs import replace
 
 from podwire.routing.backend import BackendOptions, BackendPlan, check_range
+from podwire.routing.mtu import device_mtu
 from podwire.routing.nodes import Address, ClusterView, LocalNode, NodeKey, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to
 from podwire.routing.peerstates import PeerStates
@@ -137,7 +138,7 @@ class WireGuardTunnel:
         devices = tuple(_device(name) for name in names)
         sources = tunnel_sources(me)
         routes = self._routes.merged(peers, (names, sources), lambda peer: self._routes_to(me, peer, sources))
-        mtu, alias = me.underlay.mtu - self.overhead(me), f"podwire/routing {NAME}"
+        mtu, alias = device_mtu(me, self.overhead(me)), f"podwire/routing {NAME}"
         common = NetworkState(
             links=tuple(Link(name=device, kind="tun", mtu=mtu, alias=alias) for device in devices),
             addresses=tuple(address for device in devices for address in tunnel_addresses(device, me)),

@@ -1,0 +1,123 @@
+"""The firewalls of other programs at the hook forward: read, and podwire's rules in iptables written.
+
+A reading costs two processes for each kind of iptables with a table ``filter``, 3 ms each. Whether anything may have
+changed since costs 0.1 ms: the generation of nf_tables, and the sizes of legacy tables.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from podwire.errors import KernelError, Unsupported
+from podwire.kernel.iptables import FAMILIES, Iptables, Kind, Programs, find, legacy_tables, nft_tables
+from podwire.kernel.iptables_watch import TableInfos
+from podwire.kernel.netns import NetnsPath
+from podwire.kernel.nft import Nft
+from podwire.state.chain_marks import FORWARD
+from podwire.state.forward import CHAIN, ForeignChain, ForwardChain
+from podwire.state.iptables import Ruleset, parse_save
+from podwire.state.iptables_diff import repair
+
+_TABLE = "filter"
+_POLICY = re.compile(rf"^:{CHAIN} (\w+)", re.M)
+_IPTABLES = frozenset((family, _TABLE) for family in FAMILIES)
+_OWN = "podwire"
+_NFT_FAMILIES = ("inet", "ip", "ip6")
+
+
+class FilterTables(msgspec.Struct, frozen=True):
+    """The tables ``filter`` of one kind of iptables, by family."""
+
+    programs: Programs
+    chains: Mapping[str, ForwardChain]
+
+
+class ForwardChains:
+    """The hook forward of one network namespace (None: that of the calling thread)."""
+
+    def __init__(self, netns_path: NetnsPath = None) -> None:
+        self._netns_path = netns_path
+        self._infos: TableInfos | None = None
+        self._nft: Nft | None = None
+        try:
+            self._infos = TableInfos(netns_path, (_TABLE,))
+            self._nft = Nft(netns_path)
+        except KernelError:
+            return  # A kernel without nf_tables has no generation, and no tables of it.
+
+    def close(self) -> None:
+        """Closes the sockets; everything in the kernel stays."""
+        for opened in (self._infos, self._nft):
+            if opened is not None:
+                opened.close()
+
+    def fingerprint(self) -> object:
+        """A value that differs when a rule or a policy may have changed; small changes of legacy tables keep it.
+
+        Raises: KernelError.
+        """
+        generation = self._nft.generation() if self._nft is not None else 0
+        return generation, self._infos.read() if self._infos is not None else {}
+
+    def tables(self) -> tuple[FilterTables, ...]:
+        """The tables ``filter`` that exist, of both kinds of iptables.
+
+        Raises: KernelError.
+        """
+        kinds: tuple[tuple[Kind, bool], ...] = (
+            ("nft", bool(_IPTABLES & nft_tables(self._netns_path))),
+            ("legacy", _TABLE in legacy_tables(self._netns_path)),
+        )
+        return tuple(
+            FilterTables(programs, dict(self._read(programs)))
+            for kind, used in kinds
+            if used and (programs := find(kind)) is not None
+        )
+
+    def _read(self, programs: Programs) -> Iterator[tuple[str, ForwardChain]]:
+        for family in FAMILIES:
+            with Iptables(family, programs, self._netns_path) as tool:
+                text = tool.save(_TABLE)
+            if policy := _POLICY.search(text):
+                yield family, ForwardChain(policy[1], parse_save(text).get(_TABLE, {}))
+
+    def foreign(self) -> tuple[ForeignChain, ...]:
+        """The chains of nftables at the hook that belong neither to podwire nor to iptables.
+
+        Raises: KernelError.
+        """
+        return tuple(self._foreign()) if self._nft is not None else ()
+
+    def _foreign(self) -> Iterator[ForeignChain]:
+        assert self._nft is not None, "the caller checks it"
+        for family, table in self._nft.tables():
+            if family not in _NFT_FAMILIES or (family, table) in _IPTABLES or table.startswith(_OWN):
+                continue
+            chains = self._nft.chains(family, table)
+            hooked = [chain for chain in chains if chain.hook == "forward" and chain.type == _TABLE]
+            if not hooked:
+                continue
+            try:
+                read = self._nft.read(family, table)
+            except Unsupported:
+                read = None
+            rules = {chain.name: list(map(str, chain.rules)) for chain in read.chains} if read is not None else {}
+            text = "\n".join(read.lines()) if read is not None else ""
+            for chain in hooked:
+                last = (rules.get(chain.name) or [""])[-1]
+                yield ForeignChain(
+                    family=family, table=table, name=chain.name, policy=chain.policy, last_rule=last, text=text
+                )
+
+    def hold(self, table: FilterTables, ruleset: Ruleset) -> str:
+        """Makes one family of a table hold podwire's rules; returns the text for iptables-restore.
+
+        Raises: KernelError.
+        """
+        present = table.chains.get(ruleset.family)
+        text = repair({_TABLE: present.chains} if present is not None else {}, (ruleset,), FORWARD)
+        if text:
+            with Iptables(ruleset.family, table.programs, self._netns_path) as tool:
+                tool.restore(text)
+        return text

@@ -1,0 +1,45 @@
+"""Agents against an API server: a path that is too narrow, and a firewall, are on the Node."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.kernel.agent_cluster import Machine, eventually, inside
+
+from podwire.agent.pathchecks import CONDITION
+from podwire.kube.resources import EVENTS, NODES
+from podwire.state.iptables import Ruleset
+
+FIREWALL = "table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; policy drop; }; }"
+
+
+def condition(machine: Machine, node: str) -> dict[str, Any]:
+    found = machine.api("get", NODES, node)["status"].get("conditions", ())
+    return next((each for each in found if each["type"] == CONDITION), {})
+
+
+def reasons(machine: Machine) -> set[str]:
+    """The reasons of all Events."""
+    return {each["reason"] for each in machine.api("list", EVENTS).items}
+
+
+def test_narrow_paths_and_firewalls_are_on_the_node(machine: Machine, tmp_path: Path) -> None:
+    for number in (1, 2):
+        machine.add_node(number, ("routing",), start=False)
+    inside(machine.fabric, "ip", "link", "set", "n2", "mtu", "1494")  # and 4 bytes for a tag
+    (tmp_path / "firewall.nft").write_text(FIREWALL)
+    inside(machine.root / "node-2", "nft", "-f", str(tmp_path / "firewall.nft"))
+    inside(machine.root / "node-1", "iptables", "-P", "FORWARD", "DROP")
+    for number in (1, 2):
+        machine.start_agent(f"node-{number}")
+    for name, peer in (("node-1", "node-2"), ("node-2", "node-1")):
+        found = eventually(lambda name=name: condition(machine, name))
+        assert (found["status"], found["reason"]) == ("True", "PathTooNarrow")
+        assert f"{peer} (IPv4, " in found["message"]
+        assert "packets of 1448 bytes pass, 1450 are expected" in found["message"]
+        fallback = machine.api("get", NODES, name)["metadata"]["annotations"]["podwire.io/fallback"]
+        assert found["message"] in fallback
+        assert ("--add-source=10.244.0.0/16" in fallback) == (name == "node-2")
+    eventually(lambda: {"MTUMismatch", "ForwardBlocked"} <= reasons(machine))
+    rulesets = [ruleset for share in machine.state("node-1") for ruleset in share.values(Ruleset)]
+    assert [list(ruleset.chains) for ruleset in rulesets] == [["PODWIRE-FORWARD"]]
+    eventually(lambda: machine.drift("node-1") == [])
