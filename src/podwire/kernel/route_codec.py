@@ -11,7 +11,7 @@ object carries its owner's mark. Forwarding entries have no field for it.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from podwire.kernel.attributes import attribute, nested, number, parse, string, text, u8, u32
@@ -63,6 +63,7 @@ from podwire.kernel.uapi import (
     RT_SCOPE_UNIVERSE,
     RT_TABLE_COMPAT,
     RT_TABLE_LOCAL,
+    RT_TABLE_MAIN,
     RTA_DST,
     RTA_ENCAP,
     RTA_ENCAP_TYPE,
