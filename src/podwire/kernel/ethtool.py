@@ -43,15 +43,15 @@ def read(netns_path: NetnsPath, devices: Sequence[str]) -> tuple[Offload, ...]:
 
     Raises: KernelError.
     """
-    found = []
+    offloads = []
     with inside(netns_path):
         opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with opened:
         for device in devices:
             value = _call(opened, device, ETHTOOL_GTXCSUM, 0)
             if value is not None:
-                found.append(Offload(device, "on" if value else "off"))
-    return tuple(found)
+                offloads.append(Offload(device, "on" if value else "off"))
+    return tuple(offloads)
 
 
 def apply(netns_path: NetnsPath, devices: Sequence[str], desired: Sequence[Offload]) -> tuple[str, ...]:
@@ -59,14 +59,14 @@ def apply(netns_path: NetnsPath, devices: Sequence[str], desired: Sequence[Offlo
 
     Raises: KernelError.
     """
-    present = {each.device: each for each in read(netns_path, devices)}
-    changed = [each for each in desired if each.device in present and present[each.device] != each]
+    present = {offload.device: offload for offload in read(netns_path, devices)}
+    changed = [offload for offload in desired if offload.device in present and present[offload.device] != offload]
     if changed:
         with inside(netns_path):
             opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with opened:
-            for each in changed:
-                _call(opened, each.device, ETHTOOL_STXCSUM, int(each.tx == "on"))
+            for offload in changed:
+                _call(opened, offload.device, ETHTOOL_STXCSUM, int(offload.tx == "on"))
     return tuple(map(str, changed))
 
 

@@ -74,10 +74,10 @@ class PathProber:
         )
         if version == 6:
             passed = (_ECHO_REPLY6, _UNREACHABLE6)
-            words = [0xFFFFFFFF] * 8
+            bits = [0xFFFFFFFF] * 8
             for kind in passed:
-                words[kind >> 5] &= ~(1 << (kind & 31))
-            opened.setsockopt(socket.IPPROTO_ICMPV6, _ICMP6_FILTER, struct.pack("=8I", *words))
+                bits[kind >> 5] &= ~(1 << (kind & 31))
+            opened.setsockopt(socket.IPPROTO_ICMPV6, _ICMP6_FILTER, struct.pack("=8I", *bits))
             opened.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE)
         else:
             blocked = 0xFFFFFFFF & ~(1 << _ECHO_REPLY | 1 << _UNREACHABLE)
@@ -134,8 +134,8 @@ def _is_reply(version: int, data: bytes, token: tuple[int, int]) -> bool:
     icmp = _icmp_of(version, data)
     if len(icmp) < _ICMP.size:
         return False
-    kind, _, _, *found = _ICMP.unpack_from(icmp)
-    return kind == (_ECHO_REPLY6 if version == 6 else _ECHO_REPLY) and tuple(found) == token
+    kind, _, _, *received = _ICMP.unpack_from(icmp)
+    return kind == (_ECHO_REPLY6 if version == 6 else _ECHO_REPLY) and tuple(received) == token
 
 
 def _is_unreachable(version: int, data: bytes, source: int, destination: int) -> bool:

@@ -75,8 +75,8 @@ class FirewallPass:
         if not networks:
             return
         try:
-            seen = (self._hook.fingerprint(), networks)
-            if seen == self._known and self._clock.monotonic() < self._read_at:
+            present = (self._hook.fingerprint(), networks)
+            if present == self._known and self._clock.monotonic() < self._read_at:
                 return
             self._pass(networks)
             self._known, self._read_at = (self._hook.fingerprint(), networks), self._clock.monotonic() + READ_S

@@ -69,12 +69,12 @@ class KernelMachine:
 
     def underlay(self, addresses: Sequence[Address]) -> Underlay | None:
         """The device with the node's addresses."""
-        found = underlay.find(network.read_underlay(self._netlink, underlay.QUIET_PROTOCOLS), addresses)
-        if found is not None:
+        device = underlay.find(network.read_underlay(self._netlink, underlay.QUIET_PROTOCOLS), addresses)
+        if device is not None:
             values = sysctl.snapshot(neighbours.LIMITS, self._netns_path)
-            found = replace(found, neighbour_limits=neighbours.limits_of(values))
-        self._looked = tuple(addresses), found
-        return found
+            device = replace(device, neighbour_limits=neighbours.limits_of(values))
+        self._looked = tuple(addresses), device
+        return device
 
     def plain_checksums(self) -> frozenset[str]:
         """The devices of routing that leave no checksums to the device below."""

@@ -16,7 +16,7 @@ from podwire.state.route import Sysctl
 FEW = 64
 """The kernel's own limits, 512 and 1,024 entries, have room for these and much else."""
 _BASE = {2: 128, 3: 256}
-_EACH = {2: 2, 3: 4}
+_PER_PEER = {2: 2, 3: 4}
 _PATHS = {version: f"net/ipv{version}/neigh/default/gc_thresh" for version in (4, 6)}
 LIMITS = tuple(f"{path}{number}" for path in _PATHS.values() for number in _BASE)
 """The sysctls of the limits."""
@@ -37,6 +37,6 @@ def neighbour_limits(me: LocalNode, count: int) -> NetworkState:
     sysctls = []
     for version, present in sorted(me.underlay.neighbour_limits.items()) if count > FEW else ():
         for number, limit in zip(_BASE, present, strict=True):
-            wanted = max(limit, _BASE[number] + _EACH[number] * count)
-            sysctls.append(Sysctl(path=f"{_PATHS[version]}{number}", value=str(wanted)))
+            value = max(limit, _BASE[number] + _PER_PEER[number] * count)
+            sysctls.append(Sysctl(path=f"{_PATHS[version]}{number}", value=str(value)))
     return NetworkState(sysctls=tuple(sysctls))

@@ -96,12 +96,12 @@ def probe_targets(basis: ProbeBasis, pod_mtus: Mapping[int, int]) -> Iterator[Pr
 
 def tunnel_devices(plans: Mapping[str, BackendPlan]) -> dict[str, str]:
     """By backend with a tunnel: the device that leaves checksums to the device below; empty: none."""
-    found = {}
+    devices = {}
     for name, backend_plan in plans.items():
         if backend_plan.tunnels:
             links = backend_plan.network.links
-            found[name] = next((link.name for link in links if link.kind in _OFFLOADING), "")
-    return found
+            devices[name] = next((link.name for link in links if link.kind in _OFFLOADING), "")
+    return devices
 
 
 def _tunnel_ends(me: LocalNode, peer: Peer, version: int) -> tuple[str, str] | None:

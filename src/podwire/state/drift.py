@@ -168,7 +168,7 @@ def compare_udp(title: str, present: Iterable[UdpTunnel], desired: Iterable[UdpT
 
 def compare_offloads(title: str, present: Iterable[Offload], desired: Iterable[Offload]) -> Iterator[Difference]:
     """The differences of the checksum offload of devices."""
-    held = {each.device: each for each in present}
+    held = {old.device: old for old in present}
     for offload in desired:
         old = held.get(offload.device)
         yield from _replaced(title, list(old.lines()) if old is not None else [], list(offload.lines()))

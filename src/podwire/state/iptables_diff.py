@@ -83,8 +83,8 @@ def _repair_last_jumps(saved: Mapping[str, Sequence[str]], jumps: Iterable[tuple
     """Moves each jump behind all rules of other owners, but before the first that no packet passes."""
     for chain, rule in jumps:
         present = list(saved.get(chain, ()))
-        rules = [each for each in present if each != rule]
-        index = next((i for i, each in enumerate(rules) if is_refusal(each)), len(rules))
+        rules = [other for other in present if other != rule]
+        index = next((i for i, other in enumerate(rules) if is_refusal(other)), len(rules))
         if present != [*rules[:index], rule, *rules[index:]]:
             if rule in present:
                 yield f"-D {chain} {rule}"

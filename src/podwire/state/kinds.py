@@ -204,7 +204,7 @@ def _tunnels_compare(title: str, present: Values, desired: Values, _mark: object
 
 
 def _offload_names(_owner: OwnerMark | None, desired: Values) -> tuple[str, ...] | None:
-    return tuple(each.device for each in desired) or None
+    return tuple(value.device for value in desired) or None
 
 
 def _offloads_compare(title: str, present: Values, desired: Values, _mark: object) -> Iterator[Difference]:
@@ -274,7 +274,7 @@ KINDS: dict[str, Kind] = {
         lambda lines, _where: offload.parse(lines),
         _offload_names,
         _offloads_compare,
-        lambda each: (("offload", line) for line in each.lines()),
+        lambda value: (("offload", line) for line in value.lines()),
         ("offload ",),
     ),
     "absent nftables": Kind(

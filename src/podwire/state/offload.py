@@ -42,8 +42,8 @@ def parse(lines: Iterable[str]) -> tuple[Offload, ...]:
 
 
 def _parse(line: str) -> Offload:
-    noun, *words = grammar.split(line)
-    fields = grammar.parse(_OFFLOAD, words)
+    noun, *tokens = grammar.split(line)
+    fields = grammar.parse(_OFFLOAD, tokens)
     if noun != _OFFLOAD.noun or "tx" not in fields:
         raise ValueError(f"{line!r}: expected offload DEVICE tx on or off")
     return Offload(**fields)
