@@ -75,6 +75,10 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/backends/udp.md", "ip route show dev podwire-udp"),
             ("docs/backends/udp.md", "tcpdump -ni eth0 udp port 8285"),
         ),
+        "needs a node with interfaces of a cloud; tests/kernel/test_cloudaddresses.py has some": (
+            ("docs/backends/cloudroutes.md", "ip rule show"),
+            ("docs/backends/cloudroutes.md", "ip route show table 2"),
+        ),
         "needs netem, which many kernels lack; tests/uml/test_lab_delay.py shows a delay": (
             ("docs/lab.md", "podwire lab delay node-2 20"),
         ),
@@ -98,6 +102,10 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/local-cluster.md", "podwire completion fish | source"),
         ),
         _KERNEL: (
+            ("docs/backends/cloudroutes.md", "ip rule add priority 512 to 10.0.1.8/31 lookup main"),
+            ("docs/backends/cloudroutes.md", "ip rule add priority 1024 fwmark 0x80/0x80 lookup main"),
+            ("docs/backends/cloudroutes.md", "ip rule add priority 1536 from 10.0.1.8/31 to 10.0.0.0/16 lookup 2"),
+            ("docs/backends/cloudroutes.md", "ip route add default via 10.0.1.1 dev ens6 onlink table 2 proto 113"),
             ("docs/backends/hostgw.md", "ip route add 10.244.1.0/24 via 192.0.2.12 dev eth0 proto 113"),
             ("docs/backends/bgp.md", "ip route add 10.244.1.0/24 via 192.0.2.12 dev eth0 proto 113"),
             ("docs/backends/bgp.md", "ip route add 10.244.7.0/24 via 192.0.2.1 dev eth0 proto bird metric 2113"),

@@ -20,6 +20,8 @@
     ├── ProtocolError          a peer, or we ourselves, broke a protocol
     ├── CniError               a CNI failure with its numeric code
     ├── LoadBalancerError      a load balancer cannot be had, or not be taken back, now
+    ├── CloudError             a cloud refused a change or a question: its code
+    │   └── CloudUnavailable   the cloud cannot be asked now: no answer, throttled, no credentials
     └── ClusterError           a local cluster cannot be made or found (exit 1)
 
 Exceptions of libraries and of the operating system do not leave ``kernel`` and ``kube``.
@@ -147,6 +149,19 @@ class CniError(PodwireError):
 
 class LoadBalancerError(PodwireError):
     """A load balancer cannot allocate or release an address now; the controller tries again."""
+
+
+class CloudError(PodwireError):
+    """A cloud refused ``operation`` with its own ``code``."""
+
+    def __init__(self, operation: str, code: str, problem: str) -> None:
+        self.operation = operation
+        self.code = code
+        super().__init__(f"{operation}: {code}: {problem}" if code else f"{operation}: {problem}")
+
+
+class CloudUnavailable(CloudError):
+    """The cloud cannot be asked now, whatever the question is; the last state stays in force."""
 
 
 class ClusterError(PodwireError):

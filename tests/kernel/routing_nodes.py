@@ -129,6 +129,8 @@ class ClusterNode:
         self.name = f"node-{number}"
         self.number = number
         self.labels: dict[str, str] = {}
+        self.annotations: dict[str, str] = {}
+        """Those that others write to the Node."""
         self.place = cluster.root / self.name
         self.cluster = cluster
         netns.create(self.place)
@@ -198,7 +200,7 @@ class ClusterNode:
         addresses: tuple[str, ...] = (self.ip6, self.ip) if self.cluster.v6_first else (self.ip, self.ip6)
         addresses = addresses if self.cluster.v6 else (self.ip,)
         return Node(
-            metadata=ObjectMeta(name=self.name, annotations=annotations or {}, labels=self.labels),
+            metadata=ObjectMeta(name=self.name, annotations=self.annotations | (annotations or {}), labels=self.labels),
             spec=NodeSpec(pod_cidr=self.cidr, pod_cidrs=self.cidrs),
             status=NodeStatus(addresses=tuple(NodeAddress(type="InternalIP", address=a) for a in addresses)),
         )

@@ -44,7 +44,7 @@ def install_plugin(shared: Shared) -> None:
 def hand_over(cni: CniService, facts: PodNetworkFacts) -> bool:
     """Passes facts of routing to the wiring of pods; returns whether the uplink of pods' legs exists."""
     leg = LegFacts(facts.leg.uplink, facts.leg.mtu, facts.leg.networks) if facts.leg is not None else None
-    return cni.set_node(wiring_facts(facts.mtus, facts.addresses, facts.cidrs, leg))
+    return cni.set_node(wiring_facts(facts.mtus, facts.addresses, facts.cidrs, leg, whole=facts.whole))
 
 
 def follow_node(shared: Shared, cni: CniService) -> None:

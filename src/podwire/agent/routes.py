@@ -49,12 +49,12 @@ def add(shared: Shared, cni: CniService | None, supervisor: Supervisor) -> None:
         await egress.applied()
         me, _ = router.own.look()
         if cni is not None and me is not None:
-            facts = PodNetworkFacts(plan.pod_mtus, me.addresses, me.pod_cidrs, plan.leg)
+            facts = PodNetworkFacts(plan.pod_mtus, me.addresses, me.pod_cidrs, plan.leg, me.whole_cidrs)
             if not hand_over(cni, facts):
                 return False  # Peers must not learn of legs that pods do not have.
         shared.degraded.report("routing", FEATURE_MISSING, "; ".join(filter(None, (router.missing, plan.degraded))))
         shared.degraded.report("peers", PEER_UNREACHED, router.unreached)
-        network = NetworkStatus(router.refused)
+        network = NetworkStatus(router.refused, by_controller=plan.ready_by_controller)
         announced = plan.facts.annotations()
         if me is not None:
             announced |= flannel.annotations(me, plan)

@@ -28,9 +28,13 @@ _FORBIDDEN = 403
 
 
 class NetworkStatus(NamedTuple):
-    """The network of the node; ``problem`` says why it is unavailable, and is empty when it is ready."""
+    """The network of the node; ``problem`` says why it is unavailable, and is empty when it is ready.
+
+    ``by_controller``: a ready network is announced by a controller, and not by this agent.
+    """
 
     problem: str = ""
+    by_controller: bool = False
 
     @property
     def condition(self) -> dict[str, str]:
@@ -129,7 +133,8 @@ class Announcer:
             body = {"metadata": {"annotations": different}}
             answer = await self._client.patch(NODES, self._node, body, patch_type=MERGE_PATCH)
             self._written = _version(answer.get("metadata", {}).get("resourceVersion", "")), written | different
-        conditions = [network.condition] if network is not None and not _has(node, network.condition) else []
+        own = network is not None and (network.problem or not network.by_controller)
+        conditions = [network.condition] if network is not None and own and not _has(node, network.condition) else []
         conditions += [condition for condition in self.conditions.values() if not _shows(node, condition)]
         if conditions:
             await self._client.patch(

@@ -86,7 +86,7 @@ class CniService:
     def _apply_node(self, node: WiringFacts) -> bool:
         self._node = node
         self._plumber.prepare({6 if ":" in cidr else 4 for cidr in node.cidrs})
-        self.leases.serve(ip_network(cidr) for cidr in node.cidrs)
+        self.leases.serve((ip_network(cidr) for cidr in node.cidrs), whole=node.whole)
         rewired = self._rewired()
         self.healing.disturbed.set()
         if node.cidrs:

@@ -57,7 +57,7 @@ class WiringFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``mtu`` is that of pods' devices in bytes, ``route_mtus`` those of the families that have a smaller one. ``sources``
     are the sources of the node's own packets to pods, by family; ``cidrs`` the node's pod CIDRs, none while they are
-    not known. ``leg`` None: pods have one interface.
+    not known. ``leg`` None: pods have one interface. ``whole``: each address of the CIDRs is for a pod.
     """
 
     mtu: int = 1500
@@ -65,6 +65,7 @@ class WiringFacts(msgspec.Struct, frozen=True, kw_only=True):
     cidrs: tuple[str, ...] = ()
     leg: LegFacts | None = None
     route_mtus: dict[int, int] = {}
+    whole: bool = False
 
     def route_mtu(self, version: int) -> int:
         """The MTU of a pod's default route of a family."""
@@ -101,6 +102,8 @@ def wiring_facts(
     addresses: Iterable[IPv4Address | IPv6Address],
     cidrs: Iterable[IPv4Network | IPv6Network],
     leg: LegFacts | None = None,
+    *,
+    whole: bool = False,
 ) -> WiringFacts:
     """The facts of a node with these addresses; the first address of a family is the source of its packets to pods.
 
@@ -111,7 +114,8 @@ def wiring_facts(
         sources.setdefault(address.version, str(address))
     mtu = max(mtus.values())
     smaller = {version: size for version, size in mtus.items() if size < mtu}
-    return WiringFacts(mtu=mtu, sources=sources, cidrs=tuple(map(str, cidrs)), leg=leg, route_mtus=smaller)
+    networks = tuple(map(str, cidrs))
+    return WiringFacts(mtu=mtu, sources=sources, cidrs=networks, leg=leg, route_mtus=smaller, whole=whole)
 
 
 def key_hash(container: str, ifname: str) -> str:

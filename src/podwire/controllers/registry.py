@@ -9,6 +9,9 @@ from typing import Any
 
 import msgspec
 
+from podwire.controllers.cloudaddresses.plan import AddressTargets
+from podwire.controllers.cloudroutes.registry import make_address_provider, make_provider
+from podwire.controllers.cloudroutes.settings import CloudSettings
 from podwire.controllers.nodeipam.allocate import NodeCidrs, parse_cidrs
 from podwire.errors import ConfigError
 from podwire.kube.client import Client
@@ -26,6 +29,8 @@ CONTROLLERS: Registry[Any] = Registry(
         "service": "podwire.controllers.service.controller:ServiceController",
         "policystatus": "podwire.controllers.policystatus.controller:PolicyStatusController",
         "egress": "podwire.controllers.egress.controller:EgressController",
+        "cloudaddresses": "podwire.controllers.cloudaddresses.controller:CloudAddressesController",
+        "cloudroutes": "podwire.controllers.cloudroutes.controller:CloudRoutesController",
     },
 )
 """Controllers of any cluster; a local cluster has further ones in a registry of its own."""
@@ -40,14 +45,22 @@ class ControllerConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     service_cidrs: tuple[str, ...] = msgspec.field(default=("10.96.0.0/16",), name="serviceCIDRs")
     leader_election: bool = False
     namespace: str = "kube-system"
+    cloud: CloudSettings = CloudSettings()
+    """The cloud whose network routes to pods, for the controllers ``cloudroutes`` and ``cloudaddresses``."""
     ca_file: str = ""
     """Certificate of the cluster's authority, for the ConfigMap ``kube-root-ca.crt``; empty: it is not written."""
 
     def arguments(self, name: str) -> tuple[object, ...]:
         """Arguments of the controller with this name, besides the environment.
 
-        Raises: ConfigError for a wrong network.
+        Raises: ConfigError for a wrong network, or a cloud without a client.
         """
+        if name == "cloudroutes":
+            networks = parse_cidrs("controller", "clusterCIDRs", self.cluster_cidrs)
+            return make_provider(self.cloud), networks, self.namespace
+        if name == "cloudaddresses":
+            targets = AddressTargets(self.cloud.warm_addresses, self.cloud.minimum_addresses)
+            return make_address_provider(self.cloud), targets, self.namespace
         return (node_cidrs(self),) if name == "nodeipam" else ()
 
 
@@ -103,6 +116,8 @@ async def run(
         await work()
         return
     node_cidrs(config)
+    for name in {"cloudroutes", "cloudaddresses"} & set(config.parts):
+        config.arguments(name)
     identity = f"{socket.gethostname()}_{id(client):x}"
     election = LeaderElection(client, Election(config.namespace, "podwire-controller", identity))
     while True:

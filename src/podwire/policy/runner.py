@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from podwire.cluster.addresses import pod_side_addresses
+from podwire.cluster.cloudinterfaces import pod_networks_of
 from podwire.dataplane.follower import Follower
 from podwire.errors import KernelError
 from podwire.model.changed import Changed
@@ -200,7 +201,9 @@ class Enforcement:
                 wake.clear()
 
     def _own_node_changed(self, node: Node) -> None:
-        self._adopt(pod_ranges=node.pod_cidrs, addresses=(*node.internal_ips, *pod_side_addresses(node)))
+        self._adopt(
+            pod_ranges=tuple(map(str, pod_networks_of(node))), addresses=(*node.internal_ips, *pod_side_addresses(node))
+        )
 
     def _mark(self, kind: str, key: str) -> None:
         self._changed.setdefault(Changed(kind, key), self._clock.monotonic())

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import msgspec
 
 from podwire.errors import ConfigError
-from podwire.routing.nodes import ClusterView, LocalNode, NodeKey, Peer
+from podwire.routing.nodes import ClusterView, LocalNode, Network, NodeKey, Peer
 from podwire.runtime.program import Child
 from podwire.state.network import NetworkState
 from podwire.state.value import StateValue
@@ -63,8 +63,10 @@ class BackendPlan(msgspec.Struct, frozen=True, kw_only=True):
     own packets take when they enter the tunnel.
     ``program_values`` are held by the child processes instead of the kernel: they are applied when the processes run.
     ``configured`` is in force only on nodes that are configured with the backend, not on those that merely receive.
-    ``leg`` is the second interface of the node's pods; None: they have one interface. ``degraded`` is what the backend
-    does otherwise than configured, and why; empty when it does nothing otherwise.
+    ``unmasqueraded`` are destinations that see the pods' own addresses, besides pods and nodes of the same subnet.
+    ``ready_by_controller``: a controller, and not the agent, says that the node's network is ready
+    (``NetworkUnavailable``). ``leg`` is the second interface of the node's pods; None: they have one interface.
+    ``degraded`` is what the backend does otherwise than configured, and why; empty when it does nothing otherwise.
     """
 
     network: NetworkState = NetworkState()
@@ -73,6 +75,8 @@ class BackendPlan(msgspec.Struct, frozen=True, kw_only=True):
     tunnels: tuple[str, ...] = ()
     program_values: tuple[StateValue, ...] = ()
     configured: NetworkState = NetworkState()
+    unmasqueraded: tuple[Network, ...] = ()
+    ready_by_controller: bool = False
     leg: PodLeg | None = None
     degraded: str = ""
 

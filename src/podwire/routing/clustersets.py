@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_network
 
+from msgspec.structs import replace
+
 from podwire.routing.networks import ClusterSets, Network, NetworkUnion
 from podwire.routing.nodes import ClusterView, LocalNode, Peer
 from podwire.routing.peerstates import PeerMemory
@@ -67,3 +69,16 @@ class ClusterUnions:
 def sets_of(me: LocalNode, cluster: ClusterView) -> ClusterSets:
     """The sets that a view of the cluster has; made for a view without."""
     return cluster.sets or ClusterUnions().take(me, cluster.peers, cluster.pod_networks)
+
+
+def with_kept(sets: ClusterSets, networks: Sequence[Network]) -> ClusterSets:
+    """The sets in which packets of pods to further networks are not masqueraded; 3 us for each network of the set."""
+    if not networks:
+        return sets
+    kept = {
+        version: NetworkUnion(
+            version, (*merged.networks, *(each for each in networks if each.version == version))
+        ).merged
+        for version, merged in sets.kept.items()
+    }
+    return replace(sets, kept=kept)

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from podwire.cluster.names import NODE_ROUTING, NODE_ROUTING_FACTS
+from podwire.cluster.cloudinterfaces import pod_networks_of, read_interfaces
+from podwire.cluster.names import NODE_CLOUD_INTERFACES, NODE_ROUTING, NODE_ROUTING_FACTS
 from podwire.model.ip import parse_address
 from podwire.model.node import Node
 from podwire.routing.flannel import annotations as flannel
@@ -23,8 +24,8 @@ from podwire.routing.networks import Network as Network
 
 Interface = IPv4Interface | IPv6Interface
 
-READ_ANNOTATIONS = ("projectcalico.org/", flannel.PREFIX)
-"""The prefixes of annotations by which users set up a node for a backend, and by which flanneld announces one."""
+READ_ANNOTATIONS = ("projectcalico.org/", flannel.PREFIX, NODE_CLOUD_INTERFACES)
+"""The prefixes of annotations by which users and controllers set up a node for a backend, or flanneld announces one."""
 
 
 class RoutingFacts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -61,10 +62,11 @@ class Peer(msgspec.Struct, frozen=True, gc=False, order=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):
-    """A network device of the node: its MTU in bytes, and the bridge, bond or team of which it is a port."""
+    """A network device of the node: its MTU in bytes, the bridge, bond or team of which it is a port, its address."""
 
     mtu: int
     master: str = ""
+    mac: str = ""
 
 
 class PathRoute(msgspec.Struct, frozen=True, gc=False):
@@ -119,6 +121,7 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
 
     ``facts`` are those that the node announced last: peers may still use them. ``keys`` are the key pairs that the node
     keeps, by backend and name (``backend.KeyHolder``). ``annotations`` are those of :data:`READ_ANNOTATIONS`.
+    ``whole_cidrs``: ``pod_cidrs`` are addresses that a cloud assigned, and the node has none of its own in them.
     ``leg_obstacle`` is why no packet of a pod may pass the node unseen by a second interface; empty: it may.
     ``plain_checksums`` are the tunnel devices whose packets need checksums from the kernel.
     """
@@ -132,6 +135,7 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: str = "/run/podwire/routing"
     facts: RoutingFacts | None = None
     keys: Mapping[str, Mapping[str, NodeKey]] = {}
+    whole_cidrs: bool = False
     leg_obstacle: str = ""
     plain_checksums: tuple[str, ...] = ()
 
@@ -197,13 +201,17 @@ def _read_annotations(node: Node) -> Mapping[str, str]:
 
 
 def pod_cidrs_of(node: Node) -> tuple[Network, ...]:
-    """The node's pod CIDRs in the order of its object; a CIDR without room for the node's own address is left out."""
-    return tuple(network for network in node.pod_networks if network.num_addresses >= 2)
+    """The networks of the node's pods in the order of its object.
+
+    A pod CIDR without room for the node's own address is left out; the node has none in those of a cloud's interfaces.
+    """
+    whole = read_interfaces(node.metadata.annotations) is not None
+    return tuple(network for network in pod_networks_of(node) if whole or network.num_addresses >= 2)
 
 
 def node_address(cidr: Network) -> Address:
-    """The node's own address in a pod CIDR: the first after the network address."""
-    return cidr[1]
+    """The node's own address in a pod CIDR: the first after the network address, if there are two."""
+    return cidr[min(1, cidr.num_addresses - 1)]
 
 
 def _address(text: str) -> Address | None:

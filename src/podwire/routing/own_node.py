@@ -5,9 +5,10 @@ from typing import Protocol
 
 import msgspec
 
+from podwire.cluster.cloudinterfaces import NodeInterfaces, read_interfaces
 from podwire.model.node import Node
 from podwire.routing.backend import PodLeg
-from podwire.routing.nodes import Address, LocalNode, Network, Underlay, own_node_of, pod_cidrs_of
+from podwire.routing.nodes import Address, LocalNode, Network, Peer, Underlay, own_node_of, pod_cidrs_of
 from podwire.routing.underlay import DEFAULT_MTU
 
 
@@ -22,13 +23,15 @@ class UnderlayFinder(Protocol):
 class PodNetworkFacts(msgspec.Struct, frozen=True):
     """Facts of the network for the wiring of pods.
 
-    The MTUs in bytes by family, the node's addresses and pod CIDRs, the leg.
+    The MTUs in bytes by family, the node's addresses and pod CIDRs, the leg. ``whole``: every address of the CIDRs is
+    for a pod, as a cloud assigned them.
     """
 
     mtus: Mapping[int, int]
     addresses: tuple[Address, ...]
     cidrs: tuple[Network, ...]
     leg: PodLeg | None = None
+    whole: bool = False
 
 
 class OwnNode:
@@ -44,6 +47,8 @@ class OwnNode:
         """Why pods may have no second interface; empty: they may."""
         self.plain_checksums: frozenset[str] = frozenset()
         """The tunnel devices whose packets need checksums from the kernel."""
+        self.waits_for_device = False
+        """Whether an interface for pods that the Node names was not in the kernel at the last call of :meth:`look`."""
         self.waits_for_api = False
         """Whether the Node object was incomplete at the last call of :meth:`look`."""
         self._nodes = nodes
@@ -64,16 +69,23 @@ class OwnNode:
         if not own.pod_cidrs:
             return None, f"Node {self.name} has no pod CIDR yet"
         self.waits_for_api = False
-        if self._underlay is None or not any(a.ip in own.addresses for a in self._underlay.addresses):
+        known = self._underlay is not None and any(a.ip in own.addresses for a in self._underlay.addresses)
+        if not known or self.waits_for_device or not _has_devices(self._underlay, own.annotations):
             self._underlay = self._finder.underlay(own.addresses)
+        self.waits_for_device = not _has_devices(self._underlay, own.annotations)
         underlay = self._underlay
         if underlay is None:
             shown = ", ".join(str(a) for a in own.addresses) or "none"
             return None, f"no device holds an InternalIP of Node {self.name} ({shown})"
+        usable = _usable(underlay, own)
+        if not usable:
+            missing = ", ".join(lacking(underlay, read_interfaces(own.annotations) or NodeInterfaces()))
+            return None, f"no device has the hardware address of an interface for pods ({missing})"
         return LocalNode(
             name=own.name,
             addresses=own.addresses,
-            pod_cidrs=own.pod_cidrs,
+            pod_cidrs=usable,
+            whole_cidrs=read_interfaces(own.annotations) is not None,
             underlay=underlay,
             labels=own.labels,
             annotations=own.annotations,
@@ -97,5 +109,26 @@ class OwnNode:
         mtu = me.underlay.mtu if me is not None else DEFAULT_MTU
         mtus: dict[int, int] = {cidr.version: mtu for cidr in cidrs}
         if me is not None:
-            return PodNetworkFacts(mtus, me.addresses, cidrs)
+            return PodNetworkFacts(mtus, me.addresses, me.pod_cidrs, whole=me.whole_cidrs)
         return PodNetworkFacts(mtus, (), cidrs) if cidrs else None
+
+
+def _has_devices(underlay: Underlay | None, annotations: Mapping[str, str]) -> bool:
+    """Whether each interface for pods has its device."""
+    interfaces = read_interfaces(annotations)
+    return interfaces is None or (underlay is not None and not lacking(underlay, interfaces))
+
+
+def _usable(underlay: Underlay, own: Peer) -> tuple[Network, ...]:
+    """The networks of pods, without those of interfaces whose devices are not there yet."""
+    interfaces = read_interfaces(own.annotations)
+    if interfaces is None:
+        return own.pod_cidrs
+    missing = lacking(underlay, interfaces)
+    return tuple(n for interface in interfaces.interfaces if interface.mac not in missing for n in interface.networks)
+
+
+def lacking(underlay: Underlay, interfaces: NodeInterfaces) -> tuple[str, ...]:
+    """The hardware addresses of interfaces without a device."""
+    macs = {device.mac for device in underlay.devices.values()}
+    return tuple(interface.mac for interface in interfaces.interfaces if interface.mac.lower() not in macs)

@@ -18,7 +18,7 @@ from operator import attrgetter
 import msgspec
 
 from podwire.routing.backend import Backend, KeyHolder, PodLeg
-from podwire.routing.clustersets import ClusterUnions
+from podwire.routing.clustersets import ClusterUnions, with_kept
 from podwire.routing.masquerade import masquerade_rulesets, masquerade_scopes
 from podwire.routing.mtu import FACT as MTU_FACT
 from podwire.routing.mtu import NarrowPeers, headers, pod_mtus, with_path_mtus
@@ -61,6 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     program_values: tuple[StateValue, ...] = ()
     facts: RoutingFacts
     pod_mtus: Mapping[int, int]
+    ready_by_controller: bool = False
     leg: PodLeg | None = None
     degraded: str = ""
     sets: ClusterSets
@@ -185,7 +186,8 @@ def _made(
     values = [value for backend_plan in plans for value in backend_plan.values]
     if settings.masquerade:
         tunnels = tuple(device for backend_plan in plans for device in backend_plan.tunnels)
-        values[:0] = _masquerade(sets, settings, tunnels)
+        kept = [network for backend_plan in plans for network in backend_plan.unmasqueraded]
+        values[:0] = _masquerade(with_kept(sets, kept), settings, tunnels)
     values += offloads(me, settings, (link for backend_plan in plans for link in backend_plan.network.links))
     states = [
         _common(me),
@@ -208,6 +210,7 @@ def _made(
         ),
         pod_mtus=pod_mtus(me, settings, added, senders, narrow),
         probes=ProbeBasis(me=me, peers=cluster.peers, senders=senders, headers=added, tunnels=tunnel_devices(by_name)),
+        ready_by_controller=by_name[settings.backend].ready_by_controller,
         leg=next((backend_plan.leg for backend_plan in plans if backend_plan.leg is not None), None),
         degraded=by_name[settings.backend].degraded,
         sets=sets,

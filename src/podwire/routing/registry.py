@@ -9,6 +9,7 @@ BACKENDS: Registry[type[Backend]] = Registry(
     {
         "bgp": "podwire.routing.backends.bgp.backend:BgpRouting",
         "bridge": "podwire.routing.backends.bridge.backend:BridgeSegment",
+        "cloudroutes": "podwire.routing.backends.cloudroutes.backend:CloudRoutes",
         "geneve": "podwire.routing.backends.geneve.backend:GeneveTunnel",
         "hostgw": "podwire.routing.backends.hostgw.backend:HostGateway",
         "ipip": "podwire.routing.backends.ipip.backend:IpInIp",

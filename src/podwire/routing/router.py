@@ -21,7 +21,7 @@ Guarantees:
 8. under a backend that encrypts, packets to peers are never sent in clear (docs/adr/0016-encryption-fails-closed.md):
    guarantee 7 does not keep clear routes then. A running node that switches to such a backend still uses the one of
    before for peers that have not announced a key, for :data:`SWITCH_S` at most;
-9. every :data:`CHECK_S` a program that the configured backend lacks is looked for, and sysctls are compared, because
+9. every :data:`CHECK_S` a program or device that the node lacks is looked for, and sysctls are compared, because
    the kernel does not notify of their changes; a run follows when one differs.
 
 Cost (CPU, bench/routing.py): at 1,000 peers the first run 0.1 s, one for another peer 3 ms, a resync 15 ms; at 5,000
@@ -264,7 +264,7 @@ class Router:
 
     def _is_outdated(self) -> bool:
         """Whether a missing program has appeared, the time for a switch is over, or something changed unnoticed."""
-        if any(not self._machine.lacks(feature) for feature in self._awaited):
+        if self.own.waits_for_device or any(not self._machine.lacks(feature) for feature in self._awaited):
             return True
         if self._clear_routes and self._encrypts and not self._switching:
             return True

@@ -166,6 +166,15 @@ async def test_further_conditions_are_written_when_they_become_true(api: Stored,
 
 
 @with_stored
+async def test_a_ready_network_is_left_to_a_controller(api: Stored, _tasks: TaskSet) -> None:
+    announcer = Announcer(api, "node-1", lambda: api.nodes)
+    assert await announcer.announce({}, network=NetworkStatus(by_controller=True))
+    assert api.patches == []
+    assert await announcer.announce({}, network=NetworkStatus("no way", by_controller=True))
+    assert api.conditions["NetworkUnavailable"].status == "True"
+
+
+@with_stored
 async def test_copies_older_than_the_last_write_are_ignored(api: Stored, _tasks: TaskSet) -> None:
     announcer = Announcer(api, "node-1", lambda: api.nodes)
     await announcer.insist({"podwire.io/proxy": "ipvs"})

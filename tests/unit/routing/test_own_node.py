@@ -5,9 +5,10 @@ from ipaddress import ip_interface, ip_network
 
 import msgspec
 
+from podwire.cluster.cloudinterfaces import NodeInterfaces, PodInterface
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
-from podwire.routing.nodes import Address, Underlay
+from podwire.routing.nodes import Address, Device, Underlay
 from podwire.routing.own_node import OwnNode
 from podwire.routing.underlay import DEFAULT_MTU
 
@@ -57,3 +58,43 @@ def test_pods_get_the_mtu_of_the_node_s_device() -> None:
     finder.mtu = 0
     without = own.pod_network()
     assert without is not None and (without.mtus, without.addresses) == ({4: DEFAULT_MTU}, ())
+
+
+class CloudFinder:
+    """Finds a device for each of the hardware addresses in ``macs``."""
+
+    def __init__(self) -> None:
+        self.macs: list[str] = []
+
+    def underlay(self, addresses: Sequence[Address]) -> Underlay:
+        devices = {f"ens{number}": Device(9001, "", mac) for number, mac in enumerate(self.macs)}
+        return Underlay("eth0", 9001, (ip_interface("10.89.0.11/24"),), devices)
+
+
+def test_addresses_of_an_interface_wait_for_its_device() -> None:
+    interfaces = tuple(
+        PodInterface(
+            number, f"02:00:00:00:00:0{number}", f"10.0.{number}.5/24", f"10.0.{number}.1", (f"10.0.{number}.8/31",)
+        )
+        for number in (1, 2)
+    )
+    annotations = NodeInterfaces(("10.0.0.0/16",), interfaces).annotation()
+    node = msgspec.structs.replace(NODE, metadata=ObjectMeta(name="n1", annotations=annotations))
+    finder = CloudFinder()
+    own = OwnNode("n1", lambda: {"n1": node}, finder)
+    assert own.look() == (
+        None,
+        "no device has the hardware address of an interface for pods (02:00:00:00:00:01, 02:00:00:00:00:02)",
+    )
+    assert own.waits_for_device and not own.waits_for_api
+    for macs, networks in (
+        (["02:00:00:00:00:01"], ["10.0.1.8/31"]),
+        (["02:00:00:00:00:02", "02:00:00:00:00:01"], None),
+    ):
+        finder.macs = macs
+        me, problem = own.look()
+        assert me is not None and not problem and me.whole_cidrs
+        assert [str(network) for network in me.pod_cidrs] == (networks or ["10.0.1.8/31", "10.0.2.8/31"])
+        assert own.waits_for_device is bool(networks)
+    facts = own.pod_network()
+    assert facts is not None and facts.whole and len(facts.cidrs) == 2

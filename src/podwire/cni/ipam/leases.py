@@ -23,6 +23,7 @@ class Leases:
         self._now = now
         self._cooldown_s = cooldown_s
         self._pools: tuple[Pool, ...] = ()
+        self._whole = False
         self.held: dict[AttachmentKey, Attachment] = ledger.attachments()
         self.early = 0
         """How many addresses were handed out before their cooldown had ended."""
@@ -32,14 +33,18 @@ class Leases:
         """The pools in the order of the node's pod CIDRs."""
         return self._pools
 
-    def serve(self, networks: Iterable[Network]) -> None:
-        """Sets the node's pod CIDRs; without effect when they are the same as before."""
+    def serve(self, networks: Iterable[Network], *, whole: bool = False) -> None:
+        """Sets the node's pod CIDRs; without effect when they are the same as before.
+
+        With ``whole`` they are addresses that a cloud assigned, and all of them are for pods.
+        """
         served = tuple(networks)
-        if served == tuple(pool.network for pool in self._pools):
+        if (served, whole) == (tuple(pool.network for pool in self._pools), self._whole):
             return
+        self._whole = whole
         addresses = {ip for attachment in self.held.values() for ip in attachment.ips}
         released, cursors = self._ledger.released(), self._ledger.cursors()
-        self._pools = tuple(Pool(network, self._cooldown_s) for network in served)
+        self._pools = tuple(Pool(network, self._cooldown_s, whole=whole) for network in served)
         for pool in self._pools:
             pool.restore(addresses, released, cursors.get(pool.network.version))
 

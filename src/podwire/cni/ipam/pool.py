@@ -4,9 +4,10 @@ Addresses are assigned in order, starting after the last assigned address and wr
 unused for as long as the range allows. An address that was released less than :data:`COOLDOWN_S` ago is skipped (slow
 proxies and clients still send to its last pod), unless no other address is free: then the address that was released
 first is taken and the result says so, because an exhausted range must be visible in a metric. The network's first two
-addresses and IPv4's broadcast are never assigned. Cost: a dictionary entry per held or cooling address; one
-step per allocation, plus one step per held address that is skipped. Sources: the cooldown of amazon-vpc-cni-k8s (30 s,
-persisted since its issue 1127), the wrap-around of containernetworking's host-local.
+addresses and IPv4's broadcast are never assigned, unless the network is a list of addresses that a cloud assigned.
+Cost: a dictionary entry per held or cooling address; one step per allocation, plus one step per held address that is
+skipped. Sources: the cooldown of amazon-vpc-cni-k8s (30 s, persisted since its issue 1127), the wrap-around of
+containernetworking's host-local.
 """
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
@@ -23,13 +24,14 @@ COOLDOWN_S = 30.0
 class Pool:
     """The addresses of one pod CIDR; times are wall-clock seconds, so that they outlive the process."""
 
-    def __init__(self, network: Network, cooldown_s: float = COOLDOWN_S) -> None:
+    def __init__(self, network: Network, cooldown_s: float = COOLDOWN_S, *, whole: bool = False) -> None:
+        """With ``whole`` every address is assigned, the first two and the last one, too."""
         self.network = network
         self._cooldown_s = cooldown_s
         self._base = int(network.network_address)
         size = network.num_addresses
-        self._first = min(2, size - 1)
-        self._last = max(size - 2, self._first) if network.version == 4 and size > 2 else size - 1
+        self._first = 0 if whole else min(2, size - 1)
+        self._last = max(size - 2, self._first) if network.version == 4 and size > 2 and not whole else size - 1
         self._held: set[int] = set()
         self._released: dict[int, float] = {}
         self._cursor = self._first - 1

@@ -47,6 +47,13 @@ def test_an_ipv6_range_has_no_broadcast() -> None:
     assert [str(pool.allocate(0)[0]) for _ in range(2)] == ["fd00::2", "fd00::3"]
 
 
+def test_all_addresses_that_a_cloud_assigned_are_for_pods() -> None:
+    for network, addresses in (("10.0.1.9/32", 1), ("10.0.1.8/31", 2), ("10.0.1.16/28", 16)):
+        pool = Pool(ip_network(network), whole=True)
+        taken = {pool.allocate(0)[0] for _ in range(pool.size)}
+        assert taken == set(ip_network(network)) and len(taken) == addresses
+
+
 def test_a_particular_address() -> None:
     pool = Pool(ip_network("10.0.0.0/29"))
     pool.claim(ip_address("10.0.0.4"))

@@ -1,0 +1,1 @@
+"""Clouds whose networks route to pods, one package for each."""

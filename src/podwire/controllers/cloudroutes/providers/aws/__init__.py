@@ -1,0 +1,1 @@
+"""The Virtual Private Cloud of AWS."""

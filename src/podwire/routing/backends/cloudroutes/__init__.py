@@ -1,0 +1,1 @@
+"""Pod routing by the network of a cloud."""
