@@ -44,6 +44,8 @@ def test_rules_come_back(rule: Rule) -> None:
         "tcp dport 80 ip daddr 10.0.0.1 accept",
         "reject",
         "udp dport 4789 notrack",
+        "udp dport 6082 ip saddr 10.0.0.0/8 notrack ip daddr set 169.254.82.3",
+        "ip6 saddr set fd00::3 ip6 daddr set fd00::4",
         "reject with icmpx admin-prohibited",
     ],
 )
@@ -59,6 +61,8 @@ def test_an_unknown_expression_is_opaque() -> None:
 def test_an_unknown_statement_is_an_error() -> None:
     with pytest.raises(ConfigError):
         linearize(Rule((Opaque("osf"),)), "ip")
+    with pytest.raises(ConfigError, match="cannot set tcp dport: expected an address of the network header"):
+        linearize(parse_rule("tcp dport set 80"), "ip")
 
 
 @given(st.binary(max_size=200))

@@ -41,6 +41,7 @@ def verdict(packet: Packet, *chains: Chain, sets: tuple[Set, ...] = ()) -> str:
         ("ct state established,related drop", "accept"),
         ("ct state new reject", "reject"),
         ("ip daddr @listed drop", "drop"),
+        ("ip daddr set 192.0.2.77 ip daddr 192.0.2.77 drop", "drop"),
         ("meta mark set 0x00000004 meta mark & 0x00000004 == 0x00000004 drop", "drop"),
         ("fib daddr type local drop", "accept"),
         ("reject with tcp reset", "reject"),
