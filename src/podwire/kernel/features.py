@@ -187,13 +187,31 @@ PROGRAMS_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where programs of backends are looked for, whatever the environment of the agent."""
 
 
-def _wireguard_go() -> None:
-    _file("/dev/net/tun", "tun")()
-    if shutil.which("wireguard-go", path=PROGRAMS_PATH) is None:
-        problem = (
-            f"the program wireguard-go is not installed (in Debian's package wireguard-go; looked in {PROGRAMS_PATH})"
-        )
-        raise Unsupported("wireguard-go", detail=problem)
+def _program(name: str, package: str, *files: str) -> Callable[[], None]:
+    """A probe for a program of a Debian package, and for files that it needs."""
+
+    def probe() -> None:
+        for path in files:
+            _file(path, name)()
+        if shutil.which(name, path=PROGRAMS_PATH) is None:
+            problem = f"the program {name} is not installed (in Debian's package {package}; looked in {PROGRAMS_PATH})"
+            raise Unsupported(name, detail=problem)
+
+    return probe
+
+
+def _open_vswitch() -> None:
+    """ovs-vswitchd, and a datapath for it. The kernel's is asked for last, because that loads its module."""
+    _program("ovs-vswitchd", "openvswitch-switch")()
+    try:
+        _file("/dev/net/tun", "tun")()
+        _nftables()
+    except Unsupported as missing:
+        try:
+            _generic("ovs_datapath")()
+        except Unsupported as failure:
+            needed = "the kernel has no openvswitch, and without it /dev/net/tun and nftables are needed"
+            raise Unsupported("ovs-vswitchd", detail=f"{needed}: {missing.detail}") from failure
 
 
 _BPF_SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
@@ -230,7 +248,7 @@ FEATURES: dict[str, Feature] = {
     "geneve": Feature("3.18", _link("geneve", u32(1, 1))),
     "ipip": Feature("2.2", _link("ipip")),
     "wireguard": Feature("5.6", _link("wireguard")),
-    "wireguard-go": Feature("", _wireguard_go),
+    "wireguard-go": Feature("", _program("wireguard-go", "wireguard-go", "/dev/net/tun")),
     "macvlan": Feature("2.6.23", _lower_link("macvlan")),
     "locked-vlan-port": Feature("5.18", _locked_port(Link("port", "vlan", attributes=Vlan(1)))),
     "locked-macvlan-port": Feature("5.18", _locked_port(Link("port", "macvlan", mode="private"))),
@@ -242,6 +260,8 @@ FEATURES: dict[str, Feature] = {
     "nflog": Feature("3.14", _nflog),
     "conntrack": Feature("2.6.18", _dump(NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET)),
     "ip_vs": Feature("2.6.28", _generic("IPVS")),
+    "openvswitch": Feature("3.3", _generic("ovs_datapath")),
+    "ovs-vswitchd": Feature("", _open_vswitch),
     "bpf": Feature("3.18", _bpf),
     "cgroup2": Feature("4.5", _cgroup2),
     "bird": Feature("", _file("/usr/sbin/bird", "bird")),

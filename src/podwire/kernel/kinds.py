@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from podwire.errors import KernelError, Unsupported
-from podwire.kernel import ethtool, iptables, iptables_chains, network, udptunnel, wireguard
+from podwire.kernel import ethtool, iptables, iptables_chains, network, ovs, udptunnel, wireguard
 from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import Ticker
 from podwire.kernel.iptables_watch import POLL_S
@@ -28,6 +28,7 @@ from podwire.state.ipvs import VirtualServer
 from podwire.state.kinds import PATHS, NetworkMark, SetMark, TableName
 from podwire.state.network import NetworkState, merge
 from podwire.state.nft import AbsentTable, Table
+from podwire.state.ovs import OvsSwitch
 from podwire.state.udptunnel import UdpTunnel
 from podwire.state.value import StateValue
 from podwire.state.wireguard import WireGuard, WireGuardMark
@@ -52,13 +53,16 @@ class Watch(Protocol):
 class KernelKind(NamedTuple):
     """One kind of state in a kernel; each function takes the namespace and the owner mark.
 
-    All three raise KernelError. ``apply`` returns the changes as text, empty when there were none; after a failure all
-    values that the kernel did not refuse are in force.
+    ``read``, ``apply`` and ``watch`` raise KernelError. ``apply`` returns the changes as text, empty when there were
+    none; after a failure all values that the kernel did not refuse are in force.
     """
 
     read: Callable[[NetnsPath, Any], tuple[StateValue, ...]]
     apply: Callable[[NetnsPath, Any, Sequence[Any]], tuple[str, ...]]
     watch: Callable[[NetnsPath, Any], Watch]
+    differs: Callable[[NetnsPath, Sequence[Any]], bool] | None = None
+    """For a kind that notifies nobody of changes: whether something of the desired values is missing. It costs so
+    little CPU time that it is called every second."""
 
 
 class _Watch(NamedTuple):
@@ -209,6 +213,17 @@ def _apply_tunnels(netns_path: NetnsPath, _names: Sequence[str], desired: Sequen
     return tuple(line for tunnel in desired for line in udptunnel.apply(netns_path, tunnel))
 
 
+# Open vSwitch; a switch is reached by the sockets of its processes
+
+
+def _apply_switches(netns_path: NetnsPath, _controls: Sequence[str], desired: Sequence[OvsSwitch]) -> tuple[str, ...]:
+    return tuple(line for switch in desired for line in ovs.apply(netns_path, switch))
+
+
+def _switches_differ(netns_path: NetnsPath, desired: Sequence[OvsSwitch]) -> bool:
+    return any(ovs.differs(netns_path, switch) for switch in desired)
+
+
 KERNEL_KINDS: dict[str, KernelKind] = {
     "network": KernelKind(_read_network, _apply_network, _watch_network),
     "nftables": KernelKind(_read_tables, _apply_tables, _watch_tables),
@@ -218,6 +233,7 @@ KERNEL_KINDS: dict[str, KernelKind] = {
     "wireguard": KernelKind(_read_wireguard, _apply_wireguard, _poll),
     "udp": KernelKind(udptunnel.read, _apply_tunnels, _poll),
     "offload": KernelKind(ethtool.read, ethtool.apply, _poll),
+    "ovs": KernelKind(ovs.read, _apply_switches, _poll, _switches_differ),
     "absent nftables": KernelKind(_read_tables, _apply_absent, _watch_tables),
 }
 """Every kind by its name in ``state.kinds.KINDS``."""

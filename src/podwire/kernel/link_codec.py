@@ -21,6 +21,7 @@ from podwire.kernel.uapi import (
     AF_INET,
     AF_INET6,
     AF_UNSPEC,
+    IFF_LOWER_UP,
     IFF_UP,
     IFLA_ADDRESS,
     IFLA_AF_SPEC,
@@ -59,7 +60,7 @@ class ReadLink(NamedTuple):
 
     ``lower`` is a veth's peer or the underlay. ``lower_elsewhere``: the index belongs to another namespace;
     ``elsewhere`` is the number of that namespace (-1: it has none). ``ready`` means that operstate is UP (or UNKNOWN
-    for devices without operstate).
+    for devices without operstate). ``carrier``: the device has a cable, or a process that reads its packets.
     """
 
     link: Link
@@ -68,6 +69,7 @@ class ReadLink(NamedTuple):
     lower_elsewhere: bool
     operstate: int
     elsewhere: int = -1
+    carrier: bool = False
 
 
 def header(index: int = 0, flags: int = 0, change: int = 0, family: int = AF_UNSPEC) -> bytes:
@@ -209,7 +211,8 @@ def decode(payload: bytes) -> ReadLink:
     lower = number(data, codec.lower) if codec.lower else number(attributes, IFLA_LINK)
     netns_number = struct.unpack("=i", attributes[IFLA_LINK_NETNSID])[0] if IFLA_LINK_NETNSID in attributes else -1
     master, operstate = number(attributes, IFLA_MASTER), number(attributes, IFLA_OPERSTATE)
-    return ReadLink(link, master, lower, IFLA_LINK_NETNSID in attributes, operstate, netns_number)
+    carrier = bool(flags & IFF_LOWER_UP)
+    return ReadLink(link, master, lower, IFLA_LINK_NETNSID in attributes, operstate, netns_number, carrier)
 
 
 def _mac(data: bytes) -> str:

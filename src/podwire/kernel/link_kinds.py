@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from podwire.kernel.attributes import attribute, be16, number, u8, u16, u32
 from podwire.kernel.uapi import (
+    IFF_TAP,
     IFLA_GENEVE_COLLECT_METADATA,
     IFLA_GENEVE_ID,
     IFLA_GENEVE_PORT,
@@ -19,6 +20,7 @@ from podwire.kernel.uapi import (
     IFLA_IPTUN_TTL,
     IFLA_IPVLAN_MODE,
     IFLA_MACVLAN_MODE,
+    IFLA_TUN_TYPE,
     IFLA_VLAN_ID,
     IFLA_VXLAN_ID,
     IFLA_VXLAN_LEARNING,
@@ -157,6 +159,10 @@ def _mode_codec(key: int, form: str, modes: Mapping[str, int]) -> LinkCodec:
     return LinkCodec(encode, decode)
 
 
+def _decode_tun(data: Data) -> Mapping[str, Any]:
+    return {"mode": "tap"} if number(data, IFLA_TUN_TYPE) == IFF_TAP else {}
+
+
 CODECS: dict[str, LinkCodec] = {
     "vlan": LinkCodec(_encode_vlan, _decode_vlan),
     "vxlan": LinkCodec(_encode_vxlan, _decode_vxlan, lower=IFLA_VXLAN_LINK, forwards=True),
@@ -165,6 +171,7 @@ CODECS: dict[str, LinkCodec] = {
     "geneve": LinkCodec(_encode_geneve, _decode_geneve),
     "macvlan": _mode_codec(IFLA_MACVLAN_MODE, "=I", MACVLAN_MODES),
     "ipvlan": _mode_codec(IFLA_IPVLAN_MODE, "=H", IPVLAN_MODES),
+    "tun": LinkCodec(lambda _link, _indexes: b"", _decode_tun),
 }
 
 NO_OPTIONS = LinkCodec(lambda _link, _indexes: b"", lambda _data: {})

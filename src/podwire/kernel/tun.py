@@ -11,10 +11,11 @@ from pathlib import Path
 
 from podwire.kernel.failure import refusal
 from podwire.kernel.netns import inside
+from podwire.kernel.uapi import IFF_TAP
 
 TUNSETIFF = 0x400454CA
 TUNSETPERSIST = 0x400454CB
-IFF_TUN, IFF_TAP = 0x0001, 0x0002
+IFF_TUN = 0x0001
 IFF_NO_PI = 0x1000
 IFF_VNET_HDR = 0x4000
 TUNGETIFF = 0x800454D2

@@ -140,6 +140,15 @@ class KeyHolder(Protocol):
 
 
 @runtime_checkable
+class FeatureUser(Protocol):
+    """A backend whose plan depends on features of the kernel beyond the one that it needs."""
+
+    features: tuple[str, ...]
+    """Names of ``kernel.features``; the router hands those that the kernel has to ``plan`` in ``LocalNode.features``
+    while the backend is in use."""
+
+
+@runtime_checkable
 class ConfiguredByObjects(Protocol):
     """A backend that API objects of its own configure; ``follower.FOLLOWERS`` has the class that follows them."""
 

@@ -124,6 +124,7 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     ``whole_cidrs``: ``pod_cidrs`` are addresses that a cloud assigned, and the node has none of its own in them.
     ``leg_obstacle`` is why no packet of a pod may pass the node unseen by a second interface; empty: it may.
     ``plain_checksums`` are the tunnel devices whose packets need checksums from the kernel.
+    ``features`` are those of the kernel that backends asked for (``backend.FeatureUser``).
     """
 
     name: str
@@ -138,6 +139,7 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     whole_cidrs: bool = False
     leg_obstacle: str = ""
     plain_checksums: tuple[str, ...] = ()
+    features: frozenset[str] = frozenset()
 
     def address(self, version: int) -> Address | None:
         """Its first address of a family, or None."""

@@ -15,6 +15,7 @@ BACKENDS: Registry[type[Backend]] = Registry(
         "ipip": "podwire.routing.backends.ipip.backend:IpInIp",
         "macvlan": "podwire.routing.backends.macvlan.backend:MacvlanLegs",
         "none": "podwire.routing.backends.none.backend:NoRouting",
+        "ovs": "podwire.routing.backends.ovs.backend:OpenVSwitch",
         "udp": "podwire.routing.backends.udp.backend:UdpProcess",
         "vlan": "podwire.routing.backends.vlan.backend:VlanSegment",
         "vxlan": "podwire.routing.backends.vxlan.backend:VxlanTunnel",

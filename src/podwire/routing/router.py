@@ -21,8 +21,8 @@ Guarantees:
 8. under a backend that encrypts, packets to peers are never sent in clear (docs/adr/0016-encryption-fails-closed.md):
    guarantee 7 does not keep clear routes then. A running node that switches to such a backend still uses the one of
    before for peers that have not announced a key, for :data:`SWITCH_S` at most;
-9. every :data:`CHECK_S` a program or device that the node lacks is looked for, and sysctls are compared, because
-   the kernel does not notify of their changes; a run follows when one differs.
+9. every :data:`CHECK_S` a program or device that the node lacks is looked for, and sysctls and what child processes
+   hold are compared, because nobody notifies of their changes; a run follows when one differs.
 
 Cost (CPU, bench/routing.py): at 1,000 peers the first run 0.1 s, one for another peer 3 ms, a resync 15 ms; at 5,000
 peers 1 s, 12 ms and 75 ms.
@@ -38,11 +38,12 @@ from podwire.errors import ConfigError
 from podwire.model.node import Node
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
-from podwire.routing.backend import Backend, ConfiguredByObjects, KeyHolder
+from podwire.routing.backend import Backend, ConfiguredByObjects
 from podwire.routing.egress.holder import EgressAssignment
 from podwire.routing.egress.plan import TABLE as EGRESS
 from podwire.routing.egress.plan import with_egress
-from podwire.routing.nodes import Address, LocalNode, Network, NodeKey, Peer, Underlay
+from podwire.routing.equipment import Keys, equipped
+from podwire.routing.nodes import Address, LocalNode, Network, Peer, Underlay
 from podwire.routing.own_node import OwnNode
 from podwire.routing.peerlist import PeerList
 from podwire.routing.plan import Plan, Planner, in_use, staged
@@ -97,8 +98,8 @@ class Machine(Protocol):
         """Calls ``changed`` when an object of routing or one of the devices changes."""
         ...
 
-    def drifted(self) -> bool:
-        """Whether a sysctl differs from the state that was held last."""
+    def drifted(self, values: Sequence[StateValue]) -> bool:
+        """Whether a sysctl differs from the state that was held last, or a child process lacks something of values."""
         ...
 
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
@@ -117,17 +118,6 @@ class ChildPrograms(Protocol):
         """Makes exactly these child processes run.
 
         Raises: OSError; ConfigError when a program refuses its files.
-        """
-        ...
-
-
-class Keys(Protocol):
-    """Keeps the key pairs of backends, as ``routing.keys`` does."""
-
-    def keep(self, backend: str, names: Iterable[str]) -> Mapping[str, NodeKey]:
-        """The key pairs of a backend by name; missing ones are made, and those of other names are deleted.
-
-        Raises: OSError.
         """
         ...
 
@@ -268,7 +258,7 @@ class Router:
             return True
         if self._clear_routes and self._encrypts and not self._switching:
             return True
-        return self.settled and self._machine.drifted()
+        return self.plan is not None and self.settled and self._machine.drifted(self.plan.program_values)
 
     @property
     def _encrypts(self) -> bool:
@@ -291,7 +281,7 @@ class Router:
         if unknown := self._unknown_objects(used):
             me, problem = None, f"the objects of {unknown} are not known yet"
         if me is not None:
-            me, problem = self._with_keys(me, peers, {name: backends[name] for name in used})
+            me, problem = self._equipped(me, peers, {name: backends[name] for name in used})
         if me is None:
             self._unapplied = problem
             self._end(problem)
@@ -395,19 +385,15 @@ class Router:
             self.followers[name]()
         return ", ".join(name for name in needed if name not in self._objects)
 
-    def _with_keys(
+    def _equipped(
         self, me: LocalNode, peers: Sequence[Peer], used: Mapping[str, Backend]
     ) -> tuple[LocalNode | None, str]:
-        """The node with the key pairs of the backends in use; or None, and why they cannot be kept."""
+        """The node with the key pairs and the features of the backends in use; or None, and why there are none."""
+        usable = {name: backend for name, backend in used.items() if not self._lacks.get(name)}
         try:
-            keys = {
-                name: self.keys.keep(name, backend.key_names((*peers, me)))
-                for name, backend in used.items()
-                if self.keys is not None and isinstance(backend, KeyHolder) and not self._lacks.get(name)
-            }
+            return equipped(me, peers, usable, self.keys, self._machine.lacks), ""
         except OSError as failure:
             return None, f"cannot keep the keys of routing: {failure}"
-        return (msgspec.structs.replace(me, keys=keys) if keys else me), ""
 
     def _values(self, desired: Plan) -> tuple[StateValue, ...]:
         """The values of the plan, and ``AbsentTable`` for tables that are not in the plan."""

@@ -22,6 +22,7 @@ from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_diff import element_changes
 from podwire.state.offload import Offload
+from podwire.state.ovs import OvsSwitch
 from podwire.state.udptunnel import UdpTunnel
 from podwire.state.wireguard import WireGuard
 
@@ -172,6 +173,15 @@ def compare_offloads(title: str, present: Iterable[Offload], desired: Iterable[O
     for offload in desired:
         old = held.get(offload.device)
         yield from _replaced(title, list(old.lines()) if old is not None else [], list(offload.lines()))
+
+
+def compare_ovs(title: str, present: Iterable[OvsSwitch], desired: Iterable[OvsSwitch]) -> Iterator[Difference]:
+    """The differences of the bridges, ports, flows and tunnel routes of Open vSwitch."""
+    held = {switch.control: switch for switch in present}
+    for switch in desired:
+        old = held.get(switch.control)
+        before = list(old.lines()) if old is not None else []
+        yield from _replaced(f"{title}: ovs", before, list(switch.lines()))
 
 
 def _chain_of(ruleset: Ruleset, chain: str) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from podwire.errors import ConfigError
-from podwire.state import drift, ipset, iptables, ipvs, network, nft_text, offload, udptunnel, wireguard
+from podwire.state import drift, ipset, iptables, ipvs, network, nft_text, offload, ovs, udptunnel, wireguard
 from podwire.state.chain_marks import ChainMark, chain_mark
 from podwire.state.drift import Difference
 from podwire.state.ipset import IpSet
@@ -18,6 +18,7 @@ from podwire.state.ipvs import VirtualServer
 from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.nft import FAMILIES, AbsentTable, Table
 from podwire.state.offload import Offload
+from podwire.state.ovs import OvsSwitch
 from podwire.state.udptunnel import UdpTunnel
 from podwire.state.value import StateValue
 from podwire.state.wireguard import WireGuard, WireGuardMark
@@ -211,6 +212,17 @@ def _offloads_compare(title: str, present: Values, desired: Values, _mark: objec
     return drift.compare_offloads(title, present, desired)
 
 
+# Open vSwitch
+
+
+def _switch_controls(_owner: OwnerMark | None, desired: Values) -> tuple[str, ...] | None:
+    return tuple(switch.control for switch in desired) or None
+
+
+def _switches_compare(title: str, present: Values, desired: Values, _mark: object) -> Iterator[Difference]:
+    return drift.compare_ovs(title, present, desired)
+
+
 KINDS: dict[str, Kind] = {
     "network": Kind(
         NetworkState,
@@ -276,6 +288,14 @@ KINDS: dict[str, Kind] = {
         _offloads_compare,
         lambda value: (("offload", line) for line in value.lines()),
         ("offload ",),
+    ),
+    "ovs": Kind(
+        OvsSwitch,
+        lambda lines, _where: ovs.parse(lines),
+        _switch_controls,
+        _switches_compare,
+        lambda switch: (("ovs", line) for line in switch.lines()),
+        ("ovs ", "ovs-"),
     ),
     "absent nftables": Kind(
         AbsentTable,
