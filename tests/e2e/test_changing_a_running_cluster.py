@@ -129,7 +129,7 @@ def test_the_backend_is_switched_there_and_back_under_traffic(changing: Cluster,
     before = identities(changing)
     put_right(changing)
     with flows(changing, pairs(changing)) as running_flows:
-        for backend in ("hostgw", "bridge", "wireguard", "udp", "vxlan")[:: 4 if way == "configmap" else 1]:
+        for backend in ("hostgw", "bridge", "wireguard", "ovs", "udp", "vxlan")[:: 5 if way == "configmap" else 1]:
             if way == "configmap":
                 set_data(changing, routing_backend=backend)
             else:

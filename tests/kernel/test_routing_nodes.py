@@ -50,7 +50,14 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 IN_GUEST = pytest.mark.uml
-TUNNELS = ["vxlan", "wireguard", "udp", pytest.param("ipip", marks=IN_GUEST), pytest.param("geneve", marks=IN_GUEST)]
+TUNNELS = [
+    "vxlan",
+    "wireguard",
+    "udp",
+    "ovs",
+    pytest.param("ipip", marks=IN_GUEST),
+    pytest.param("geneve", marks=IN_GUEST),
+]
 SEGMENTS = ["bridge", pytest.param("vlan", marks=IN_GUEST)]
 BACKENDS = ["hostgw", "bgp", "macvlan", *SEGMENTS, *TUNNELS]
 DEVICES = {
@@ -59,12 +66,14 @@ DEVICES = {
     "geneve": "podwire-geneve",
     "wireguard": "podwire-wg",
     "udp": "podwire-udp",
+    "ovs": "podwire-ovs",
     "bridge": "podwire-bridge",
     "vlan": "podwire-vlan",
 }
 GUARDS = {"vxlan": "podwire-routing", "ipip": "podwire-routing-ipip", "geneve": "podwire-routing-geneve"}
-GUARDS |= {"udp": "podwire-routing-udp"}
+GUARDS |= {"udp": "podwire-routing-udp", "ovs": "podwire-routing-ovs"}
 OVERHEADS = {"vxlan": (50, 70), "geneve": (50, 70), "ipip": (20, 20), "wireguard": (60, 80), "udp": (36, 56)}
+OVERHEADS |= {"ovs": (50, 70)}
 OVERHEADS |= dict.fromkeys(("hostgw", "bgp", "bridge", "vlan", "macvlan"), (0, 0))
 """Bytes that a packet grows by when the node's first address is IPv4, IPv6."""
 
@@ -275,6 +284,8 @@ def test_changed_and_deleted_nodes_leave_nothing_stale(make: Make, backend: str,
         ("wireguard", "vxlan"),
         ("vxlan", "udp"),
         ("udp", "hostgw"),
+        ("vxlan", "ovs"),
+        ("ovs", "hostgw"),
         ("hostgw", "bridge"),
         ("bridge", "vxlan"),
         ("hostgw", "macvlan"),

@@ -104,13 +104,14 @@ def test_settings_of_tools_leave_the_environment_as_it_is(machine: Machine) -> N
     assert "setup: virtual environment" in machine.setup().stdout
 
 
-def test_the_services_of_bird_and_frr_stay_off(machine: Machine) -> None:
+def test_services_of_engines_and_switches_stay_off(machine: Machine) -> None:
     machine.debian(installed=False)
     machine.put("update-rc.d", f"echo $* >>{machine.checkout}/services")
     machine.put("deb-systemd-helper", f"echo $* >>{machine.checkout}/services")
     assert machine.setup().returncode == 0
     assert (machine.checkout / "services").read_text() == (
         "bird disable\ndisable bird.service\nfrr disable\ndisable frr.service\n"
+        "openvswitch-switch disable\ndisable openvswitch-switch.service\n"
     )
 
 

@@ -13,11 +13,13 @@ from podwire.routing.registry import BACKENDS
 from podwire.routing.settings import RoutingSettings
 from podwire.state.link import Link
 from podwire.state.network import NetworkState, merge, parse
+from podwire.state.ovs import OvsSwitch
 from podwire.state.route import Route
 
 KEYS = {"0": "A" * 43 + "=", "1": "B" * 43 + "="}
 FACTS = {"generation": 0, "keys": {"0": KEYS["0"]}}
 MAC = {"mac": "02:00:00:00:00:02"}
+OVS = {"tunnel": "geneve", "port": 6082, "vni": 4096}
 ME = LocalNode(
     name="node-1",
     addresses=(ip_address("10.89.0.11"), ip_address("fd89::11")),
@@ -32,7 +34,7 @@ PEER = Peer(
     name="node-2",
     addresses=(ip_address("10.89.0.12"), ip_address("fd89::12")),
     pod_cidrs=(ip_network("10.244.2.0/24"), ip_network("fd44:0:0:2::/64")),
-    facts=RoutingFacts("wireguard", tuple(BACKENDS), {"wireguard": FACTS, "bridge": MAC, "vlan": MAC}),
+    facts=RoutingFacts("wireguard", tuple(BACKENDS), {"wireguard": FACTS, "bridge": MAC, "vlan": MAC, "ovs": OVS}),
 )
 FOUR, SIX = ip_address("10.244.2.9"), ip_address("fd44:0:0:2::9")
 OUTER: dict[str, Any] = {"source": "10.89.0.11", "destination": "10.89.0.12"}
@@ -40,10 +42,11 @@ TUNNELS = {
     "vxlan": OuterHeader(protocol="VXLAN", id=4096, port=8472, **OUTER),
     "geneve": OuterHeader(protocol="Geneve", id=4096, port=6081, **OUTER),
     "ipip": OuterHeader(protocol="IP in IP", **OUTER),
+    "ovs": OuterHeader(protocol="Geneve", id=4096, port=6082, **OUTER),
     "udp": OuterHeader(protocol="UDP", port=8285, **OUTER),
     "wireguard": OuterHeader(protocol="WireGuard", port=51820, encrypted=True, **OUTER),
 }
-EXPLAINED = ("bgp", "bridge", "geneve", "hostgw", "ipip", "udp", "vlan", "vxlan", "wireguard")
+EXPLAINED = ("bgp", "bridge", "geneve", "hostgw", "ipip", "ovs", "udp", "vlan", "vxlan", "wireguard")
 
 
 def explainer(name: str) -> PathExplainer:
@@ -81,7 +84,7 @@ def test_a_path_without_the_route_is_interrupted(name: str) -> None:
     assert "default via 10.89.0.1 dev eth0" in reported.missing[0]
 
 
-@pytest.mark.parametrize("name", ["vxlan", "geneve", "bridge", "vlan"])
+@pytest.mark.parametrize("name", ["vxlan", "geneve", "bridge", "vlan", "ovs"])
 def test_a_path_without_the_neighbour_is_interrupted(name: str) -> None:
     state = planned(name)
     reported = path(name, FOUR, replace(state, network=replace(state.network, neighbours=())))
@@ -89,7 +92,7 @@ def test_a_path_without_the_neighbour_is_interrupted(name: str) -> None:
 
 
 def test_a_tunnel_to_another_address_is_no_path() -> None:
-    for name in ("vxlan", "geneve", "ipip", "udp", "wireguard"):
+    for name in ("vxlan", "geneve", "ipip", "ovs", "udp", "wireguard"):
         moved = replace(PEER, addresses=(ip_address("10.89.0.77"),))
         reported = explainer(name).path(ME, moved, FOUR, planned(name))
         assert reported.missing[0].endswith("leads to 10.89.0.12, and node-2 has 10.89.0.77"), name
@@ -106,6 +109,23 @@ def test_a_path_without_its_process_or_peer_is_interrupted(name: str, device: st
     alone = RoutingSettings().load()[name].plan(ME, (), ClusterView((stranger,), PEER.pod_cidrs))
     reported = path(name, FOUR, replace(state, program_values=alone.program_values))
     assert reported.missing == (f"{device} has no peer for 10.244.2.9",)
+
+
+def test_a_path_without_its_bridge_port_or_flow_is_interrupted() -> None:
+    state = planned("ovs")
+    (switch,) = state.program_values
+    assert isinstance(switch, OvsSwitch)
+    bridge, underlay = switch.bridges
+    tunnel, gateway = (port.name for port in bridge.ports[::-1])
+    for damaged, missing in (
+        ((underlay,), "no ovs-vswitchd has the bridge podwire-ovs-br"),
+        ((replace(bridge, flows=bridge.flows[:1]),), "no flow to 10.244.2.0/24 on podwire-ovs-br"),
+        ((replace(bridge, ports=bridge.ports[:1]),), f"podwire-ovs-br has no port for {tunnel}"),
+        ((replace(bridge, ports=bridge.ports[1:]),), "podwire-ovs-br has no port for the gateway"),
+    ):
+        told = path("ovs", FOUR, replace(state, program_values=(replace(switch, bridges=damaged),)))
+        assert told.missing == (missing,), gateway
+    assert path("ovs", FOUR, replace(state, program_values=())).missing[0].startswith("no ovs-vswitchd")
 
 
 def test_plain_routes_lead_to_the_peer_itself() -> None:

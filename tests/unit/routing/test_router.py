@@ -58,7 +58,7 @@ class MemoryMachine:
     def watch(self, changed: Callable[[], None], links: Sequence[str]) -> None:
         self.watched = tuple(links)
 
-    def drifted(self) -> bool:
+    def drifted(self, values: Sequence[StateValue]) -> bool:
         return self.has_drifted
 
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:

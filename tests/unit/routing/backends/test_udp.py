@@ -97,4 +97,4 @@ def test_a_peer_is_reached_when_it_receives() -> None:
 def test_a_port_out_of_range_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"routing.udp.port: 65536 is not in 1..65535"):
         parse_settings({"backend": "udp", "udp.port": 65536}, "test")
-    assert parse_settings({"backend": "udp", "udp.port": 7000}, "test").udp_ports() == (6081, 7000, 8472)
+    assert parse_settings({"backend": "udp", "udp.port": 7000}, "test").udp_ports() == (6081, 6082, 7000, 8472)
