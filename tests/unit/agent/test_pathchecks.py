@@ -38,7 +38,7 @@ class Kernel:
     def watch(self, *_: Any) -> None:
         """There is nothing to watch."""
 
-    def drifted(self) -> bool:
+    def drifted(self, values: object) -> bool:
         return False
 
 

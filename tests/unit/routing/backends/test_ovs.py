@@ -46,6 +46,7 @@ sysctl net/ipv4/ip_forward = 1
 sysctl net/ipv6/conf/podwire-ovs/accept_ra = 0
 """
 MAC = "02:62:79:f1:a3:2d"
+OPTIONS = "df_default=false,dst_port=6082,key=4096,remote_ip=flow"
 SENDING = (
     "ovs-flow podwire-ovs-br priority=100,{},in_port=1,{}_dst={} actions=set_field:{},set_field:0x70->pkt_mark,output:2"
 )
@@ -54,7 +55,7 @@ USERSPACE = f"""\
 ovs /run/test/ovs
 ovs-bridge podwire-ovs-br datapath netdev
 ovs-port podwire-ovs-br podwire-ovs type tap number 1
-ovs-port podwire-ovs-br podwire-ovs-t type geneve number 2 options dst_port=6082,key=4096,remote_ip=flow
+ovs-port podwire-ovs-br podwire-ovs-t type geneve number 2 options {OPTIONS}
 ovs-flow podwire-ovs-br priority=0 actions=drop
 {SENDING.format("ip", "nw", "10.244.1.0/24", "10.89.0.12->tun_dst")}
 {SENDING.format("ipv6", "ipv6", "fd44:0:0:1::/64", "10.89.0.12->tun_dst")}
@@ -69,14 +70,14 @@ KERNELS = """\
 ovs /run/test/ovs
 ovs-bridge podwire-ovs-br datapath system
 ovs-port podwire-ovs-br podwire-ovs-p type system number 1
-ovs-port podwire-ovs-br podwire-ovs-t type geneve number 2 options dst_port=6082,key=4096,local_ip=10.89.0.11,remote_ip=flow
+ovs-port podwire-ovs-br podwire-ovs-t type geneve number 2 options df_default=false,dst_port=6082,key=4096,local_ip=10.89.0.11,remote_ip=flow
 ovs-flow podwire-ovs-br priority=0 actions=drop
 ovs-flow podwire-ovs-br priority=100,ip,in_port=1,nw_dst=10.244.1.0/24 actions=set_field:10.89.0.12->tun_dst,output:2
 ovs-flow podwire-ovs-br priority=100,ipv6,in_port=1,ipv6_dst=fd44:0:0:1::/64 actions=set_field:10.89.0.12->tun_dst,output:2
 ovs-flow podwire-ovs-br priority=100,tun_src=10.89.0.12,in_port=2 actions=set_field:02:62:79:f1:a3:2d->eth_dst,output:1\
 """  # noqa: E501
 OVER_IPV6 = f"""\
-ovs-port podwire-ovs-br podwire-ovs-t type geneve number 2 options csum=true,dst_port=6082,key=4096,remote_ip=flow
+ovs-port podwire-ovs-br podwire-ovs-t type geneve number 2 options csum=true,{OPTIONS}
 ovs-flow podwire-ovs-br priority=0 actions=drop
 {SENDING.format("ip", "nw", "10.244.1.0/24", "fd89::12->tun_ipv6_dst")}
 {SENDING.format("ipv6", "ipv6", "fd44:0:0:1::/64", "fd89::12->tun_ipv6_dst")}

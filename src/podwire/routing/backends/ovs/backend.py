@@ -37,6 +37,7 @@ from podwire.routing.backends.ovs.switch import (
     way,
 )
 from podwire.routing.direct import DirectRoutes, behind_router, no_address
+from podwire.routing.mtu import device_mtu
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import (
     OuterHeader,
@@ -135,7 +136,7 @@ class OpenVSwitch:
         )
 
     def _tunnel(self, me: LocalNode) -> TunnelSettings:
-        mtu = me.underlay.mtu - _OVERHEAD[me.addresses[0].version]
+        mtu = device_mtu(me, _OVERHEAD[me.addresses[0].version])
         return TunnelSettings(self._options.tunnel, self._options.vni, self._options.port, mtu)
 
     def _datapath(self, me: LocalNode) -> Datapath:

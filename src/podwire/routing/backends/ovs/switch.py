@@ -85,7 +85,7 @@ def switch(me: LocalNode, peers: Sequence[Peer], tunnel: TunnelSettings, datapat
     was replaced still arrive.
     """
     version = me.addresses[0].version
-    options = [f"dst_port={tunnel.port}", f"key={tunnel.vni}", "remote_ip=flow"]
+    options = ["df_default=false", f"dst_port={tunnel.port}", f"key={tunnel.vni}", "remote_ip=flow"]
     if datapath == "system":
         options.append(f"local_ip={me.addresses[0]}")
         gateway = OvsPort(VETH_PORT, "system", _GATEWAY)
