@@ -58,9 +58,9 @@ class RandomPolicies:
             namespaces=tuple(self._namespace(namespace) for namespace in self._base.namespaces),
             nodes=self._base.nodes,
             policies=tuple(
-                self._policy(name) for name in self._some(("shop/a", "shop/b", "shop/c", "blog/a", "ops/a"))
+                self._policy(name) for name in self._sample(("shop/a", "shop/b", "shop/c", "blog/a", "ops/a"))
             ),
-            cluster_policies=tuple(self._cluster_policy(name) for name in self._some(("x", "y", "z"))),
+            cluster_policies=tuple(self._cluster_policy(name) for name in self._sample(("x", "y", "z"))),
         )
 
     def changed(self, world: World) -> World:
@@ -94,7 +94,7 @@ class RandomPolicies:
     def _often(self, share: float) -> bool:
         return self._random.random() < share
 
-    def _some(self, names: Sequence[str]) -> list[str]:
+    def _sample(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if self._often(0.6)]
 
     def _few(self, make: Callable[[], T], least: int = 0, most: int = 3) -> list[T]:

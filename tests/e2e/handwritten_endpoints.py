@@ -68,7 +68,7 @@ def api(cluster: Cluster, work: Callable[[Client], Awaitable[Any]]) -> Any:
 
 
 @contextmanager
-def made(cluster: Cluster, name: str, *pods: str) -> Iterator[str]:
+def handwritten_service(cluster: Cluster, name: str, *pods: str) -> Iterator[str]:
     """A Service with these pods as its endpoints until the end of the block; yields its address."""
     addresses = [address_of(cluster, pod) for pod in pods]
 

@@ -191,7 +191,7 @@ def test_a_full_disk_refuses_writes_and_loses_nothing(tmp_path: Path, small_disk
             acknowledged[f"c-{number}"] = answer["metadata"]["resourceVersion"]
         assert status == 507
         assert answer["kind"] == "Status" and "nothing changed" in answer["message"]
-        assert stored(connection) == acknowledged
+        assert stored_versions(connection) == acknowledged
         body = {"metadata": {"name": "service"}, "spec": {"ports": [{"port": 80}]}}
         assert send(connection, "POST", "/api/v1/namespaces/default/services", body)[0] in (201, 507)
         filler.unlink()
@@ -204,13 +204,13 @@ def test_a_full_disk_refuses_writes_and_loses_nothing(tmp_path: Path, small_disk
         api.kill()
         api.start()
         connection = api.connect()
-        assert stored(connection) == acknowledged
+        assert stored_versions(connection) == acknowledged
         connection.close()
     finally:
         if api.process is not None:
             api.kill(signal.SIGTERM)
 
 
-def stored(connection: http.client.HTTPSConnection) -> dict[str, str]:
+def stored_versions(connection: http.client.HTTPSConnection) -> dict[str, str]:
     _, result = send(connection, "GET", CONFIGMAPS)
     return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in result["items"]}

@@ -95,16 +95,16 @@ def test_merge_lets_kubectl_find_the_cluster_until_down(tmp_path: Path) -> None:
         "clusters: [{name: far, cluster: {server: 'https://api.example'}}]\n"
     )
 
-    def said(*arguments: str) -> str:
+    def output_of(*arguments: str) -> str:
         return subprocess.run(
             arguments, capture_output=True, text=True, check=True, env=environment, timeout=120
         ).stdout
 
     with running(name, "--nodes", "1"):
-        merged = said(*podwire(), "kubeconfig", "--name", name, "--merge")
+        merged = output_of(*podwire(), "kubeconfig", "--name", name, "--merge")
         assert merged == f"{own}: the current context is podwire-{name}\n"
-        assert said("kubectl", "get", "nodes", "-o", "name") == "node/node-1\n"
-        assert said("kubectl", "config", "get-contexts", "-o", "name").split() == [f"podwire-{name}", "prod"]
+        assert output_of("kubectl", "get", "nodes", "-o", "name") == "node/node-1\n"
+        assert output_of("kubectl", "config", "get-contexts", "-o", "name").split() == [f"podwire-{name}", "prod"]
         own_status = subprocess.run(
             [*podwire(), "status"],
             capture_output=True,
@@ -113,8 +113,8 @@ def test_merge_lets_kubectl_find_the_cluster_until_down(tmp_path: Path) -> None:
             env=environment | {"KUBECONFIG": str(own)},
         )
         assert own_status.returncode == 0 and name in own_status.stdout
-        assert f"removed the context of cluster {name!r} from {own}" in said(*podwire(), "down", "--name", name)
-    assert said("kubectl", "config", "get-contexts", "-o", "name").split() == ["prod"]
+        assert f"removed the context of cluster {name!r} from {own}" in output_of(*podwire(), "down", "--name", name)
+    assert output_of("kubectl", "config", "get-contexts", "-o", "name").split() == ["prod"]
 
 
 def test_the_cluster_own_file_is_not_merged_with_itself(small: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

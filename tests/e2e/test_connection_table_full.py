@@ -93,7 +93,7 @@ def dropped(place: Path, address: str) -> bool:
     return False
 
 
-def notes(cluster: Cluster) -> list[Any]:
+def event_messages(cluster: Cluster) -> list[Any]:
     selector = "involvedObject.kind=Node,involvedObject.name=node-1,reason=ConnectionTableFull"
     return [event["message"] for event in cluster.get("events", "-A", "--field-selector", selector)["items"]]
 
@@ -109,7 +109,7 @@ def test_a_full_table() -> None:
         fill(place)
         assert dropped(client, address)
         assert all(map(answers, standing))
-        eventually(lambda: any("new connections are dropped" in text for text in notes(cluster)))
+        eventually(lambda: any("new connections are dropped" in text for text in event_messages(cluster)))
         assert "new connections are dropped; raise proxy.conntrack" in done("status", "--name", name)
         in_node(cluster, "node-1", "conntrack", "-D", "-p", "udp", "--orig-dst", "192.0.2.1")
         connect(client, address).close()

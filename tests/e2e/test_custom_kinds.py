@@ -34,7 +34,7 @@ def defined(api: Connection, body: dict[str, Any]) -> Iterator[str]:
         api.do("DELETE", f"{_DEFINITIONS}/{body['metadata']['name']}")
 
 
-def made(path: str, name: str, **content: Any) -> dict[str, Any]:
+def create_object(path: str, name: str, **content: Any) -> dict[str, Any]:
     """An object of the kind at a path."""
     _, _, group, version, plural = path.split("/")
     return {
@@ -47,7 +47,7 @@ def test_custom_objects_are_watched(api: Connection) -> None:
     with defined(api, definition("watched", schema)) as path:
         version = api.do("GET", path)["metadata"]["resourceVersion"]
         for name in ("a", "b"):
-            api.do("POST", path, made(path, name, content={"key": "value"}))
+            api.do("POST", path, create_object(path, name, content={"key": "value"}))
             api.do("PATCH", f"{path}/{name}", {"content": {"key": "other"}})
             api.do("DELETE", f"{path}/{name}")
         watch = api.watch(path, resourceVersion=version)
@@ -69,7 +69,7 @@ def test_later_defaults_hold_for_stored_objects(api: Connection) -> None:
     body = definition("defaulted", schema())
     with defined(api, body) as path:
         where = f"{_DEFINITIONS}/{body['metadata']['name']}"
-        api.do("POST", path, made(path, "old", spec={}))
+        api.do("POST", path, create_object(path, "old", spec={}))
         for defaults, result in (
             ({"a": "A"}, {"old": {"a": "A"}}),
             ({"b": "B"}, {"old": {"b": "B"}, "new": {"a": "A", "b": "B"}}),
@@ -78,7 +78,7 @@ def test_later_defaults_hold_for_stored_objects(api: Connection) -> None:
             api.do("PATCH", where, {"spec": {"versions": later}})
             assert specs() == result
             if "new" not in result:
-                api.do("POST", path, made(path, "new", spec={}))
+                api.do("POST", path, create_object(path, "new", spec={}))
         assert api.do("GET", f"{path}/old")["spec"] == {"b": "B"}
 
 
@@ -89,7 +89,7 @@ def test_custom_objects_are_selected_by_their_fields(api: Connection, cluster: C
     body = definition("colored", schema, selectableFields=fields)
     with defined(api, body) as path:
         for name, color, size in (("a", "blue", 1), ("b", "red", 1), ("c", "blue", 2)):
-            api.do("POST", path, made(path, name, spec={"color": color, "size": size}))
+            api.do("POST", path, create_object(path, name, spec={"color": color, "size": size}))
         blue = ("get", body["metadata"]["name"], "--field-selector", "spec.color=blue,spec.size!=2", "-o", "name")
         assert cluster.kubectl(*blue).split() == [f"{body['metadata']['name']}/a"]
         refused = cluster.refused("get", body["metadata"]["name"], "--field-selector", "spec.weight=1")

@@ -53,7 +53,7 @@ def write(cluster: Cluster, number: int) -> str:
     return "" if result.returncode == 0 else result.stderr
 
 
-def stored(cluster: Cluster) -> set[str]:
+def stored_names(cluster: Cluster) -> set[str]:
     result = cluster.get("configmaps")["items"]
     assert all(item["data"]["text"] == TEXT for item in result if item["metadata"]["name"].startswith("c-"))
     return {item["metadata"]["name"] for item in result} - {"kube-root-ca.crt"}
@@ -73,7 +73,7 @@ def test_a_full_disk_under_a_cluster(cluster_on: Cluster, disk: Path) -> None:
                 break
             acknowledged.add(f"c-{number}")
         assert "the write was not stored and nothing changed: database or disk is full" in refusal
-        assert stored(cluster) == acknowledged
+        assert stored_names(cluster) == acknowledged
         assert identities(cluster) == before
         done("probe", "--name", NAME)
         done("status", "--name", NAME)
@@ -81,10 +81,10 @@ def test_a_full_disk_under_a_cluster(cluster_on: Cluster, disk: Path) -> None:
         record = json.loads((Path(topology(cluster).run) / "processes/apiserver.json").read_text())
         os.kill(int(record["pid"]), signal.SIGKILL)
         eventually(lambda: cluster.run(["kubectl", "get", "--raw", "/readyz"]).returncode == 0)
-        assert stored(cluster) == acknowledged
+        assert stored_names(cluster) == acknowledged
         ballast.unlink()
         eventually(lambda: not write(cluster, 1000))
-        assert stored(cluster) == {*acknowledged, "c-1000"}
+        assert stored_names(cluster) == {*acknowledged, "c-1000"}
     assert [flow.problems for flow in both] == [[], []]
     cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=90s")
     cluster.apply(server("three", "node-1"))

@@ -125,13 +125,13 @@ def test_why_follows_the_table_of_bridges(cluster: Cluster) -> None:
     cluster.apply(POLICIES)
     db = address_of(cluster, "db")
     eventually(lambda: not reaches(cluster, "web", db))
-    reported = said(cluster, "web", "db")
+    reported = why_answer(cluster, "web", "db")
     (node,) = reported["nodes"]
     assert (reported["outcome"], node["outcome"], "drifted" in node) == ("dropped", "dropped", False)
     tables = [step["where"] for step in node["steps"]]
     assert tables[0] == "prerouting: bridge podwire-policy prerouting"
     assert tables[-1].startswith("forward: ip podwire-policy ")
-    passes = said(cluster, "web", "other")
+    passes = why_answer(cluster, "web", "other")
     assert [(item["node"], item["outcome"]) for item in passes["nodes"]] == [
         ("node-1", "allowed"),
         ("node-2", "allowed"),
@@ -139,7 +139,7 @@ def test_why_follows_the_table_of_bridges(cluster: Cluster) -> None:
     assert "bridge" in passes["nodes"][0]["steps"][0]["where"]
 
 
-def said(cluster: Cluster, source: str, target: str) -> dict[str, Any]:
+def why_answer(cluster: Cluster, source: str, target: str) -> dict[str, Any]:
     """The answer of ``podwire why`` for a connection between two pods."""
     arguments = (f"default/{source}", f"default/{target}", "80")
     return dict(json.loads(done("why", *arguments, "--name", cluster.name, "-o", "json"))["policies"][0])

@@ -47,7 +47,7 @@ def clean(cluster: Cluster) -> Iterator[Cluster]:
     cluster.kubectl("delete", "networkpolicy", "--all")
 
 
-def said(cluster: Cluster) -> dict[str, Any]:
+def status_annotation(cluster: Cluster) -> dict[str, Any]:
     """The annotation of the policy."""
     text = cluster.kubectl("get", "networkpolicy", "deny", "-o", "json")
     result = json.loads(text)["metadata"].get("annotations", {}).get(_ANNOTATION, "{}")
@@ -72,7 +72,7 @@ def log_of(cluster: Cluster, *arguments: str) -> list[dict[str, Any]]:
 
 def test_applied_policy_reports_its_nodes_and_its_drops(clean: Cluster) -> None:
     clean.apply(_POLICY % ("", ""))
-    first = eventually(lambda: said(clean).get("nodes") == "2/2" and said(clean))
+    first = eventually(lambda: status_annotation(clean).get("nodes") == "2/2" and status_annotation(clean))
     assert first["generation"] == 1 and int(first["took"].removesuffix("ms")) >= 0
     eventually(lambda: [text for reason, text in events(clean) if reason == "Enforced"])
     assert not reaches(clean, "web", "db")
@@ -99,7 +99,7 @@ def test_applied_policy_reports_its_nodes_and_its_drops(clean: Cluster) -> None:
 
 def test_by_the_api_alone_as_of_a_cluster_elsewhere(clean: Cluster, tmp_path: Path) -> None:
     clean.apply(_POLICY % ("", ""))
-    eventually(lambda: said(clean).get("nodes") == "2/2" and not reaches(clean, "web", "db", 0.1))
+    eventually(lambda: status_annotation(clean).get("nodes") == "2/2" and not reaches(clean, "web", "db", 0.1))
     elsewhere = tmp_path / "kubeconfig"
     text = Path(clean.kubeconfig).read_text().replace("//127.0.0.1:", "//localhost:")
     elsewhere.write_text(text)  # a local cluster is known by the address of its API
@@ -114,7 +114,9 @@ def test_by_the_api_alone_as_of_a_cluster_elsewhere(clean: Cluster, tmp_path: Pa
 
 def test_audited_policy_drops_nothing_and_names_would_be_drops(clean: Cluster) -> None:
     clean.apply(_POLICY % ("podwire.io/mode: audit", "{ports: [{port: 81}]}"))
-    eventually(lambda: said(clean).get("mode") == "audit" and said(clean).get("nodes") == "2/2")
+    eventually(
+        lambda: status_annotation(clean).get("mode") == "audit" and status_annotation(clean).get("nodes") == "2/2"
+    )
     before, dropped = log_of(clean), listed(clean)[0]["dropped"]
     assert reaches(clean, "web", "db", 20)
     result = eventually(lambda: log_of(clean)[len(before) :])
@@ -126,7 +128,7 @@ def test_audited_policy_drops_nothing_and_names_would_be_drops(clean: Cluster) -
 
     clean.kubectl("annotate", "networkpolicy", "deny", "podwire.io/mode-")
     eventually(lambda: not reaches(clean, "web", "db"))
-    eventually(lambda: said(clean).get("nodes") == "2/2" and "mode" not in said(clean))
+    eventually(lambda: status_annotation(clean).get("nodes") == "2/2" and "mode" not in status_annotation(clean))
     clean.kubectl("annotate", "networkpolicy", "deny", "podwire.io/mode=later")
     warned = eventually(lambda: [text for reason, text in events(clean) if reason == "AnnotationNotKnown"])
     assert warned == ["podwire.io/mode: unknown value 'later', expected one of audit, enforce; the policy is enforced"]
@@ -150,15 +152,15 @@ def test_cluster_policy_has_events_too(clean: Cluster) -> None:
 
 def test_an_agent_that_is_killed_drops_on_and_logs_again(clean: Cluster) -> None:
     clean.apply(_POLICY % ("", ""))
-    eventually(lambda: said(clean).get("nodes") == "2/2")
-    since = said(clean)["since"]
+    eventually(lambda: status_annotation(clean).get("nodes") == "2/2")
+    since = status_annotation(clean)["since"]
     pid = pid_of(clean, "agent-node-1")
     os.kill(pid, signal.SIGKILL)
     for _ in range(5):
         assert not reaches(clean, "web", "db", 0.05)
     eventually(lambda: pid_of(clean, "agent-node-1") != pid)
     assert eventually(lambda: not reaches(clean, "web", "db", 0.1) and answering(clean))
-    assert said(clean)["since"] == since
+    assert status_annotation(clean)["since"] == since
     (line,) = listed(clean)
     assert line["dropped"] >= 5, "rules count on while no agent runs"
 

@@ -17,7 +17,7 @@ def deployment(name: str, replicas: int, **spec: Any) -> str:
     return json.dumps({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": body})
 
 
-def places(cluster: Cluster, namespace: str, app: str) -> list[str]:
+def nodes_of_pods(cluster: Cluster, namespace: str, app: str) -> list[str]:
     """The node of each pod, empty for one that has none, in order."""
     result = cluster.get("pods", "-l", f"app={app}", "-n", namespace)["items"]
     return sorted(pod["spec"].get("nodeName", "") for pod in result)
@@ -45,9 +45,9 @@ def test_taints_keep_away_pods_without_toleration(cluster: Cluster, namespace: s
     cluster.apply(deployment("nowhere", 1, **hostname), "-n", namespace)
     for name in ("others", "some"):
         cluster.rolled_out(name, namespace=namespace)
-    assert places(cluster, namespace, "others") == ["node-2"] * 4
-    assert places(cluster, namespace, "some") == [tainted] * 2
-    assert places(cluster, namespace, "nowhere") == [""]
+    assert nodes_of_pods(cluster, namespace, "others") == ["node-2"] * 4
+    assert nodes_of_pods(cluster, namespace, "some") == [tainted] * 2
+    assert nodes_of_pods(cluster, namespace, "nowhere") == [""]
     reported = ("describe", "pod", "-l", "app=nowhere", "-n", namespace)
     eventually(lambda: "1 node(s) had untolerated taint {only: some}" in cluster.kubectl(*reported))
 
@@ -56,17 +56,17 @@ def test_anti_affinity_puts_one_on_each_node_and_affinity_follows(cluster: Clust
     nodes = sorted(node["metadata"]["name"] for node in cluster.get("nodes")["items"])
     count = len(nodes)
     cluster.apply(deployment("apart", count + 1, affinity=anti_affinity("apart")), "-n", namespace)
-    eventually(lambda: places(cluster, namespace, "apart") == ["", *nodes])
+    eventually(lambda: nodes_of_pods(cluster, namespace, "apart") == ["", *nodes])
     reported = ("describe", "pod", "-l", "app=apart", "-n", namespace)
     eventually(lambda: "didn't match pod anti-affinity rules" in cluster.kubectl(*reported))
     cluster.apply(deployment("single", 1), "-n", namespace)
     cluster.rolled_out("single", namespace=namespace)
-    where = places(cluster, namespace, "single")
+    where = nodes_of_pods(cluster, namespace, "single")
     term = {"labelSelector": {"matchLabels": {"app": "single"}}, "topologyKey": "kubernetes.io/hostname"}
     follow = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     cluster.apply(deployment("near", 3, affinity=follow), "-n", namespace)
     cluster.rolled_out("near", namespace=namespace)
-    assert places(cluster, namespace, "near") == where * 3
+    assert nodes_of_pods(cluster, namespace, "near") == where * 3
 
 
 def test_spread_over_nodes_is_even(cluster: Cluster, namespace: str) -> None:
@@ -75,4 +75,4 @@ def test_spread_over_nodes_is_even(cluster: Cluster, namespace: str) -> None:
     nodes = sorted(node["metadata"]["name"] for node in cluster.get("nodes")["items"])
     cluster.apply(deployment("even", 3 * len(nodes), topologySpreadConstraints=[spread]), "-n", namespace)
     cluster.rolled_out("even", namespace=namespace)
-    assert places(cluster, namespace, "even") == sorted(nodes * 3)
+    assert nodes_of_pods(cluster, namespace, "even") == sorted(nodes * 3)

@@ -21,9 +21,9 @@ from tests.e2e.handwritten_endpoints import (
     answered,
     churn,
     generation,
+    handwritten_service,
     in_force,
     load,
-    made,
     manifest,
     set_endpoints,
 )
@@ -40,7 +40,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def test_an_agent_killed_again_and_again_while_endpoints_change(cluster: Cluster) -> None:
-    with made(cluster, "busy", *PODS) as address, load(cluster, address) as flow:
+    with handwritten_service(cluster, "busy", *PODS) as address, load(cluster, address) as flow:
         with churn(cluster, "busy"):
             for _ in range(3):
                 killed = agent(cluster)
@@ -57,7 +57,7 @@ def test_an_agent_killed_again_and_again_while_endpoints_change(cluster: Cluster
 
 
 def test_restarted_agent_removes_gone_services_and_keeps_connections(cluster: Cluster) -> None:
-    with made(cluster, "gone", "one") as gone, made(cluster, "moved", "one") as moved:
+    with handwritten_service(cluster, "gone", "one") as gone, handwritten_service(cluster, "moved", "one") as moved:
         eventually(lambda: answered(cluster, gone) and answered(cluster, moved))
         with Load(netns_of(cluster, "client"), moved) as flow:
             with netns.inside(netns_of(cluster, "client")):
@@ -67,7 +67,7 @@ def test_restarted_agent_removes_gone_services_and_keeps_connections(cluster: Cl
                 os.kill(killed, signal.SIGSTOP)
                 cluster.kubectl("delete", "service/gone", "endpointslice/gone-a")
                 set_endpoints(cluster, "moved", "three")
-                with made(cluster, "new", "two") as new:
+                with handwritten_service(cluster, "new", "two") as new:
                     os.kill(killed, signal.SIGKILL)
                     another(cluster, killed)
                     eventually(lambda: in_force(cluster))

@@ -24,9 +24,9 @@ from tests.e2e.handwritten_endpoints import (
     agent,
     answered,
     api,
+    handwritten_service,
     in_force,
     load,
-    made,
     manifest,
     piece,
     set_endpoints,
@@ -69,7 +69,10 @@ def asked(flow: Load) -> set[str]:
 
 
 def test_a_node_without_the_api_goes_on_and_catches_up(cluster: Cluster) -> None:
-    with made(cluster, "far", "one", "two") as address, made(cluster, "leaving", "one") as leaving:
+    with (
+        handwritten_service(cluster, "far", "one", "two") as address,
+        handwritten_service(cluster, "leaving", "one") as leaving,
+    ):
         eventually(lambda: answered(cluster, leaving))
         with load(cluster, address) as flow:
             with away(cluster):
@@ -134,7 +137,7 @@ def events(cluster: Cluster, reason: str) -> list[Any]:
 
 
 def test_refused_rules_leave_the_last_good_rules_in_force(cluster: Cluster) -> None:
-    with made(cluster, "last", "one") as address, load(cluster, address) as flow:
+    with handwritten_service(cluster, "last", "one") as address, load(cluster, address) as flow:
         with refusing(cluster):
             set_endpoints(cluster, "last", "two")
             (event,) = eventually(lambda: events(cluster, "ServicesNotProgrammed"))
@@ -155,7 +158,7 @@ def metric(cluster: Cluster, name: str) -> float:
 
 
 def test_flushed_rules_are_restored_at_once(cluster: Cluster) -> None:
-    with made(cluster, "flushed", "one", "two") as address, load(cluster, address) as flow:
+    with handwritten_service(cluster, "flushed", "one", "two") as address, load(cluster, address) as flow:
         for _ in range(5):
             in_node(cluster, "node-1", "nft", "flush", "ruleset")
             # What comes between the flush and the agent finds no rules and no translation: packets of that moment go to
@@ -189,7 +192,7 @@ def storm(cluster: Cluster, name: str, changes: int) -> None:
 
 def test_a_storm_ends_right_and_commits_leave_time_to_others(cluster: Cluster) -> None:
     spent = "kubeproxy_sync_proxy_rules_duration_seconds_sum"
-    with made(cluster, "storm", *PODS) as address, load(cluster, address) as flow:
+    with handwritten_service(cluster, "storm", *PODS) as address, load(cluster, address) as flow:
         begun, before = time.monotonic(), metric(cluster, spent)
         storm(cluster, "storm", 1000)
         eventually(lambda: in_force(cluster))
@@ -203,7 +206,7 @@ def test_a_storm_ends_right_and_commits_leave_time_to_others(cluster: Cluster) -
 def test_changes_that_arrive_together_are_committed_together(cluster: Cluster) -> None:
     """The agent sleeps while the changes are made: how fast they are made has no part in the number of commits."""
     commits, changes = "kubeproxy_sync_proxy_rules_duration_seconds_count", 500
-    with made(cluster, "late", *PODS) as address, load(cluster, address) as flow:
+    with handwritten_service(cluster, "late", *PODS) as address, load(cluster, address) as flow:
         begun = metric(cluster, commits)
         asleep = agent(cluster)
         os.kill(asleep, signal.SIGSTOP)

@@ -241,11 +241,11 @@ def test_changed_objects_reach_the_volume(api: Connection, cluster: Cluster, nam
     script = 'cd /v; for f in $(find -L . -type f -not -path "*/..*" | sort); do echo "$f $(cat $f)"; done'
     arguments = ("exec", "watching", "-n", namespace, "--", "sh", "-c", script)
 
-    def seen() -> dict[str, str]:
+    def files_of_volume() -> dict[str, str]:
         lines = cluster.kubectl(*arguments).splitlines()
         return dict(line.removeprefix("./").split(" ", 1) for line in lines if " " in line)
 
-    before = seen()
+    before = files_of_volume()
     assert before["c-kept/kept"] == before["all/s-gone"] == "old" and "c-comes/comes" not in before
     for plural, field in (("configmaps", "data"), ("secrets", "stringData")):
         api.do("PATCH", f"{home}/{plural}/kept", {field: {"k": "new"}})
@@ -256,7 +256,7 @@ def test_changed_objects_reach_the_volume(api: Connection, cluster: Cluster, nam
     files |= {f"all/{kind}-{name}": "new" for kind in "cs" for name in ("kept", "comes")}
 
     def followed() -> bool:
-        now = seen()
+        now = files_of_volume()
         there = now.items() >= files.items() and not any("gone" in name for name in now)
         return there and all('key="new"' in now[f"{place}/{word}"] for place in ("facts", "all")
                              for word in ("labels", "annotations"))  # fmt: skip

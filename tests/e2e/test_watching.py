@@ -22,7 +22,7 @@ def mutate(api: Connection, namespace: str, name: str, number: int) -> dict[str,
     return dict(api.do("PATCH", path(namespace, name), {"data": {"mutation": str(number)}}))
 
 
-def told(events: Iterator[dict[str, Any]], number: int) -> list[tuple[str, str, str]]:
+def next_events(events: Iterator[dict[str, Any]], number: int) -> list[tuple[str, str, str]]:
     """The next events of a watch: what happened to which object, and its content."""
     return [
         (event["type"], event["object"]["metadata"]["name"], event["object"]["data"]["mutation"])
@@ -53,7 +53,7 @@ def test_watches_by_label_show_what_they_select(api: Connection, namespace: str)
     }  # fmt: skip
     for selector, events in expected.items():
         watch = api.watch(path(namespace), labelSelector=selector, resourceVersion=version)
-        assert told(watch, len(events)) == events
+        assert next_events(watch, len(events)) == events
         watch.close()
 
 
@@ -68,7 +68,7 @@ def test_a_watch_goes_on_from_the_last_version(api: Connection, namespace: str) 
     api.do("DELETE", path(namespace, "one"))
     last = event["object"]["metadata"]["resourceVersion"]
     second = api.watch(path(namespace), labelSelector=f"{_LABEL}=A", resourceVersion=last)
-    assert told(second, 2) == [("MODIFIED", "one", "2"), ("DELETED", "one", "2")]
+    assert next_events(second, 2) == [("MODIFIED", "one", "2"), ("DELETED", "one", "2")]
     second.close()
 
 

@@ -206,7 +206,7 @@ def open_sender(place: Path, version: int) -> socket.socket:
     return item
 
 
-def seen(net: Net, case: MasqueradeCase) -> str:
+def observed_source(net: Net, case: MasqueradeCase) -> str:
     """The source address of the packet as its receiver sees it."""
     address, port, place = net.target(case)
     joined = (GROUP[case.version], net.group_device(case)) if case.destination == "multicast" else ()
@@ -242,7 +242,7 @@ def net(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Net]:
 def test_receivers_see_the_sources_of_the_table(net: Net) -> None:
     wrong = []
     for case in CASES:
-        got, expected = seen(net, case), net.address(case.seen, case.version)
+        got, expected = observed_source(net, case), net.address(case.seen, case.version)
         if got != expected:
             wrong.append(f"{case}: seen is {got}, expected {expected}")
     assert not wrong, "\n".join(wrong)
@@ -251,8 +251,10 @@ def test_receivers_see_the_sources_of_the_table(net: Net) -> None:
 def test_the_node_takes_the_address_of_a_tunnel(net: Net) -> None:
     net.configure(net.settings("vxlan"))
     for version, address in ((4, "10.244.1.1"), (6, "fd00:0:0:1::1")):
-        assert seen(net, MasqueradeCase("node", "pod on another node", version, "")) == address
-        assert seen(net, MasqueradeCase("pod", "pod on another node", version, "")) == net.address("pod", version)
+        assert observed_source(net, MasqueradeCase("node", "pod on another node", version, "")) == address
+        assert observed_source(net, MasqueradeCase("pod", "pod on another node", version, "")) == net.address(
+            "pod", version
+        )
 
 
 def test_a_change_of_the_form_removes_the_other_rules(net: Net) -> None:
@@ -267,7 +269,7 @@ def test_a_change_of_the_form_removes_the_other_rules(net: Net) -> None:
     for form in orders:
         net.configure(RoutingSettings(backend="hostgw", masquerade_rules=form))
         assert forms() == (form == "nftables", form == "iptables")
-        assert seen(net, MasqueradeCase("pod", "outside", 4, "")) == item.ip
+        assert observed_source(net, MasqueradeCase("pod", "outside", 4, "")) == item.ip
         text = "\n".join(item.router.share(OWNER).lines())
         assert ("*nat ip" in text) == (form == "iptables")
     item.machine.close()

@@ -91,7 +91,7 @@ def send(case: Case, check: Check, count: int = 1, first: int = 41_000) -> int:
     return sum(attempt.arrived for attempt in attempts)
 
 
-def told(log: Nflog) -> list[Logged]:
+def log_entries(log: Nflog) -> list[Logged]:
     time.sleep(0.15)  # the kernel gathers for 0.1 s
     return list(log.read(10_000)[0])
 
@@ -100,7 +100,7 @@ def test_drops_are_logged_with_their_policy_and_counted(world: World, plane: Pol
     enforce(plane, world, compiler_of(DENIED))
     assert send(DENIED, TO_DB, 3) == 0
     assert send(DENIED, replace(TO_DB, port="ICMP"), first=42_000) == 0
-    result = told(log)
+    result = log_entries(log)
     assert [
         (item.source, item.destination, item.protocol, item.source_port, item.destination_port) for item in result
     ] == [
@@ -122,7 +122,7 @@ def test_audit_accepts_packets_and_logs_would_be_drops(world: World, plane: Poli
     enforce(plane, world, compiler_of(AUDITED))
     assert send(AUDITED, TO_DB, 2) == 2
     assert send(AUDITED, replace(TO_DB, source="node/n1"), first=42_000) == 1
-    hit = [plane.hit(item.prefix) for item in told(log)]
+    hit = [plane.hit(item.prefix) for item in log_entries(log)]
     assert [(item.verdict, item.policies) for item in hit if item is not None] == [("audited", ("shop/quiet",))] * 2
     counted = by_policy(plane.counts())
     assert counted["shop/quiet", "audited"].packets == 2
@@ -133,12 +133,12 @@ def test_the_rule_of_a_cluster_policy_in_audit_is_named(world: World, plane: Pol
     enforce(plane, world, compiler_of(RULES))
     check = Check(source="blog/web", target="shop/db", port="2/TCP", allowed=True)
     assert send(RULES, check) == 1
-    (item,) = told(log)
+    (item,) = log_entries(log)
     result = plane.hit(item.prefix)
     assert result is not None
     assert (result.verdict, result.policies, result.rule) == ("audited", ("one",), 1)
     assert send(RULES, replace(check, port="5/TCP"), first=42_000) == 0
-    (other,) = told(log)
+    (other,) = log_entries(log)
     result = plane.hit(other.prefix)
     assert result is not None
     assert (result.verdict, result.policies, result.rule) == ("dropped", ("two",), 0)
@@ -147,11 +147,11 @@ def test_the_rule_of_a_cluster_policy_in_audit_is_named(world: World, plane: Pol
 def test_the_log_rate_is_limited_and_logging_can_stop(world: World, plane: PolicyDataPlane, log: Nflog) -> None:
     enforce(plane, world, compiler_of(DENIED), FEW)
     assert send(DENIED, TO_DB, 50) == 0
-    assert 5 <= len(told(log)) <= 8
+    assert 5 <= len(log_entries(log)) <= 8
     assert by_policy(plane.counts())["shop/quiet", "dropped"].packets == 50
     enforce(plane, world, compiler_of(DENIED), QUIET)
     assert send(DENIED, TO_DB, 3, first=42_000) == 0
-    assert told(log) == []
+    assert log_entries(log) == []
 
 
 @pytest.mark.parametrize(("asked", "lines"), [("none", 0), ("drops", 1), ("all", 2)])
@@ -161,10 +161,10 @@ def test_the_log_setting_of_policies_selects_logged_verdicts(
     node = QUIET if asked == "drops" else LOG
     enforce(plane, world, compiler_of(OPEN, log=asked), node)
     assert send(OPEN, TO_DB) == 1
-    allowed = told(log)
+    allowed = log_entries(log)
     enforce(plane, world, compiler_of(DENIED, log=asked), node)
     assert send(DENIED, TO_DB, first=42_000) == 0
-    assert len(allowed) + len(told(log)) == lines
+    assert len(allowed) + len(log_entries(log)) == lines
 
 
 def test_counters_keep_their_values_when_rules_are_replaced(world: World, plane: PolicyDataPlane) -> None:
@@ -213,7 +213,7 @@ def test_drops_without_a_policy_are_reported(world: World, plane: PolicyDataPlan
                 sock.setsockopt(socket.SOL_IP, _IP_TRANSPARENT, 1)
                 sock.bind((source, 0))
                 sock.sendto(b"x", (target, port))
-        results = [(item.source, item.destination, item.destination_port, item.prefix) for item in told(log)]
+        results = [(item.source, item.destination, item.destination_port, item.prefix) for item in log_entries(log)]
         assert results == [item[1:] for item in APART]
     finally:
         world.detach("shop/stray")

@@ -71,7 +71,7 @@ class KernelRules(Nodes):
             plane.close()
 
 
-def said(nodes: KernelRules, case: Case, number: int, family: int) -> PolicyVerdict:
+def verdict_of(nodes: KernelRules, case: Case, number: int, family: int) -> PolicyVerdict:
     asked = case.connection(case.checks[number], family)
     asking = answered(asked.source.address, asked.destination.address, asked.port, protocol=asked.protocol)
     (result,) = with_policies(asking, case.world, nodes).policies
@@ -89,7 +89,7 @@ def test_packet_table(places: Places, mode: str, case: Case) -> None:
     try:
         for number, check in enumerate(case.checks):
             for family in check.families:
-                result = said(nodes, case, number, family)
+                result = verdict_of(nodes, case, number, family)
                 assert (result.outcome == "allowed") == check.allowed, (str(check), family, result.message)
                 assert not any(node.drifted or node.drift for node in result.nodes), (str(check), family)
                 assert {node.state for node in result.nodes} <= {"held"}
@@ -105,7 +105,7 @@ def test_missing_rules_are_shown_as_drift(places: Places, mode: str) -> None:
     case = quiet()
     nodes = KernelRules(case, mode, places)
     nodes.close()
-    result = said(nodes, case, 0, 4)
+    result = verdict_of(nodes, case, 0, 4)
     assert (result.outcome, [node.drifted for node in result.nodes]) == ("allowed", [True])
     assert any(line.sign == "+" and "drop" in line.text.lower() for line in result.nodes[0].drift)
 
@@ -114,7 +114,7 @@ def test_counters_of_rules_are_shown(places: Places) -> None:
     case = quiet()
     nodes = KernelRules(case, "nftables", places)
     try:
-        chain = said(nodes, case, 0, 4).nodes[0].steps[-1].where.split()[-1]
+        chain = verdict_of(nodes, case, 0, 4).nodes[0].steps[-1].where.split()[-1]
         rule = ["nft", "replace", "rule", "ip", "podwire-policy", chain]
         with netns.inside(places["n1"]):
             listed = subprocess.run(["nft", "-a", "list", "chain", "ip", "podwire-policy", chain],
@@ -122,9 +122,9 @@ def test_counters_of_rules_are_shown(places: Places) -> None:
             handle = next(line.rpartition(" ")[2] for line in listed.splitlines() if "counter" in line)
             subprocess.run([*rule, "handle", handle, "counter packets 7 bytes 420 drop"], check=True)
         nodes.rules.clear()
-        steps = said(nodes, case, 0, 4).nodes[0].steps
+        steps = verdict_of(nodes, case, 0, 4).nodes[0].steps
         assert steps[-1].rule == "counter packets 7 bytes 420 drop"
         assert steps[-1].object == "no ingress rule for pods app=db of shop"
-        assert not said(nodes, case, 0, 4).nodes[0].drift
+        assert not verdict_of(nodes, case, 0, 4).nodes[0].drift
     finally:
         nodes.close()

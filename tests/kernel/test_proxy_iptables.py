@@ -82,19 +82,19 @@ def sorted_out(ruleset: Ruleset) -> Ruleset:
     )
 
 
-def wanted(plane: ServiceOwner | IptablesDataPlane) -> list[str]:
+def desired_rulesets(plane: ServiceOwner | IptablesDataPlane) -> list[str]:
     return [str(sorted_out(ruleset)) for ruleset in plane.desired()]
 
 
 def test_the_kernel_holds_what_is_desired_after_every_change(plane: ServiceOwner) -> None:
     plane.load({})
-    assert in_kernel(plane) == wanted(plane)
+    assert in_kernel(plane) == desired_rulesets(plane)
     keys: set[str] = set()
     for case in CASES:
         resolved = case.resolved()
         plane.update({**dict.fromkeys(keys - resolved.keys(), ()), **resolved})
         keys = set(resolved)
-        assert in_kernel(plane) == wanted(plane), case.name
+        assert in_kernel(plane) == desired_rulesets(plane), case.name
     assert not plane.disturbed()
 
 
@@ -122,7 +122,7 @@ def test_a_restart_applies_changes_made_meanwhile(plane: ServiceOwner) -> None:
     plane.load(by_name("externalTrafficPolicy Local").resolved())
     with contextlib.closing(IptablesDataPlane(NODE, path("node"), plane.programs)) as again:
         again.load(by_name("ClusterIP").resolved())
-        assert in_kernel(plane) == wanted(again)
+        assert in_kernel(plane) == desired_rulesets(again)
 
 
 def iptables(plane: ServiceOwner | IptablesDataPlane, *arguments: str) -> str:
@@ -206,7 +206,7 @@ def test_a_full_load_follows_a_refused_change(plane: ServiceOwner) -> None:
     plane.load(by_name("ClusterIP").resolved())
     iptables(plane, "-t", "nat", "-F", "KUBE-SERVICES")
     plane.update({"default/web": ()})
-    assert in_kernel(plane) == wanted(plane)
+    assert in_kernel(plane) == desired_rulesets(plane)
 
 
 def test_affinity_ends_with_a_removed_endpoint(world: World, plane: ServiceOwner) -> None:
@@ -255,7 +255,7 @@ def test_lost_legacy_rules_are_noticed_by_table_sizes(
         iptables(plane, "-t", "nat", *arguments)
         assert reported(plane)
         plane.heal()
-        assert in_kernel(plane) == wanted(plane)
+        assert in_kernel(plane) == desired_rulesets(plane)
         assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
         plane.remove()
 
@@ -269,7 +269,7 @@ def test_a_flushed_chain_is_written_before_rules_are_read(world: World, chain: s
         first, *compared = plane.heal()
         assert [line for line in first.splitlines() if line.startswith(":")] == [f":{chain} - [0:0]"]
         assert not any(compared)
-        assert in_kernel(plane) == wanted(plane)
+        assert in_kernel(plane) == desired_rulesets(plane)
         assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
         assert not plane.disturbed()
         assert not any(plane.heal())
@@ -311,7 +311,7 @@ def test_rules_that_are_flushed_during_a_repair_are_restored(world: World) -> No
         await until(proxy.programmed.is_set)
         plane.flushes = 1
         iptables(plane, "-t", "nat", "-F")
-        await until(lambda: not plane.flushes and in_kernel(plane) == wanted(plane))
+        await until(lambda: not plane.flushes and in_kernel(plane) == desired_rulesets(plane))
         running.cancel()
 
     with contextlib.closing(Interrupted(NODE, path("node"), programs("nft"))) as plane:
@@ -407,13 +407,13 @@ def test_many_services_change_at_once(world: World, plane: ServiceOwner) -> None
     }
     plane.load({})
     plane.update(many)
-    assert in_kernel(plane) == wanted(plane)
+    assert in_kernel(plane) == desired_rulesets(plane)
     assert world.connect("far", "10.96.1.40", 80)[0] in ("one", "two")
     plane.update(dict.fromkeys(list(many)[:30], ()))
-    assert in_kernel(plane) == wanted(plane)
+    assert in_kernel(plane) == desired_rulesets(plane)
     assert world.connect("far", "10.96.1.40", 80)[0] in ("one", "two")
     assert world.connect("far", "10.96.1.1", 80)[0] == "dropped"
-    assert ADDRESSES["one"][0] in str(wanted(plane))
+    assert ADDRESSES["one"][0] in str(desired_rulesets(plane))
 
 
 def everywhere() -> NodeFacts:

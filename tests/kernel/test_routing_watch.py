@@ -93,7 +93,7 @@ def test_peers_that_routing_adds_cause_no_full_run(place: Path) -> None:
     asyncio.run(body())
 
 
-def left(place: Path, network_state: NetworkState) -> str:
+def missing_steps(place: Path, network_state: NetworkState) -> str:
     """The steps that would restore the kernel."""
     with closing(Netlink(place)) as netlink:
         return str(network.plan(netlink, network_state, OWNER))
@@ -106,11 +106,11 @@ def test_peer_changes_write_only_the_difference(place: Path) -> None:
             moved = replace(state(4), fdb=tuple(Fdb(DEVICE, MAC.format(n), f"10.89.0.{20 + n}") for n in range(2, 6)))
             for expected in (state(5), state(3), moved, replace(state(1), fdb=()), NetworkState(links=state(1).links)):
                 assert watched.machine.follow(before, expected) == ()
-                assert left(place, expected) == ""
+                assert missing_steps(place, expected) == ""
                 before = expected
             other = replace(state(2), links=(replace(before.links[0], mtu=1400),))
             assert watched.machine.follow(before, other) == []
-            assert left(place, other) == ""
+            assert missing_steps(place, other) == ""
 
     asyncio.run(body())
 
@@ -120,7 +120,7 @@ def test_a_full_comparison_follows_a_failed_difference(place: Path) -> None:
         async with settled(place) as watched:
             run(place, f"ip link del {DEVICE}")
             assert watched.machine.follow(state(2), state(4)) == []
-            assert left(place, state(4)) == ""
+            assert missing_steps(place, state(4)) == ""
             run(place, "ip route add 10.244.6.0/24 dev eth0")
             (problem,) = watched.machine.follow(state(4), state(5))
             assert "10.244.6.0/24" in problem, "a route of others stays"
@@ -172,10 +172,10 @@ def test_routes_that_it_held_are_taken_back_and_no_others(place: Path) -> None:
         (problem,) = watched.machine.hold(state(2))
         run(place, "ip route replace 10.244.2.0/24 dev eth0 proto static")
         (problem,) = watched.machine.hold(state(2))
-        assert "10.244.3.0/24" in problem and "10.244.2.0/24" not in left(place, state(2))
+        assert "10.244.3.0/24" in problem and "10.244.2.0/24" not in missing_steps(place, state(2))
         run(place, "ip route del 10.244.3.0/24", "ip route replace 10.244.2.0/24 dev eth0 proto static")
         assert watched.machine.hold(state(1)) == [], "its own share does not have 10.244.3.0/24"
-        assert "10.244.2.0/24" not in left(place, state(1))
+        assert "10.244.2.0/24" not in missing_steps(place, state(1))
         assert watched.machine.hold(state(0)) == []
         run(place, "ip route add 10.244.2.0/24 dev eth0 proto static")
         (problem,) = watched.machine.hold(state(2))

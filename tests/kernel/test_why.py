@@ -99,7 +99,7 @@ def test_lists_of_clients_are_read_with_their_ages(place: Path) -> None:
 
 
 def test_rules_are_printed_as_nft_lists_them(place: Path) -> None:
-    listed, steps = told(place, "nftables", "nft", "list", "ruleset")
+    listed, steps = listing_and_steps(place, "nftables", "nft", "list", "ruleset")
     lines = {line.strip().removeprefix("elements = { ").removesuffix(" }").rstrip(",") for line in listed}
     sets = {line.strip().removesuffix(" {") for line in listed}
     for step in steps:
@@ -111,12 +111,12 @@ def test_rules_are_printed_as_nft_lists_them(place: Path) -> None:
 
 
 def test_rules_are_printed_as_iptables_save_prints_them(place: Path) -> None:
-    listed, steps = told(place, "iptables", "iptables-save")
+    listed, steps = listing_and_steps(place, "iptables", "iptables-save")
     for step in steps:
         assert f"-A {step.where.rpartition(' ')[2]} {step.rule}" in listed
 
 
-def told(place: Path, mode: str, *command: str) -> tuple[set[str], list[MatchedRule]]:
+def listing_and_steps(place: Path, mode: str, *command: str) -> tuple[set[str], list[MatchedRule]]:
     """The listing of a program, and the steps of packets through the same rules."""
     steps: list[MatchedRule] = []
     case = next(case for case in CASES if case.name == "externalTrafficPolicy Local")

@@ -114,7 +114,7 @@ class OpenConnections:
         self.clients = [client for client in self.clients if client[0] != pod]
 
 
-def kept(*pods: str) -> tuple[ResolvedPort, ...]:
+def kept_service(*pods: str) -> tuple[ResolvedPort, ...]:
     return web(*pods, port=9090)
 
 

@@ -32,7 +32,7 @@ from tests.uml.ipvs_connections import (
     another,
     differences,
     ipvsadm,
-    kept,
+    kept_service,
     web,
 )
 
@@ -383,10 +383,10 @@ def test_connections_outlive_the_change_to_ipvs(world: World) -> None:
         contextlib.closing(Switch(ServiceModes(path("node")), "iptables", NODE)) as switch,
         OpenConnections("one") as connections,
     ):
-        switch.load({"default/web": kept("one")})
+        switch.load({"default/web": kept_service("one")})
         connections.connect("far")
         switch.configured_mode = "ipvs"
-        switch.load({"default/web": kept("one")})
+        switch.load({"default/web": kept_service("one")})
         assert switch.name == "ipvs"
         assert connections.talk()
         ServiceModes(path("node")).clear("ipvs")
@@ -395,7 +395,7 @@ def test_connections_outlive_the_change_to_ipvs(world: World) -> None:
 def test_leaving_ipvs_keeps_udp_clients_and_resets_tcp(world: World) -> None:
     """A UDP client that keeps its socket is served by the next mode; a TCP client gets a reset."""
     services = by_name("ports and protocols are independent").resolved() | {"default/kept": (
-        replace(kept("one")[0], service="default/kept", cluster_ip="10.96.0.77"),
+        replace(kept_service("one")[0], service="default/kept", cluster_ip="10.96.0.77"),
     )}  # fmt: skip
     with (
         contextlib.closing(Switch(ServiceModes(path("node")), "ipvs", NODE)) as switch,

@@ -14,7 +14,16 @@ from tests.kernel.service_namespaces import (
     path,
 )
 from tests.kernel.service_owner import ServiceOwner
-from tests.uml.ipvs_connections import PODS, OpenConnections, another, differences, eventually, ipvsadm, kept, shares
+from tests.uml.ipvs_connections import (
+    PODS,
+    OpenConnections,
+    another,
+    differences,
+    eventually,
+    ipvsadm,
+    kept_service,
+    shares,
+)
 
 from podwire.errors import Unsupported
 from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane
@@ -40,18 +49,18 @@ def plane(world: World) -> Iterator[ServiceOwner]:
 
 def test_a_removed_endpoint_keeps_its_connections(world: World, plane: ServiceOwner) -> None:
     """Scenario 90: an endpoint has weight 0 while a connection is open and is removed soon after; so is a Service."""
-    other = tuple(replace(port, service="default/other", cluster_ip="10.96.0.11") for port in kept("far"))
-    plane.load({"default/web": kept("one"), "default/other": other})
+    other = tuple(replace(port, service="default/other", cluster_ip="10.96.0.11") for port in kept_service("far"))
+    plane.load({"default/web": kept_service("one"), "default/other": other})
     with OpenConnections("one", "two", "far") as connections:
         assert [connections.connect(), connections.connect(address="10.96.0.11")] == ["one", "far"]
-        plane.update({"default/web": kept("two"), "default/other": ()})
+        plane.update({"default/web": kept_service("two"), "default/other": ()})
         assert "-r 10.180.0.1:9090 -m -w 0" in ipvsadm("-S", "-n")
         assert {connections.connect() for _ in range(6)} == {"two"}
         assert world.connect("outside", "10.96.0.11", 80)[0] == "dropped"
         assert connections.talk()
         assert differences(plane) == []
         with another() as again:
-            assert not any(again.load({"default/web": kept("two")})), "also after a restart"
+            assert not any(again.load({"default/web": kept_service("two")})), "also after a restart"
         assert connections.talk()
         for pod in ("one", "far"):
             connections.reset(pod)
@@ -67,20 +76,23 @@ def served() -> set[str]:
 
 def test_an_endpoint_that_comes_back_gets_its_weight_back(world: World, plane: ServiceOwner) -> None:
     """Scenario 91."""
-    plane.load({"default/web": kept("one", "two")})
+    plane.load({"default/web": kept_service("one", "two")})
     with OpenConnections("one", "two") as connections:
         assert {connections.connect() for _ in range(2)} == {"one", "two"}
-        plane.update({"default/web": kept("two")})
-        assert plane.update({"default/web": kept("one", "two")})[-1] == "-e -t 10.96.0.10:80 -r 10.180.0.1:9090 -m -w 1"
+        plane.update({"default/web": kept_service("two")})
+        assert (
+            plane.update({"default/web": kept_service("one", "two")})[-1]
+            == "-e -t 10.96.0.10:80 -r 10.180.0.1:9090 -m -w 1"
+        )
         assert connections.talk()
         assert {connections.connect() for _ in range(4)} == {"one", "two"}
 
 
 def test_connections_to_a_removed_endpoint_end_on_request(world: World, plane: ServiceOwner) -> None:
     """A terminating endpoint that still serves keeps them."""
-    (both,) = kept("one", "two")
-    (rest,) = kept("two")
-    plane.load({"default/web": kept("one")}, replace(NODE, reset_connections=True))
+    (both,) = kept_service("one", "two")
+    (rest,) = kept_service("two")
+    plane.load({"default/web": kept_service("one")}, replace(NODE, reset_connections=True))
     with OpenConnections("one", "two") as connections:
         connections.connect()
         plane.update({"default/web": (replace(rest, serving=both.serving),)})
@@ -97,18 +109,18 @@ def test_connections_to_a_removed_endpoint_end_on_request(world: World, plane: S
 @pytest.mark.parametrize("scheduler", ["rr", "wrr", "lc", "wlc", "sed", "nq", "sh", "mh"])
 def test_no_connection_is_refused_while_an_endpoint_leaves(world: World, plane: ServiceOwner, scheduler: str) -> None:
     facts = replace(NODE, ipvs=IpvsSettings(scheduler=scheduler))
-    plane.load({"default/web": kept("one", "two", "far")}, facts)
+    plane.load({"default/web": kept_service("one", "two", "far")}, facts)
     with OpenConnections("one", "two", "far") as connections:
         for _ in range(6):
             connections.connect()
-        plane.update({"default/web": kept("two")})
+        plane.update({"default/web": kept_service("two")})
         assert {connections.connect(port=20000 + port) for port in range(12)} == {"two"}
         assert connections.talk()
 
 
 @pytest.mark.parametrize("scheduler", ["rr", "wrr", "lc", "wlc", "sed", "nq"])
 def test_connections_are_spread_evenly(world: World, plane: ServiceOwner, scheduler: str) -> None:
-    plane.load({"default/web": kept(*PODS)}, replace(NODE, ipvs=IpvsSettings(scheduler=scheduler)))
+    plane.load({"default/web": kept_service(*PODS)}, replace(NODE, ipvs=IpvsSettings(scheduler=scheduler)))
     assert f"-A -t 10.96.0.10:80 -s {scheduler} " in ipvsadm("-S", "-n")
     with OpenConnections(*PODS) as connections:
         assert shares(connections, 6) == {"one": 2, "two": 2, "far": 2}
@@ -121,16 +133,16 @@ def test_some_schedulers_prefer_endpoints_with_fewer_connections(
 ) -> None:
     """With four connections at each of two pods and none at the third, schedulers that count them choose the third."""
     facts = replace(NODE, ipvs=IpvsSettings(scheduler=scheduler))
-    plane.load({"default/web": kept("one", "two")}, facts)
+    plane.load({"default/web": kept_service("one", "two")}, facts)
     with OpenConnections(*PODS) as connections:
         shares(connections, 8)
-        plane.update({"default/web": kept(*PODS)})
+        plane.update({"default/web": kept_service(*PODS)})
         assert (shares(connections, 2)["far"] == 2) == counts
 
 
 def test_sh_chooses_by_the_client_and_dh_by_the_address(world: World, plane: ServiceOwner) -> None:
-    other = tuple(replace(port, service="default/other", cluster_ip="10.96.0.11") for port in kept(*PODS))
-    both = {"default/web": kept(*PODS), "default/other": other}
+    other = tuple(replace(port, service="default/other", cluster_ip="10.96.0.11") for port in kept_service(*PODS))
+    both = {"default/web": kept_service(*PODS), "default/other": other}
     plane.load(both, replace(NODE, ipvs=IpvsSettings(scheduler="sh")))
     with OpenConnections(*PODS) as connections:
         for source in ("outside", "one"):
@@ -143,7 +155,7 @@ def test_sh_chooses_by_the_client_and_dh_by_the_address(world: World, plane: Ser
 
 
 def test_mh_chooses_by_the_client_and_its_port(world: World, plane: ServiceOwner) -> None:
-    plane.load({"default/web": kept(*PODS)}, replace(NODE, ipvs=IpvsSettings(scheduler="mh")))
+    plane.load({"default/web": kept_service(*PODS)}, replace(NODE, ipvs=IpvsSettings(scheduler="mh")))
     assert "-s mh -b mh-fallback,mh-port" in ipvsadm("-S", "-n")
     ports = range(21000, 21016)
     observed: list[dict[int, str]] = []
@@ -162,10 +174,10 @@ def test_a_scheduler_that_the_kernel_lacks_is_named() -> None:
 
 
 def test_another_scheduler_takes_effect_on_existing_servers(world: World, plane: ServiceOwner) -> None:
-    plane.load({"default/web": kept("one")})
+    plane.load({"default/web": kept_service("one")})
     with OpenConnections("one") as connections:
         connections.connect()
-        written = plane.load({"default/web": kept("one")}, replace(NODE, ipvs=IpvsSettings(scheduler="wlc")))
+        written = plane.load({"default/web": kept_service("one")}, replace(NODE, ipvs=IpvsSettings(scheduler="wlc")))
         assert written == ("-E -t 10.96.0.10:80 -s wlc -b flag-3",)
         assert connections.talk()
 

@@ -60,7 +60,7 @@ def test_as_if_all_were_collapsed_anew(seed: int) -> None:
     cluster_ranges = ClusterRanges()
     nodes: dict[str, tuple[str, ...]] = {}
 
-    def one(version: int) -> str:
+    def random_network(version: int) -> str:
         # A range of sixteen addresses, cut into pieces that often are neighbours, in each other, or equal.
         bits = rng.randint(0, 4)
         number = rng.randrange(1 << bits) << (4 - bits)
@@ -72,7 +72,7 @@ def test_as_if_all_were_collapsed_anew(seed: int) -> None:
             del nodes[name]
             cluster_ranges.follow(name, None)
         else:
-            nodes[name] = tuple(one(rng.choice((4, 6))) for _ in range(rng.randint(1, 3)))
+            nodes[name] = tuple(random_network(rng.choice((4, 6))) for _ in range(rng.randint(1, 3)))
             cluster_ranges.follow(name, node(name, "192.0.2.1", *nodes[name]))
         every = [ip_network(text) for texts in nodes.values() for text in texts]
         parts = [[item for item in every if item.version == version] for version in (4, 6)]

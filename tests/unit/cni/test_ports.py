@@ -10,7 +10,9 @@ from podwire.errors import CniError
 from podwire.state.nft_text import parse_table
 
 
-def one(name: str, *mappings: PortMapping, addresses: tuple[str, ...] = ("10.244.1.2", "fd00::2")) -> Attachment:
+def attachment_of(
+    name: str, *mappings: PortMapping, addresses: tuple[str, ...] = ("10.244.1.2", "fd00::2")
+) -> Attachment:
     return Attachment(
         key=AttachmentKey("n", name, "eth0"),
         addresses=addresses,
@@ -26,12 +28,12 @@ def one(name: str, *mappings: PortMapping, addresses: tuple[str, ...] = ("10.244
 def test_table() -> None:
     table = ports.plan(
         [
-            one(
+            attachment_of(
                 "web",
                 PortMapping(host_port=8080, container_port=80),
                 PortMapping(host_port=53, container_port=5353, protocol="UDP", host_ip="10.89.0.11"),
             ),
-            one("plain"),
+            attachment_of("plain"),
         ]
     )
     assert table is not None
@@ -44,7 +46,7 @@ def test_table() -> None:
 
 
 def test_no_ports_no_table() -> None:
-    assert ports.plan([one("plain")]) is None
+    assert ports.plan([attachment_of("plain")]) is None
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ def test_a_mapping_that_cannot_be(mapping: PortMapping) -> None:
 
 
 def test_a_port_is_held_once_per_address() -> None:
-    held = [one("web", PortMapping(host_port=80, container_port=80, host_ip="10.0.0.1"))]
+    held = [attachment_of("web", PortMapping(host_port=80, container_port=80, host_ip="10.0.0.1"))]
     ask = [PortMapping(host_port=80, container_port=8080)]
     assert "shop/web" in ports.holder_of(ask, held)
     assert not ports.holder_of([PortMapping(host_port=80, container_port=1, protocol="udp")], held)

@@ -9,7 +9,7 @@ Contents = KeyedContents[tuple[str, ...], IpSet, str, IpSetElement]
 Extract = ContentsExtract[tuple[str, ...], IpSet]
 
 
-def made(**elements: IpSetElement) -> IpSet:
+def set_of(**elements: IpSetElement) -> IpSet:
     return IpSet(name="s", kind="hash:ip", marks=True, elements=elements)
 
 
@@ -17,7 +17,7 @@ def contents_before() -> Contents:
     """A chain and a set that were committed before."""
     contents: Contents = KeyedContents()
     contents.put_chain("c", ("-j DROP",))
-    contents.add_set(made(a=ONE, b=ONE))
+    contents.add_set(set_of(a=ONE, b=ONE))
     contents.changes()
     return contents
 
@@ -29,14 +29,14 @@ def test_added_changed_and_removed_keys_are_reported_once() -> None:
     contents.put_element("s", "a", None)
     contents.put_elements("s", {"b": TWO, "c": ONE})
     before, now = (
-        Extract({"c": ("-j DROP",)}, {"s": made(a=ONE, b=ONE)}),
-        Extract({"c": (), "new": ("-j RETURN",)}, {"s": made(b=TWO, c=ONE)}),
+        Extract({"c": ("-j DROP",)}, {"s": set_of(a=ONE, b=ONE)}),
+        Extract({"c": (), "new": ("-j RETURN",)}, {"s": set_of(b=TWO, c=ONE)}),
     )
     assert contents.changes() == (before, now)
     assert contents.changes() == (Extract({}, {}), Extract({}, {}))
     contents.remove_chain("c")
     contents.remove_set("s")
-    assert contents.changes() == (Extract({"c": ()}, {"s": made(b=TWO, c=ONE)}), Extract({}, {}))
+    assert contents.changes() == (Extract({"c": ()}, {"s": set_of(b=TWO, c=ONE)}), Extract({}, {}))
     assert contents.chains == {"new": ("-j RETURN",)} and not contents.sets and not contents.elements
 
 
@@ -47,20 +47,20 @@ def test_a_change_that_is_undone_is_no_difference() -> None:
     contents.put_element("s", "a", TWO)
     contents.put_element("s", "a", ONE)
     before, now = contents.changes()
-    assert before == now == Extract({"c": ("-j DROP",)}, {"s": made(a=ONE)})
+    assert before == now == Extract({"c": ("-j DROP",)}, {"s": set_of(a=ONE)})
 
 
 def test_changes_hold_only_changed_elements() -> None:
     contents = contents_before()
     contents.put_element("s", "c", ONE)
-    assert contents.changes() == (Extract({}, {"s": made()}), Extract({}, {"s": made(c=ONE)}))
-    assert list(contents.filled_sets()) == [made(a=ONE, b=ONE, c=ONE)]
+    assert contents.changes() == (Extract({}, {"s": set_of()}), Extract({}, {"s": set_of(c=ONE)}))
+    assert list(contents.filled_sets()) == [set_of(a=ONE, b=ONE, c=ONE)]
 
 
 def test_a_filled_set_has_only_its_elements() -> None:
     contents = contents_before()
-    contents.fill_set(made(b=TWO, c=ONE))
-    assert list(contents.filled_sets()) == [made(b=TWO, c=ONE)]
+    contents.fill_set(set_of(b=TWO, c=ONE))
+    assert list(contents.filled_sets()) == [set_of(b=TWO, c=ONE)]
 
 
 def test_first_pod_by_name_gets_a_shared_element() -> None:

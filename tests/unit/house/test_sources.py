@@ -75,7 +75,7 @@ def _package(path: Path) -> str:
 _PACKAGES = sorted({_package(path) for path in _MODULES})
 
 
-def _each(check: Callable[[Path], None]) -> Callable[[str], None]:
+def _for_each_package(check: Callable[[Path], None]) -> Callable[[str], None]:
     """A test for each package, of all its modules: one for each module would take longer than what it looks at."""
 
     @pytest.mark.parametrize("package", _PACKAGES)
@@ -88,7 +88,7 @@ def _each(check: Callable[[Path], None]) -> Callable[[str], None]:
     return test
 
 
-@_each
+@_for_each_package
 def test_a_module_says_what_is_in_it(path: Path) -> None:
     tree = _tree(path)
     text = ast.get_docstring(tree) or ""
@@ -97,7 +97,7 @@ def test_a_module_says_what_is_in_it(path: Path) -> None:
         assert len(tree.body) == 1, f"{path}: holds more than a docstring"
 
 
-@_each
+@_for_each_package
 def test_files_and_functions_are_of_a_size_to_read(path: Path) -> None:
     lines = len(_text(path).splitlines())
     assert lines <= _MAX_FILE_LINES, f"{path}: {lines} lines"
@@ -107,14 +107,14 @@ def test_files_and_functions_are_of_a_size_to_read(path: Path) -> None:
             assert size <= _MAX_FUNCTION_LINES, f"{path}:{node.lineno} {node.name}: {size} lines"
 
 
-@_each
+@_for_each_package
 def test_module_names_are_not_vague(path: Path) -> None:
     for part in path.relative_to(_SRC).with_suffix("").parts:
         arguments = set(part.lower().strip("_").split("_"))
         assert not arguments & _VAGUE, f"{path}: {part}"
 
 
-@_each
+@_for_each_package
 def test_public_functions_and_classes_are_described(path: Path) -> None:
     for node in _public(_tree(path)):
         assert ast.get_docstring(node), f"{path}:{node.lineno} {node.name}: no docstring"
@@ -136,7 +136,7 @@ def test_a_class_name_stands_for_one_class() -> None:
     assert not shared, "give each class a name of its own:\n" + "\n".join(shared)
 
 
-@_each
+@_for_each_package
 def test_nothing_is_mocked_and_no_task_starts_unsupervised(path: Path) -> None:
     text = _text(path)
     assert "unittest.mock" not in text, f"{path}: mocks"
@@ -147,7 +147,7 @@ def test_nothing_is_mocked_and_no_task_starts_unsupervised(path: Path) -> None:
         assert "time.sleep(" not in text, f"{path}: time.sleep would stop the loop"
 
 
-@_each
+@_for_each_package
 def test_nothing_stands_at_module_level_but_definitions(path: Path) -> None:
     allowed = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign,
                ast.AnnAssign, ast.If, ast.Expr, ast.Try, ast.Assert)  # fmt: skip
@@ -179,7 +179,7 @@ def _fits(parts: list[str], pattern: list[str]) -> bool:
 _PURE = [path for path in _MODULES if path.name != "__init__.py" and _is_pure(_name(path))]
 
 
-@_each
+@_for_each_package
 def test_a_name_that_promises_purity_is_on_the_list(path: Path) -> None:
     if any(fnmatchcase(path.stem, pattern) for pattern in _PURE_NAMES) and _imports(path).isdisjoint(_IMPURE):
         assert _is_pure(_name(path)) or "layout" in path.stem, (

@@ -58,7 +58,7 @@ class Agents:
             self.reports[name].committed({Changed(kind, key): heard for kind, key in known.keys() | before})
 
 
-async def said(p: ControlPlane, expected: str, name: str = "deny") -> JsonObject:
+async def annotation_in_force(p: ControlPlane, expected: str, name: str = "deny") -> JsonObject:
     """The annotation, when it says that it is in force on so many nodes."""
 
     async def probe() -> JsonObject | None:
@@ -86,7 +86,7 @@ def test_policy_reports_the_number_of_enforcing_nodes(plane: StartControlPlane) 
             await agents.start()
             await p.client.create(NETWORKPOLICIES, DENY, "default")
             await agents.commit("node-1", "node-2", "node-3")
-            first = await said(p, "3/3")
+            first = await annotation_in_force(p, "3/3")
             assert re.fullmatch(r"[1-9][\d.]*m?s", first["took"]) and first["since"].endswith("Z")
 
             async def told() -> list[tuple[str, str]]:
@@ -98,7 +98,7 @@ def test_policy_reports_the_number_of_enforcing_nodes(plane: StartControlPlane) 
             await p.client.patch(NETWORKPOLICIES, "deny", {"spec": {"policyTypes": ["Egress"]}}, "default")
             await agents.commit("node-1", "node-2")
             agents.reports["node-3"].refused("nft: no memory")
-            partly = await said(p, "2/3")
+            partly = await annotation_in_force(p, "2/3")
             assert partly["missing"] == ["node-3: nft: no memory"]
             assert "since" not in partly
 
@@ -109,16 +109,16 @@ def test_policy_reports_the_number_of_enforcing_nodes(plane: StartControlPlane) 
             assert await p.until(complained) == [("PartlyEnforced", text)]
 
             await agents.commit("node-3")
-            again = await said(p, "3/3")
+            again = await annotation_in_force(p, "3/3")
             assert again["generation"] == 2 and again["since"] > first["since"]
 
             wrong = {"metadata": {"annotations": {"podwire.io/enforced": "{}"}}}
             await p.client.patch(NETWORKPOLICIES, "deny", wrong, "default")
-            assert await said(p, "3/3") == again, "what somebody else writes there does not stay"
+            assert await annotation_in_force(p, "3/3") == again, "what somebody else writes there does not stay"
 
             conditions = [{"type": "Ready", "status": "Unknown"}]
             await p.client.patch(NODES, "node-3", {"status": {"conditions": conditions}}, subresource="status")
-            fewer = await said(p, "2/2")
+            fewer = await annotation_in_force(p, "2/2")
             assert fewer["notReady"] == ["node-3"]
             assert fewer["since"] == again["since"], "a node that goes changes nothing of since when"
             await agents.tasks.close()
@@ -136,7 +136,7 @@ def test_reports_are_small_and_outlive_their_agents(plane: StartControlPlane) ->
             await agents.start()
             await agents.commit("node-1", "node-2", "node-3")
             for number in range(20):
-                await said(p, "3/3", f"deny-{number}")
+                await annotation_in_force(p, "3/3", f"deny-{number}")
             before = await p.client.get(CONFIGMAPS, name_of("node-1"), NAMESPACE)
             assert len(json.dumps(before["data"])) < 400
             await agents.tasks.close()
@@ -151,7 +151,7 @@ def test_reports_are_small_and_outlive_their_agents(plane: StartControlPlane) ->
             assert last[0].digest == last[1].digest
 
             await p.client.delete(NODES, "node-3")
-            assert (await said(p, "2/2", "deny-0"))["generation"] == 1
+            assert (await annotation_in_force(p, "2/2", "deny-0"))["generation"] == 1
 
             async def gone() -> bool:
                 result = await p.client.list(CONFIGMAPS, NAMESPACE, label_selector="podwire.io/report=policies")

@@ -14,14 +14,14 @@ def table(*decided: tuple[object, Ruling], rest: Ruling) -> PortTable:
     return maker.table(rest)
 
 
-def found(port_table: PortTable) -> list[tuple[str, int, int, bool, str]]:
+def audit_entries(port_table: PortTable) -> list[tuple[str, int, int, bool, str]]:
     return [(e.protocol, e.first, e.last, e.ruling.audit, e.ruling.audit_policy) for e in port_table.entries]
 
 
 def test_denial_without_rule_in_audit_is_marked() -> None:
     whole = table((WEB, Ruling(True, "shop/a", 0)), rest=SHUT)
     created = mark(table(rest=OPEN), whole, AuditScope(isolating=True))
-    assert found(created) == [
+    assert audit_entries(created) == [
         ("TCP", 0, 79, True, ""),
         ("TCP", 80, 89, False, ""),
         ("TCP", 90, 65535, True, ""),

@@ -172,14 +172,14 @@ async def test_a_deleted_report_is_written_again(bench: Bench) -> None:
     assert bench.api.told.commits["NetworkPolicy"][-1].digest == bench.digest()
 
 
-def found(uid: str, digest: str) -> dict[str, Any]:
+def config_map(uid: str, digest: str) -> dict[str, Any]:
     owners = [{"kind": "Node", "name": "node-1", "uid": uid}]
     line = f"{digest} 1000 7.0"
     data = {"node": "node-1", "problem": "", "NetworkPolicy": line, "ClusterNetworkPolicy": f"{Digest()} 1000 0.0"}
     return {"metadata": {"name": "podwire-policies-node-1", "ownerReferences": owners}, "data": data}
 
 
-@with_bench(found("n", str(Digest())))
+@with_bench(config_map("n", str(Digest())))
 async def test_a_start_with_a_current_report_writes_nothing(bench: Bench) -> None:
     bench.report.committed({})
     await bench.api.time.advance(60)
@@ -187,7 +187,7 @@ async def test_a_start_with_a_current_report_writes_nothing(bench: Bench) -> Non
     assert bench.api.told.commits["NetworkPolicy"][0].at_ms == 1000
 
 
-@with_bench(found("of an earlier Node", str(Digest())))
+@with_bench(config_map("of an earlier Node", str(Digest())))
 async def test_report_of_an_earlier_node_of_this_name_is_deleted(bench: Bench) -> None:
     bench.change("shop/a", 1)
     await bench.api.time.advance(60)

@@ -32,7 +32,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     lines.clear()
 
 
-def taken(lines: list[str]) -> list[str]:
+def collected(lines: list[str]) -> list[str]:
     result, lines[:] = list(lines), []
     return result
 
@@ -41,15 +41,15 @@ def test_it_is_opened_loaded_switched_to_and_cleared(written: list[str]) -> None
     switch = Switch(ServiceModes(), "notebook", FACTS)
     services: dict[str, Any] = {"default/web": ()}
     switch.load(services)
-    assert taken(written) == ["notebook: open for n1", "notebook: load default/web", "clear"]
+    assert collected(written) == ["notebook: open for n1", "notebook: load default/web", "clear"]
     switch.update(services, services)
     switch.heal(services)
-    assert taken(written) == ["notebook: update default/web", "notebook: heal"]
+    assert collected(written) == ["notebook: update default/web", "notebook: heal"]
     assert (switch.name, switch.disturbed(), switch.conflicts()) == ("notebook", True, ("notebook",))
     assert switch.desired() == (Table(family="ip", name="notebook"),)
     switch.configured_mode = "second"
     switch.load(services)
-    assert taken(written) == [
+    assert collected(written) == [
         "second: open for n1",
         "second: load default/web",
         "notebook: remove",

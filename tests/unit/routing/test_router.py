@@ -415,7 +415,7 @@ def unreachable(state: NetworkState) -> set[str]:
     return {route.dst for route in state.routes if route.kind == "unreachable"}
 
 
-def ways(state: NetworkState) -> dict[str, str]:
+def devices_of_routes(state: NetworkState) -> dict[str, str]:
     """The devices of the routes to pods of other nodes."""
     return {
         route.dst: route.link for route in state.routes if route.kind == "unicast" and route.dst.startswith("10.244.")
@@ -442,13 +442,15 @@ def test_without_its_program_wireguard_refuses_packets_until_it_appears() -> Non
             assert lab.router.missing == lab.router.refused == f"{reason} are refused until it is there"
             assert "node-2: this node has no WireGuard key" in lab.router.unreached
             state = lab.machine.states[-1]
-            assert ways(state) == {} and unreachable(state) >= {"10.244.0.0/16"}
+            assert devices_of_routes(state) == {} and unreachable(state) >= {"10.244.0.0/16"}
             assert [link.name for link in state.links] == ["podwire-vxlan"], "it receives from node-3"
             assert lab.announced[-1].facts.backend == "wireguard"
             assert "wireguard" not in lab.announced[-1].facts.receives
             lab.machine.without = set()
             await lab.clock.advance(CHECK_S + 1)
-            assert ways(lab.machine.states[-1]) == dict.fromkeys(["10.244.2.0/24", "10.244.3.0/24"], "podwire-wg")
+            assert devices_of_routes(lab.machine.states[-1]) == dict.fromkeys(
+                ["10.244.2.0/24", "10.244.3.0/24"], "podwire-wg"
+            )
             assert lab.router.missing == lab.router.refused == ""
             assert "wireguard" in lab.announced[-1].facts.receives
 
@@ -463,7 +465,7 @@ def test_a_switch_to_wireguard_waits_briefly_for_keys_of_peers() -> None:
             lab.nodes[f"node-{number}"] = node(number, RoutingFacts("hostgw", ("hostgw",)).annotations())
         lab.router.configure(RoutingSettings(backend="hostgw"))
         async with lab:
-            assert set(ways(lab.machine.states[-1]).values()) == {"eth0"}
+            assert set(devices_of_routes(lab.machine.states[-1]).values()) == {"eth0"}
             lab.router.configure(RoutingSettings(backend="wireguard"))
             before, lab.nodes["node-3"] = lab.nodes["node-3"], node(3, with_key("hostgw"))
             lab.router.node_changed("node-3", before, lab.nodes["node-3"])
@@ -472,9 +474,9 @@ def test_a_switch_to_wireguard_waits_briefly_for_keys_of_peers() -> None:
             lab.nodes["node-5"] = node(5)
             lab.router.node_changed("node-5", None, lab.nodes["node-5"])
             await lab.clock.advance(SWITCH_S - 2)
-            assert ways(lab.machine.states[-1]) == {"10.244.2.0/24": "eth0", "10.244.3.0/24": "podwire-wg"}
+            assert devices_of_routes(lab.machine.states[-1]) == {"10.244.2.0/24": "eth0", "10.244.3.0/24": "podwire-wg"}
             await lab.clock.advance(4)
-            assert ways(lab.machine.states[-1]) == {"10.244.3.0/24": "podwire-wg"}
+            assert devices_of_routes(lab.machine.states[-1]) == {"10.244.3.0/24": "podwire-wg"}
             assert unreachable(lab.machine.states[-1]) >= {"10.244.2.0/23", "10.244.4.0/23"}
             assert "node node-2 has announced no WireGuard key yet" in lab.router.unreached
 
@@ -490,9 +492,9 @@ def test_a_process_that_is_never_configured_keeps_no_clear_routes() -> None:
         async with lab:
             lab.router.configure(RoutingSettings(backend="wireguard"))
             await lab.clock.advance(1)
-            assert ways(lab.machine.states[-1]) == {"10.244.2.0/24": "podwire-vxlan"}
+            assert devices_of_routes(lab.machine.states[-1]) == {"10.244.2.0/24": "podwire-vxlan"}
             await lab.clock.advance(SWITCH_S + 11)
-            assert ways(lab.machine.states[-1]) == {"10.244.2.0/24": "podwire-wg"}
+            assert devices_of_routes(lab.machine.states[-1]) == {"10.244.2.0/24": "podwire-wg"}
 
     asyncio.run(body())
 

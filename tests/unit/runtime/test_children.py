@@ -92,12 +92,12 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def run(folder: Path, *steps: Callable[[Parent], Awaitable[None]], term_wait_s: float = 3.0) -> None:
     """Runs each step with a parent of its own."""
 
-    async def one(step: Callable[[Parent], Awaitable[None]]) -> None:
+    async def run_step(step: Callable[[Parent], Awaitable[None]]) -> None:
         async with parent(folder, term_wait_s) as created:
             await step(created)
 
     for step in steps:
-        asyncio.run(one(step))
+        asyncio.run(run_step(step))
 
 
 def test_desired_children_run_with_their_files(folder: Path) -> None:

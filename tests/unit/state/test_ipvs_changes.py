@@ -18,34 +18,34 @@ def web(*ends: str, how: str = "-s rr", name: str = WEB) -> dict[Key, VirtualSer
     return servers(f"-A {name} {how}", *(f"-a {name} -r 10.180.0.{end}" for end in ends))
 
 
-def told(have: Mapping[Key, VirtualServer], want: Mapping[Key, VirtualServer]) -> list[str]:
+def planned_steps(have: Mapping[Key, VirtualServer], want: Mapping[Key, VirtualServer]) -> list[str]:
     return [str(step) for step in plan(have, want)]
 
 
 def test_equal_servers_need_no_step() -> None:
     there = web("1:8080 -m -w 1", "2:8080 -m -w 1")
-    assert told(there, there) == []
+    assert planned_steps(there, there) == []
 
 
 def test_a_new_virtual_server_and_one_that_changes() -> None:
-    assert told({}, web("1:8080 -m -w 1", how="-s rr -p 60")) == [
+    assert planned_steps({}, web("1:8080 -m -w 1", how="-s rr -p 60")) == [
         f"-A {WEB} -s rr -p 60",
         f"-a {WEB} -r 10.180.0.1:8080 -m -w 1",
     ]
-    assert told(web("1:8080 -m -w 1"), web("1:8080 -m -w 1", how="-s wlc")) == [f"-E {WEB} -s wlc"]
+    assert planned_steps(web("1:8080 -m -w 1"), web("1:8080 -m -w 1", how="-s wlc")) == [f"-E {WEB} -s wlc"]
 
 
 def test_tcp_real_server_loses_and_regains_its_weight() -> None:
     both, item = web("1:8080 -m -w 1", "2:8080 -m -w 1"), web("1:8080 -m -w 1")
     leaving = f"-e {WEB} -r 10.180.0.2:8080 -m -w 0"
-    assert told(both, item) == [leaving]
+    assert planned_steps(both, item) == [leaving]
     drained = after(both, plan(both, item))
-    assert told(drained, item) == [], "it is on its way already"
-    assert told(drained, both) == [f"-e {WEB} -r 10.180.0.2:8080 -m -w 1"]
+    assert planned_steps(drained, item) == [], "it is on its way already"
+    assert planned_steps(drained, both) == [f"-e {WEB} -r 10.180.0.2:8080 -m -w 1"]
 
 
 def test_a_new_real_server_comes_before_an_old_one_goes() -> None:
-    verbs = [step.split()[0] for step in told(web("1:8080 -m -w 1"), web("2:8080 -m -w 1"))]
+    verbs = [step.split()[0] for step in planned_steps(web("1:8080 -m -w 1"), web("2:8080 -m -w 1"))]
     assert verbs == ["-a", "-e"]
 
 
@@ -55,8 +55,8 @@ def test_a_new_real_server_comes_before_an_old_one_goes() -> None:
 def test_servers_that_do_not_drain_are_deleted_at_once(name: str, how: str) -> None:
     both = web("1:8080 -m -w 1", "2:8080 -m -w 1", how=how, name=name)
     item = web("1:8080 -m -w 1", how=how, name=name)
-    assert told(both, item) == [f"-d {name} -r 10.180.0.2:8080"]
-    assert told(item, {}) == [f"-D {name}"]
+    assert planned_steps(both, item) == [f"-d {name} -r 10.180.0.2:8080"]
+    assert planned_steps(item, {}) == [f"-D {name}"]
 
 
 def test_a_virtual_server_goes_with_its_last_connection() -> None:
@@ -75,7 +75,7 @@ def test_a_virtual_server_goes_with_its_last_connection() -> None:
 
 def test_unwanted_empty_virtual_server_is_deleted() -> None:
     empty = web()
-    assert told(empty, {}) == [f"-D {WEB}"]
+    assert planned_steps(empty, {}) == [f"-D {WEB}"]
     assert draining(empty, {}) == {next(iter(empty)): ()}
 
 
@@ -88,7 +88,7 @@ def test_only_tcp_servers_drain() -> None:
 
 
 def test_another_way_to_forward_is_another_real_server() -> None:
-    assert told(web("1:8080 -g -w 1"), web("1:8080 -m -w 1")) == [
+    assert planned_steps(web("1:8080 -g -w 1"), web("1:8080 -m -w 1")) == [
         f"-d {WEB} -r 10.180.0.1:8080",
         f"-a {WEB} -r 10.180.0.1:8080 -m -w 1",
     ]

@@ -64,7 +64,7 @@ FACTS = ProbeInputs(
 OUTSIDE = PacketSource(name=EXTERNAL, namespace="outside", address=EXTERNAL)
 
 
-def told(word: str, place: PacketSource | None = None) -> list[tuple[str, str, str]]:
+def attempts_from(word: str, place: PacketSource | None = None) -> list[tuple[str, str, str]]:
     result = attempts_of(Expectations(FACTS), place or source_of(WEB), word)
     return [(attempt.target, attempt.address, str(attempt.port)) for attempt in result]
 
@@ -104,11 +104,11 @@ def test_words_are_taken_apart(word: str, target: ReachTarget) -> None:
     ],
 )
 def test_words_mean_connections(word: str, connections: list[tuple[str, str, str]]) -> None:
-    assert told(word) == connections
+    assert attempts_from(word) == connections
 
 
 def test_outside_service_targets_are_node_ports_of_all_nodes() -> None:
-    assert told("svc/shop/page", OUTSIDE) == [("node-1:30080 of svc/shop/page", "10.89.0.11", "30080/TCP")]
+    assert attempts_from("svc/shop/page", OUTSIDE) == [("node-1:30080 of svc/shop/page", "10.89.0.11", "30080/TCP")]
 
 
 @pytest.mark.parametrize(
@@ -130,29 +130,29 @@ def test_outside_service_targets_are_node_ports_of_all_nodes() -> None:
 )
 def test_words_that_name_nothing_are_refused(word: str, output: str) -> None:
     with pytest.raises(ConfigError) as failure:
-        told(word)
+        attempts_from(word)
     assert output in str(failure.value)
 
 
 def test_from_a_node_a_service_is_its_address() -> None:
     node = PacketSource(name="node/node-1", node="node-1", host_network=True, address="10.89.0.11")
-    assert told("db.shop:sql", node) == [("db.shop", "10.96.0.9", "5432/TCP")]
+    assert attempts_from("db.shop:sql", node) == [("db.shop", "10.96.0.9", "5432/TCP")]
 
 
 def test_outside_has_one_family() -> None:
     six = PacketSource(name="2001:db8::9", namespace="outside", address="2001:db8::9")
     with pytest.raises(ConfigError, match=r"2001:db8::9 and 10\.89\.0\.11 have different IP families"):
-        told("svc/shop/page", six)
+        attempts_from("svc/shop/page", six)
 
 
 def test_a_pod_is_not_tried_from_itself() -> None:
-    assert told("shop/db:9", source_of(DB_1)) == [("shop/db-2", "10.244.0.4", "9/TCP")]
-    assert told("shop/web:80") == []
+    assert attempts_from("shop/db:9", source_of(DB_1)) == [("shop/db-2", "10.244.0.4", "9/TCP")]
+    assert attempts_from("shop/web:80") == []
 
 
 def test_a_service_without_node_ports_is_for_pods_alone() -> None:
     with pytest.raises(ConfigError, match="only pods reach it"):
-        told("svc/shop/db:sql", OUTSIDE)
+        attempts_from("svc/shop/db:sql", OUTSIDE)
 
 
 def test_policies_are_evaluated_for_ports_without_listener() -> None:
@@ -163,5 +163,5 @@ def test_policies_are_evaluated_for_ports_without_listener() -> None:
 
 
 def test_headless_services_use_the_pods_port() -> None:
-    assert [port for _, _, port in told("bare:http")] == ["80/TCP"]
-    assert [port for _, _, port in told("bare:8080")] == ["8080/TCP"]
+    assert [port for _, _, port in attempts_from("bare:http")] == ["80/TCP"]
+    assert [port for _, _, port in attempts_from("bare:8080")] == ["8080/TCP"]

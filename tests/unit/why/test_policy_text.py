@@ -88,7 +88,7 @@ STEP = MatchedRule(
 )
 
 
-def said(ingress: DirectionVerdict, pod: str, *nodes: NodeEnforcement) -> PolicyVerdict:
+def policy_verdict(ingress: DirectionVerdict, pod: str, *nodes: NodeEnforcement) -> PolicyVerdict:
     return PolicyVerdict(
         address="10.0.0.2",
         port=5432,
@@ -118,7 +118,9 @@ HELD = NodeEnforcement(node="n2", mode="nftables", state="held", outcome="droppe
 
 
 def test_some_endpoints_are_dropped() -> None:
-    text = "\n".join(answer_text.render(answer(said(SHUT, "shop/db-1", HELD), said(OPEN, "shop/db-2"))))
+    text = "\n".join(
+        answer_text.render(answer(policy_verdict(SHUT, "shop/db-1", HELD), policy_verdict(OPEN, "shop/db-2")))
+    )
     assert (
         text
         == """\
@@ -159,7 +161,9 @@ policy rules on n2 for shop/db-1
 
 def test_all_are_dropped_and_equal_endpoints_are_reported_together() -> None:
     lines = list(
-        answer_text.render(answer(said(SHUT, "shop/db-1", HELD), said(SHUT, "shop/db-2", HELD), outcome="dropped"))
+        answer_text.render(
+            answer(policy_verdict(SHUT, "shop/db-1", HELD), policy_verdict(SHUT, "shop/db-2", HELD), outcome="dropped")
+        )
     )
     assert lines[2].startswith("outcome   DROPPED at ingress: isolated by shop/deny")
     assert "policies  DROPPED: shop/db-1, shop/db-2" in lines
@@ -167,11 +171,11 @@ def test_all_are_dropped_and_equal_endpoints_are_reported_together() -> None:
 
 
 def test_dropping_node_is_named_and_services_resolve_at_the_client() -> None:
-    lines = list(answer_text.render(answer(said(SHUT, "shop/db", HELD), outcome="dropped")))
+    lines = list(answer_text.render(answer(policy_verdict(SHUT, "shop/db", HELD), outcome="dropped")))
     assert lines[2].startswith("outcome   DROPPED at ingress on n2: isolated by shop/deny")
     assert lines[3:5] == ["services  forwarded: to one of two", "          decided on n1, by the m rules in its kernel"]
     mute = msgspec.structs.replace(SHUT, direction="Egress", subject="shop/web", node="n1")
-    out = msgspec.structs.replace(said(OPEN, "shop/db"), egress=mute, outcome="dropped")
+    out = msgspec.structs.replace(policy_verdict(OPEN, "shop/db"), egress=mute, outcome="dropped")
     lines = list(answer_text.render(answer(out, outcome="dropped")))
     assert lines[2].startswith("outcome   DROPPED at egress on n1: isolated by shop/deny")
 
@@ -179,14 +183,14 @@ def test_dropping_node_is_named_and_services_resolve_at_the_client() -> None:
 def test_of_many_policies_some_are_named() -> None:
     many = tuple(PolicyReference(policy=f"shop/p{number}") for number in range(20))
     shut = msgspec.structs.replace(SHUT, isolated_by=many)
-    lines = list(answer_text.render(answer(said(shut, "shop/db"), outcome="dropped")))
+    lines = list(answer_text.render(answer(policy_verdict(shut, "shop/db"), outcome="dropped")))
     assert any(
         line.endswith("DROPPED, isolated by " + ", ".join(map(str, many[:8])) + " and 12 more") for line in lines
     )
 
 
 def test_what_no_service_takes_is_let_through() -> None:
-    lines = list(answer_text.render(answer(said(OPEN, "shop/db"), outcome="untouched")))
+    lines = list(answer_text.render(answer(policy_verdict(OPEN, "shop/db"), outcome="untouched")))
     assert lines[2] == 'outcome   let through: accepted by cluster policy floor ingress[2] "trusted", tier Admin'
 
 
@@ -199,7 +203,7 @@ def test_rules_that_differ() -> None:
         drifted=True,
         drift=(Drift(where="ip podwire-policy in-1", sign="-", text="drop"),),
     )
-    lines = list(answer_text.render(answer(said(SHUT, "shop/db", drifted), outcome="dropped")))
+    lines = list(answer_text.render(answer(policy_verdict(SHUT, "shop/db", drifted), outcome="dropped")))
     assert lines[2] == "outcome   DROPPED by the rules of its nodes: all of it"
     place = lines.index("          Drift: the kernel differs from the plan (+ is missing, - is extra)")
     assert lines[place + 1] == "            - ip podwire-policy in-1: drop"
@@ -239,7 +243,7 @@ def test_outcome_names_both_directions_that_drop() -> None:
         message="isolated by shop/out",
         nearest=(),
     )
-    verdict = msgspec.structs.replace(said(SHUT, "shop/db-1"), egress=out)
+    verdict = msgspec.structs.replace(policy_verdict(SHUT, "shop/db-1"), egress=out)
     (line,) = policy_text.outcome(answer(verdict, outcome="dropped"))
     assert line.startswith(
         "outcome   DROPPED at egress on n1: isolated by shop/out; and at ingress on n2: isolated by "
@@ -249,7 +253,7 @@ def test_outcome_names_both_directions_that_drop() -> None:
 def test_next_nearest_rules_follow_the_nearest() -> None:
     other = NearestRule(rule=msgspec.structs.replace(NEAR, field="spec.ingress[3]"), misses=(MISS,))
     verdict = msgspec.structs.replace(SHUT, nearest=(*SHUT.nearest, other))
-    lines = list(policy_text.at_length(said(verdict, "shop/db-1")))
+    lines = list(policy_text.at_length(policy_verdict(verdict, "shop/db-1")))
     place = lines.index("or        shop/db ingress[3] (db.yaml:14)")
     assert lines[place + 1].strip().endswith("the pod has app=web")
     assert lines.index("nearest   shop/db ingress[0] (db.yaml:14)") < place

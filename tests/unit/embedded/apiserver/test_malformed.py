@@ -37,16 +37,16 @@ PATCHES = (
 )
 
 
-def places(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def paths_of(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if here:
         yield here
     for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from places(item, (*here, key))
+        yield from paths_of(item, (*here, key))
 
 
 def spoiled(obj: dict[str, Any], dice: random.Random) -> dict[str, Any]:
     out = copy.deepcopy(obj)
-    *above, last = dice.choice(list(places(out)))
+    *above, last = dice.choice(list(paths_of(out)))
     node: Any = out
     for key in above:
         node = node[key]

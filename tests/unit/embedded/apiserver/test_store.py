@@ -12,7 +12,7 @@ from podwire.embedded.apiserver.store import HISTORY, ObjectChange, Store
 from podwire.errors import ApiError, ClusterError
 
 
-def thing(name: str, size: int = 0) -> dict[str, Any]:
+def config_map(name: str, size: int = 0) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": "ns", "uid": f"uid-{name}"}, "data": "x" * size}
 
 
@@ -36,7 +36,7 @@ async def settle(store: Store) -> None:
 
 def test_a_new_table_is_watched_from_the_committed_version(tmp_path: Path) -> None:
     async def scenario(store: Store, journal: Journal) -> None:
-        store.put("t", thing("a"))
+        store.put("t", config_map("a"))
         assert store.version > store.committed >= store.table("other").compacted
 
     with_store(tmp_path / "db", scenario)
@@ -47,7 +47,7 @@ def test_writes_of_one_turn_are_one_transaction(tmp_path: Path) -> None:
         observed: list[list[str]] = []
         store.table("t").listeners[lambda changes: observed.append([c.entry.name for c in changes])] = None
         for name in ("b", "a", "c"):
-            store.put("t", thing(name))
+            store.put("t", config_map(name))
         assert observed == [] and store.committed == 0
         await settle(store)
         assert observed == [["b", "a", "c"]]
@@ -59,8 +59,8 @@ def test_writes_of_one_turn_are_one_transaction(tmp_path: Path) -> None:
 
 def test_versions_continue_after_a_restart(tmp_path: Path) -> None:
     async def first(store: Store, journal: Journal) -> None:
-        store.put("t", thing("a"))
-        store.delete(store.put("t", thing("b")))
+        store.put("t", config_map("a"))
+        store.delete(store.put("t", config_map("b")))
         await settle(store)
         assert store.version == 3
 
@@ -68,7 +68,7 @@ def test_versions_continue_after_a_restart(tmp_path: Path) -> None:
         assert store.version == store.committed == 3
         assert [entry.name for entry in store.entries("t")] == ["a"]
         assert store.table("t").compacted == 3
-        assert store.put("t", thing("c")).version == 4
+        assert store.put("t", config_map("c")).version == 4
 
     with_store(tmp_path / "db", first)
     with_store(tmp_path / "db", second)
@@ -76,17 +76,17 @@ def test_versions_continue_after_a_restart(tmp_path: Path) -> None:
 
 def test_failed_writes_are_undone(tmp_path: Path) -> None:
     async def scenario(store: Store, journal: Journal) -> None:
-        remaining = store.put("t", thing("kept"))
-        gone = store.put("t", thing("gone"))
+        remaining = store.put("t", config_map("kept"))
+        gone = store.put("t", config_map("gone"))
         await settle(store)
         journal._db.execute("PRAGMA max_page_count = 1")
         object_changes: list[ObjectChange] = []
         reported: list[bool] = []
         store.on_change.append(object_changes.append)
         store.on_rollback.append(lambda: reported.append(True))
-        store.put("t", {**thing("kept"), "data": "new"})
+        store.put("t", {**config_map("kept"), "data": "new"})
         store.delete(gone)
-        store.put("t", thing("big", 100_000))
+        store.put("t", config_map("big", 100_000))
         with pytest.raises(ApiError) as failure:
             await settle(store)
         assert failure.value.code == 507
@@ -96,7 +96,7 @@ def test_failed_writes_are_undone(tmp_path: Path) -> None:
             ("kept", remaining.version),
         ]
         journal._db.execute("PRAGMA max_page_count = 100000")
-        after = store.put("t", thing("big", 100_000))
+        after = store.put("t", config_map("big", 100_000))
         await settle(store)
         assert after.version > gone.version + 3
         assert [change.entry.name for change in object_changes] == ["big"]
@@ -107,7 +107,7 @@ def test_failed_writes_are_undone(tmp_path: Path) -> None:
 def test_old_changes_are_forgotten(tmp_path: Path) -> None:
     async def scenario(store: Store, journal: Journal) -> None:
         for _ in range(HISTORY + 5):
-            store.put("t", thing("a"))
+            store.put("t", config_map("a"))
         await settle(store)
         table = store.table("t")
         assert (len(table.history), table.compacted) == (HISTORY, 5)

@@ -85,13 +85,13 @@ def settle(pod: FakePod, resizer: Resizer) -> list[tuple[str, str]]:
     return pod.told
 
 
-def made(pod: FakePod) -> Resizer:
+def resizer_of(pod: FakePod) -> Resizer:
     return Resizer(pod, pod, pod)  # type: ignore[arg-type]
 
 
 def test_accepted_resize_starts_and_completes() -> None:
     pod = FakePod()
-    resizer = made(pod)
+    resizer = resizer_of(pod)
     assert settle(pod, resizer) == []
     pod.want(2, "200m")
     resizer.settle()
@@ -109,7 +109,7 @@ def test_accepted_resize_starts_and_completes() -> None:
 @pytest.mark.parametrize(("reason", "field"), [("Infeasible", "never"), ("Deferred", "now")])
 def test_pending_resize_is_reported_once(reason: str, field: str) -> None:
     pod = FakePod()
-    resizer = made(pod)
+    resizer = resizer_of(pod)
     pod.want(2, "4")
     setattr(pod.ledger, field, "not enough cpu")
     resizer.settle()
@@ -126,7 +126,7 @@ def test_pending_resize_is_reported_once(reason: str, field: str) -> None:
 
 def test_failed_resize_is_reported_until_it_succeeds() -> None:
     pod = FakePod()
-    resizer = made(pod)
+    resizer = resizer_of(pod)
     pod.want(2, "200m")
     pod.refusal = "Invalid argument"
     assert settle(pod, resizer) == [("Normal", "ResizeStarted"), ("Warning", "ResizeError")]
@@ -137,7 +137,7 @@ def test_failed_resize_is_reported_until_it_succeeds() -> None:
 
 def test_restarting_container_completes_with_its_next_run() -> None:
     pod = FakePod({"resourceName": "cpu", "restartPolicy": "RestartContainer"})
-    resizer = made(pod)
+    resizer = resizer_of(pod)
     pod.want(2, "200m")
     assert settle(pod, resizer) == [("Normal", "ResizeStarted")]
     assert settle(pod, resizer) == []
@@ -147,7 +147,7 @@ def test_restarting_container_completes_with_its_next_run() -> None:
 
 def test_resize_that_is_taken_back_sends_no_more_events() -> None:
     pod = FakePod()
-    resizer = made(pod)
+    resizer = resizer_of(pod)
     pod.want(2, "4")
     pod.ledger.now = "not enough cpu"
     assert settle(pod, resizer) == [("Warning", "ResizeDeferred")]

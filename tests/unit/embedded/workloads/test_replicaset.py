@@ -17,14 +17,14 @@ TEMPLATE: dict[str, Any] = {
 }
 
 
-def wanted(replicas: int, min_ready_s: int = 0, **meta: Any) -> Replicated:
+def replicated(replicas: int, min_ready_s: int = 0, **meta: Any) -> Replicated:
     owner = PodOwner("apps/v1", "ReplicaSet", ObjectMeta(name="rs", uid="R", generation=3, namespace="d", **meta))
     return Replicated(owner, replicas, LabelSelector(), TEMPLATE, min_ready_s, ReplicaSetStatus())
 
 
 def test_missing_and_ended_pods_are_replaced() -> None:
     pods = (make_pod("a"), make_pod("b", phase="Failed"), make_pod("c", going=True))
-    chosen = plan(wanted(3), pods, NOW)
+    chosen = plan(replicated(3), pods, NOW)
     assert (chosen.create, chosen.delete) == (2, ())
     assert (
         chosen.status.replicas,
@@ -34,12 +34,12 @@ def test_missing_and_ended_pods_are_replaced() -> None:
 
 
 def test_object_being_deleted_creates_no_pods() -> None:
-    assert plan(wanted(3, deletion_timestamp="t"), (), NOW).create == 0
+    assert plan(replicated(3, deletion_timestamp="t"), (), NOW).create == 0
 
 
 def test_min_ready_seconds_delay_availability() -> None:
     pods = (make_pod("a", since=-5), make_pod("b", since=-20), make_pod("c", ready=False))
-    chosen = plan(wanted(3, 10), pods, NOW)
+    chosen = plan(replicated(3, 10), pods, NOW)
     assert (chosen.status.ready_replicas, chosen.status.available_replicas, chosen.again_s) == (2, 1, 5.0)
     assert available_in_s(pods[2], 0, NOW) is None
 
@@ -60,7 +60,7 @@ def test_order_of_deletion() -> None:
     assert names == [
         "nowhere", "pending", "unready", "cheap", "young-ready", "old-ready", "crowded-1", "crowded-2",
     ]  # fmt: skip
-    assert [p.metadata.name for p in plan(wanted(7), tuple(pods), NOW).delete] == ["nowhere"]
+    assert [p.metadata.name for p in plan(replicated(7), tuple(pods), NOW).delete] == ["nowhere"]
 
 
 def test_pods_carry_the_template_verbatim() -> None:

@@ -82,7 +82,7 @@ spec:
 """
 
 
-def described(text: str) -> DescribedCluster:
+def describe_text(text: str) -> DescribedCluster:
     return describe_manifests(parse_manifests(text, "x.yaml"))
 
 
@@ -93,7 +93,7 @@ def service(result: DescribedCluster, namespace: str, name: str) -> Service:
 
 
 def test_objects_of_controllers_are_added() -> None:
-    result = described(WEB + NODES)
+    result = describe_text(WEB + NODES)
     web = service(result, "shop", "web")
     assert web.spec.cluster_ip.startswith("10.96.")
     assert 30000 <= web.spec.ports[0].node_port <= 32767
@@ -109,7 +109,7 @@ def test_objects_of_controllers_are_added() -> None:
 
 
 def test_facts_of_the_files_are_kept() -> None:
-    result = described(WEB + BY_HAND)
+    result = describe_text(WEB + BY_HAND)
     db = service(result, "default", "db")
     assert db.spec.cluster_ip == "10.96.0.77"
     (piece,) = asyncio.run(result.objects.slices(db))
@@ -121,12 +121,12 @@ def test_facts_of_the_files_are_kept() -> None:
 
 def test_a_daemonset_is_on_every_node() -> None:
     text = WEB.replace("kind: Deployment", "kind: DaemonSet").replace("  replicas: 3\n", "")
-    pods = asyncio.run(described(text + NODES).objects.pods("shop"))
+    pods = asyncio.run(describe_text(text + NODES).objects.pods("shop"))
     assert [pod.spec.node_name for pod in pods] == ["a", "b"]
 
 
 def test_of_a_node_s_addresses_only_addresses_count() -> None:
-    result = described(
+    result = describe_text(
         WEB
         + NODES.replace("192.168.7.1", "FD00::1").replace(
             "addresses: [", "addresses: [{type: InternalIP, address: a}, "
@@ -136,9 +136,9 @@ def test_of_a_node_s_addresses_only_addresses_count() -> None:
 
 
 def test_assumptions_are_noted() -> None:
-    assert described(NODES).notes == ()
-    assert any("3 pods" in note for note in described(WEB + NODES).notes)
-    assert described(WEB).config("a").cluster_cidrs == ("10.244.0.0/16", "fd10:244::/32")
+    assert describe_text(NODES).notes == ()
+    assert any("3 pods" in note for note in describe_text(WEB + NODES).notes)
+    assert describe_text(WEB).config("a").cluster_cidrs == ("10.244.0.0/16", "fd10:244::/32")
 
 
 @pytest.mark.parametrize(
@@ -177,11 +177,11 @@ def test_assumptions_are_noted() -> None:
 )
 def test_errors_name_line_and_field(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        described(text)
+        describe_text(text)
 
 
 def test_world_has_the_objects_of_policies() -> None:
-    result = described(WEB + "---" + POLICIES)
+    result = describe_text(WEB + "---" + POLICIES)
     world = result.world
     assert [pod.metadata.labels for pod in world.pods] == [{"app": "web"}] * 3
     assert world.labels_of("shop")["team"] == "a"
@@ -192,7 +192,7 @@ def test_world_has_the_objects_of_policies() -> None:
 
 
 def test_fields_have_lines() -> None:
-    result = described(POLICIES)
+    result = describe_text(POLICIES)
     line = result.line
     assert (
         line("NetworkPolicy", "shop/db", "spec.ingress[0].from[0].namespaceSelector.matchLabels[team]") == "x.yaml:13"
@@ -203,7 +203,7 @@ def test_fields_have_lines() -> None:
 
 
 def test_the_last_of_duplicate_objects_is_used() -> None:
-    result = described(POLICIES + "---" + POLICIES.replace("app: db", "app: web"))
+    result = describe_text(POLICIES + "---" + POLICIES.replace("app: db", "app: web"))
     (policy,) = result.world.policies
     assert policy.spec.pod_selector.match_labels == {"app": "web"}
     assert "NetworkPolicy shop/db is in x.yaml:6 and in x.yaml:26; the second definition is used" in result.notes
@@ -213,7 +213,7 @@ def test_the_last_of_duplicate_objects_is_used() -> None:
 def test_all_mistakes_are_reported_together() -> None:
     text = POLICIES.replace("cidr: 10", "cidr: x").replace("action: Deny", "action: Drop") + "---" + BY_HAND
     with pytest.raises(ConfigErrors) as caught:
-        described(text.replace("10.0.0.5", "here"))
+        describe_text(text.replace("10.0.0.5", "here"))
     assert [line.partition(" ")[0] for line in str(caught.value).splitlines()] == [
         "x.yaml:14:",
         "x.yaml:20:",
@@ -223,7 +223,7 @@ def test_all_mistakes_are_reported_together() -> None:
 
 def test_unenforced_policies_are_noted() -> None:
     other = "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: c, namespace: shop}\n"
-    result = described(POLICIES + "---\n" + other)
+    result = describe_text(POLICIES + "---\n" + other)
     assert [manifest.kind for manifest in result.unenforced] == ["CiliumNetworkPolicy"]
     assert result.notes[0] == (
         "CiliumNetworkPolicy shop/c in x.yaml:22 is skipped: "
@@ -233,7 +233,7 @@ def test_unenforced_policies_are_noted() -> None:
 
 
 def test_unknown_kinds_of_peers_are_noted() -> None:
-    result = described(POLICIES.replace("from: [{namespaces: {}}]", "from: [{galaxies: {}}]"))
+    result = describe_text(POLICIES.replace("from: [{namespaces: {}}]", "from: [{galaxies: {}}]"))
     (policy,) = result.world.cluster_policies
     assert not policy.spec.ingress[0].peers[0].known
     assert any(note.startswith("x.yaml:20: spec.ingress[0].from[0].galaxies: unknown kind") for note in result.notes)
@@ -244,7 +244,7 @@ def test_pods_of_jobs() -> None:
     text = f"apiVersion: batch/v1\nkind: Job\nmetadata: {{name: once}}\nspec: {{parallelism: 2, {spec}}}\n---\n"
     cron = f"{{schedule: '* * * * *', jobTemplate: {{spec: {{{spec}}}}}}}"
     text += f"apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: often}}\nspec: {cron}\n"
-    pods = described(text).world.pods
+    pods = describe_text(text).world.pods
     assert [pod.metadata.name for pod in pods] == ["once-0", "once-1", "often-0"]
     assert pods[0].metadata.labels == {"a": "b", "job-name": "once", "batch.kubernetes.io/job-name": "once"}
 

@@ -46,7 +46,7 @@ FACTS = ProbeInputs(
 )
 
 
-def told(sources: str, targets: str, *ports: ProbePort) -> list[tuple[str, str, str, str, bool]]:
+def planned_attempts(sources: str, targets: str, *ports: ProbePort) -> list[tuple[str, str, str, str, bool]]:
     return [
         (a.source.name, a.target, a.address, str(a.port), a.expected)
         for a in plan(FACTS, (sources,), (targets,), ports)
@@ -54,36 +54,38 @@ def told(sources: str, targets: str, *ports: ProbePort) -> list[tuple[str, str, 
 
 
 def test_pods_are_probed_on_declared_ports_by_other_pods() -> None:
-    assert told("shop/web", "shop/web") == [
+    assert planned_attempts("shop/web", "shop/web") == [
         ("shop/web-1", "shop/web-2", "10.244.1.2", "80/TCP", True),
         ("shop/web-2", "shop/web-1", "10.244.0.2", "80/TCP", True),
     ]
 
 
 def test_unready_pods_and_undeclared_ports_are_not_expected() -> None:
-    assert told("shop/web-1", "shop/app=db") == [("shop/web-1", "shop/db-0", "10.244.0.3", "5432/TCP", False)]
-    assert told("shop/web-1", "shop/web-2", ProbePort(number=81))[0][4] is False
+    assert planned_attempts("shop/web-1", "shop/app=db") == [
+        ("shop/web-1", "shop/db-0", "10.244.0.3", "5432/TCP", False)
+    ]
+    assert planned_attempts("shop/web-1", "shop/web-2", ProbePort(number=81))[0][4] is False
 
 
 def test_services_are_probed_by_name_headless_by_target_port() -> None:
-    assert told("shop/web-1", "svc/shop/web") == [
+    assert planned_attempts("shop/web-1", "svc/shop/web") == [
         ("shop/web-1", "svc/shop/web", "web.shop.svc.cluster.local", "8080/TCP", True)
     ]
-    assert told("shop/web-1", "svc/shop/all")[0][3] == "80/TCP"
+    assert planned_attempts("shop/web-1", "svc/shop/all")[0][3] == "80/TCP"
 
 
 def test_the_host_reaches_services_by_node_port_and_no_pods() -> None:
-    assert told("host", "svc/shop/web") == [
+    assert planned_attempts("host", "svc/shop/web") == [
         ("host", "node-1:30080 of svc/shop/web", "10.89.0.11", "30080/TCP", True),
         ("host", "node-2:30080 of svc/shop/web", "10.89.0.12", "30080/TCP", True),
     ]
-    assert told("host", "shop/web-1")[0][4] is False
+    assert planned_attempts("host", "shop/web-1")[0][4] is False
 
 
 def test_pods_probe_the_host_at_api_or_named_ports() -> None:
-    assert told("shop/web-1", "host") == [("shop/web-1", "host", "10.89.0.1", "6443/TCP", True)]
-    assert told("shop/web-1", "host", ProbePort(number=53, protocol="UDP"))[0][3] == "53/UDP"
-    assert told("host", "host") == []
+    assert planned_attempts("shop/web-1", "host") == [("shop/web-1", "host", "10.89.0.1", "6443/TCP", True)]
+    assert planned_attempts("shop/web-1", "host", ProbePort(number=53, protocol="UDP"))[0][3] == "53/UDP"
+    assert planned_attempts("host", "host") == []
 
 
 @pytest.mark.parametrize(

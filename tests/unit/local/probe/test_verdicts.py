@@ -73,7 +73,9 @@ def facts(*policies: NetworkPolicy, mode: str = "nftables") -> ProbeInputs:
     )
 
 
-def told(probe_inputs: ProbeInputs, source: str, target: str, *ports: ProbePort) -> list[tuple[str, bool, bool, bool]]:
+def planned_outcomes(
+    probe_inputs: ProbeInputs, source: str, target: str, *ports: ProbePort
+) -> list[tuple[str, bool, bool, bool]]:
     """Of each attempt the target, whether it is expected, whether both are well, and whether policies speak."""
     return [(a.target, a.expected, a.either, bool(a.because)) for a in plan(probe_inputs, (source,), (target,), ports)]
 
@@ -83,8 +85,8 @@ QUIET = policy("quiet", podSelector={"matchLabels": {"app": "web"}}, policyTypes
 
 
 def test_without_policies_everything_is_expected() -> None:
-    assert told(facts(), "shop/web", "shop/db-1") == [("shop/db-1", True, False, False)]
-    assert told(facts(), "shop/web", "svc/shop/db") == [("svc/shop/db", True, False, False)]
+    assert planned_outcomes(facts(), "shop/web", "shop/db-1") == [("shop/db-1", True, False, False)]
+    assert planned_outcomes(facts(), "shop/web", "svc/shop/db") == [("svc/shop/db", True, False, False)]
 
 
 def test_a_denial_is_expected_and_says_which_policy_it_is() -> None:
@@ -95,14 +97,16 @@ def test_a_denial_is_expected_and_says_which_policy_it_is() -> None:
 
 
 def test_policies_do_not_explain_undeclared_ports() -> None:
-    assert told(facts(), "shop/web", "shop/db-1", ProbePort(number=9)) == [("shop/db-1", False, False, False)]
+    assert planned_outcomes(facts(), "shop/web", "shop/db-1", ProbePort(number=9)) == [
+        ("shop/db-1", False, False, False)
+    ]
 
 
 def test_a_service_has_the_verdict_of_its_endpoints() -> None:
-    assert told(facts(DENY_DB), "shop/web", "svc/shop/db") == [("svc/shop/db", False, False, True)]
+    assert planned_outcomes(facts(DENY_DB), "shop/web", "svc/shop/db") == [("svc/shop/db", False, False, True)]
     subset = policy("some", podSelector={}, ingress=[{"from": [{"ipBlock": {"cidr": "10.244.1.2/32"}}]}])
     rest = policy("rest", podSelector={}, policyTypes=["Ingress"])
-    assert told(facts(subset, rest), "shop/web", "svc/shop/db") == [("svc/shop/db", True, False, False)]
+    assert planned_outcomes(facts(subset, rest), "shop/web", "svc/shop/db") == [("svc/shop/db", True, False, False)]
 
 
 def test_mixed_endpoints_accept_either_outcome() -> None:
@@ -111,7 +115,7 @@ def test_mixed_endpoints_accept_either_outcome() -> None:
         podSelector={"matchLabels": {"app": "web"}},
         egress=[{"to": [{"ipBlock": {"cidr": "10.244.1.0/24"}}]}, {"ports": [{"port": 53, "protocol": "UDP"}]}],
     )
-    assert told(facts(block), "shop/web", "svc/shop/db") == [("svc/shop/db", True, True, True)]
+    assert planned_outcomes(facts(block), "shop/web", "svc/shop/db") == [("svc/shop/db", True, True, True)]
 
 
 def test_who_may_not_ask_dns_reaches_no_name() -> None:
@@ -121,21 +125,21 @@ def test_who_may_not_ask_dns_reaches_no_name() -> None:
         egress=[{"to": [{"podSelector": {"matchLabels": {"app": "db"}}}]}],
         policyTypes=["Egress"],
     )
-    assert told(facts(allow), "shop/web", "shop/db-1") == [("shop/db-1", True, False, False)]
+    assert planned_outcomes(facts(allow), "shop/web", "shop/db-1") == [("shop/db-1", True, False, False)]
     result = plan(facts(allow), ("shop/web",), ("svc/shop/db",), ())[0]
     assert not result.expected
     assert result.because.startswith("cluster DNS: shop/web -> shop/dns UDP 53: dropped at egress")
 
 
 def test_pods_in_the_network_of_their_node_are_their_node() -> None:
-    assert told(facts(DENY_DB), "shop/hosted", "shop/db-1") == [("shop/db-1", True, False, False)]
-    assert told(facts(DENY_DB), "shop/hosted", "shop/db-2") == [("shop/db-2", False, False, True)]
+    assert planned_outcomes(facts(DENY_DB), "shop/hosted", "shop/db-1") == [("shop/db-1", True, False, False)]
+    assert planned_outcomes(facts(DENY_DB), "shop/hosted", "shop/db-2") == [("shop/db-2", False, False, True)]
 
 
 def test_the_own_node_is_reached_unless_the_settings_say_otherwise() -> None:
-    assert told(facts(QUIET), "shop/web", "shop/hosted") == [("shop/hosted", True, False, False)]
+    assert planned_outcomes(facts(QUIET), "shop/web", "shop/hosted") == [("shop/hosted", True, False, False)]
     policed = msgspec.structs.replace(facts(QUIET), rules=EvaluationOptions(own_node_egress=False))
-    assert told(policed, "shop/web", "shop/hosted") == [("shop/hosted", False, False, True)]
+    assert planned_outcomes(policed, "shop/web", "shop/hosted") == [("shop/hosted", False, False, True)]
 
 
 def test_the_address_of_the_destinations_family_counts() -> None:
@@ -151,8 +155,8 @@ def test_the_address_of_the_destinations_family_counts() -> None:
 
 
 def test_this_machine_is_outside_of_the_cluster() -> None:
-    assert told(facts(QUIET), "shop/web", "host") == [("host", False, False, True)]
-    assert told(facts(), "shop/web", "host") == [("host", True, False, False)]
+    assert planned_outcomes(facts(QUIET), "shop/web", "host") == [("host", False, False, True)]
+    assert planned_outcomes(facts(), "shop/web", "host") == [("host", True, False, False)]
 
 
 def test_node_port_source_is_client_or_entry_node() -> None:
@@ -166,15 +170,15 @@ def test_node_port_source_is_client_or_entry_node() -> None:
     assert result is not None
     assert (result.allowed, result.either) == (True, True)
     assert "node node-1 -> shop/db-2 TCP 80" in result.because
-    assert told(facts(outside), "host", "svc/shop/db")[0][1:3] == (True, True)
+    assert planned_outcomes(facts(outside), "host", "svc/shop/db")[0][1:3] == (True, True)
 
 
 def test_a_service_without_endpoints_is_unreachable() -> None:
     result = msgspec.structs.replace(facts(), slices=())
-    assert told(result, "shop/web", "svc/shop/db") == [("svc/shop/db", False, False, False)]
-    assert told(result, "host", "svc/shop/db")[0][1] is False
+    assert planned_outcomes(result, "shop/web", "svc/shop/db") == [("svc/shop/db", False, False, False)]
+    assert planned_outcomes(result, "host", "svc/shop/db")[0][1] is False
 
 
 def test_a_relay_makes_the_connection_the_nodes_own() -> None:
     relayed = facts(DENY_DB, mode="userspace")
-    assert told(relayed, "shop/web", "svc/shop/db") == [("svc/shop/db", True, True, True)]
+    assert planned_outcomes(relayed, "shop/web", "svc/shop/db") == [("svc/shop/db", True, True, True)]

@@ -91,11 +91,11 @@ def index(*policies: dict[str, Any], cluster: str = CLUSTER, **details: Any) -> 
     return ClusterIndex(result.world, msgspec.structs.replace(known, **details))
 
 
-def said(check: Check, *policies: dict[str, Any], **details: Any) -> list[tuple[str, str, str]]:
+def findings_of(check: Check, *policies: dict[str, Any], **details: Any) -> list[tuple[str, str, str]]:
     """The findings of one check about some policies: kind, field and text."""
     return [(item.id, item.field, item.text) for item in check(index(*policies, **details))]
 
 
 def ids(check: Check, *policies: dict[str, Any], **details: Any) -> list[tuple[str, str]]:
     """The same without the text."""
-    return [item[:2] for item in said(check, *policies, **details)]
+    return [item[:2] for item in findings_of(check, *policies, **details)]

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from tests.unit.policy.check.clusters import ids, index, policy, said
+from tests.unit.policy.check.clusters import findings_of, ids, index, policy
 
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.check.blocks import check
@@ -21,7 +21,7 @@ _AT = "spec.egress[0].to[0].ipBlock"
     ],
 )
 def test_blocks_with_addresses_of_services_or_pods(cidr: str, kind: str, text: str) -> None:
-    result = said(check, policy("shop/p", _OUT % f"{{ipBlock: {{cidr: {cidr}}}}}"))
+    result = findings_of(check, policy("shop/p", _OUT % f"{{ipBlock: {{cidr: {cidr}}}}}"))
     assert [item[:2] for item in result] == [(kind, f"{_AT}.cidr")]
     assert text in result[0][2]
 
@@ -46,7 +46,7 @@ def test_block_of_one_family_for_dual_stack_pods() -> None:
     assert ids(check, item, assumed_addresses=True) == []
 
 
-def stored(block: dict[str, object]) -> ClusterIndex:
+def index_with_stored_block(block: dict[str, object]) -> ClusterIndex:
     """With a policy that an API server took before it looked at blocks."""
     spec = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": [{"ipBlock": block}]}]}
     old = msgspec.convert({"metadata": {"name": "old", "namespace": "shop"}, "spec": spec}, NetworkPolicy)
@@ -65,7 +65,7 @@ def stored(block: dict[str, object]) -> ClusterIndex:
     ],
 )
 def test_malformed_ranges_that_old_api_servers_accepted(block: dict[str, object], kind: str, field: str) -> None:
-    assert [(item.id, item.field) for item in check(stored(block))] == [(kind, field)]
+    assert [(item.id, item.field) for item in check(index_with_stored_block(block))] == [(kind, field)]
 
 
 def test_networks_of_a_cluster_policy() -> None:

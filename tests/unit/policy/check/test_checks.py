@@ -15,7 +15,7 @@ _ROOT = Path(__file__).parents[4]
 CASES = read_cases(_ROOT / "tests/cases/policies")
 
 
-def found(*policies: dict[str, object]) -> list[tuple[str, str]]:
+def findings(*policies: dict[str, object]) -> list[tuple[str, str]]:
     cluster_index: ClusterIndex = index(*policies)
     return [(item.id, item.severity) for item in check(cluster_index.world, cluster_index.details)]
 
@@ -28,14 +28,14 @@ def test_good_policies_are_without_findings() -> None:
         "ports: [{port: sql}]}]",
     )
     admin = policy("admin", "ingress: [{action: Pass, from: [{namespaces: {}}]}]")
-    assert found(deny, allow, admin) == []
+    assert findings(deny, allow, admin) == []
 
 
 def test_an_annotation_ignores() -> None:
     spec = "podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: 80}, {port: admin}]}]"
-    assert found(policy("shop/p", spec)) == [("service-port", "warning"), ("port-name-unknown", "warning")]
-    assert found(policy("shop/p", spec, ignore="service-port, port-name-unknown")) == []
-    assert found(policy("shop/p", spec, ignore="service-port,no-such")) == [
+    assert findings(policy("shop/p", spec)) == [("service-port", "warning"), ("port-name-unknown", "warning")]
+    assert findings(policy("shop/p", spec, ignore="service-port, port-name-unknown")) == []
+    assert findings(policy("shop/p", spec, ignore="service-port,no-such")) == [
         ("unknown-ignore", "warning"),
         ("port-name-unknown", "warning"),
     ]
@@ -43,7 +43,7 @@ def test_an_annotation_ignores() -> None:
 
 def test_annotations_that_are_misspelled() -> None:
     spec = "podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]"
-    assert found(policy("shop/p", spec, mode="enforce", log="none", enforced="{}")) == []
+    assert findings(policy("shop/p", spec, mode="enforce", log="none", enforced="{}")) == []
     cluster_index: ClusterIndex = index(policy("shop/p", spec, mode="Audit", logs="all"))
     assert [(item.id, item.field, item.text) for item in check(cluster_index.world, cluster_index.details)] == [
         (

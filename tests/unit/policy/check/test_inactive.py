@@ -1,5 +1,5 @@
 import pytest
-from tests.unit.policy.check.clusters import ids, index, policy, said
+from tests.unit.policy.check.clusters import findings_of, ids, index, policy
 
 from podwire.policy.check import inactive
 from podwire.policy.check.checks import check
@@ -17,7 +17,9 @@ def test_policies_that_files_define_twice() -> None:
 
 
 def test_policies_in_audit_are_not_in_force() -> None:
-    result = said(inactive.check, policy("shop/web", "podSelector: {}", mode="audit"), policy("a", "", mode="audit"))
+    result = findings_of(
+        inactive.check, policy("shop/web", "podSelector: {}", mode="audit"), policy("a", "", mode="audit")
+    )
     assert [item[:2] for item in result] == [("in-audit", "metadata.annotations[podwire.io/mode]")] * 2
     assert result[0][2].startswith("it isolates no pod and drops nothing")
     assert result[1][2].startswith("it neither denies nor accepts nor passes")

@@ -1,7 +1,7 @@
 """Pods that cannot look names up."""
 
 import pytest
-from tests.unit.policy.check.clusters import CLUSTER, ids, index, policy, said
+from tests.unit.policy.check.clusters import CLUSTER, findings_of, ids, index, policy
 
 from podwire.policy.check.lookups import check
 
@@ -49,7 +49,7 @@ def test_all_but_private_addresses() -> None:
 
 
 def test_egress_to_pods_alone() -> None:
-    result = said(check, out(_DB))
+    result = findings_of(check, out(_DB))
     assert [item[:2] for item in result] == [("no-dns", "spec.egress")]
     assert "1 pod (shop/web) may connect only where this policy allows" in result[0][2]
 

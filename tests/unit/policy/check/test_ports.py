@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from tests.unit.policy.check.clusters import ids, index, policy, said
+from tests.unit.policy.check.clusters import findings_of, ids, index, policy
 
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.check.context import ClusterIndex
@@ -31,7 +31,7 @@ from podwire.policy.check.ports import check
 )
 def test_ingress(app: str, ports: str, kind: str, text: str) -> None:
     spec = f"podSelector: {{matchLabels: {{app: {app}}}}}, ingress: [{{ports: [{ports}]}}]"
-    result = said(check, policy("shop/p", spec))
+    result = findings_of(check, policy("shop/p", spec))
     assert [item[:2] for item in result] == [(kind, "spec.ingress[0].ports[0]")]
     assert text in result[0][2]
 
@@ -53,7 +53,7 @@ def test_nothing_is_wrong(ports: str) -> None:
 
 
 def test_a_port_name_that_only_some_pods_have() -> None:
-    result = said(check, policy("shop/p", "podSelector: {}, ingress: [{ports: [{port: sql}]}]"))
+    result = findings_of(check, policy("shop/p", "podSelector: {}, ingress: [{ports: [{port: sql}]}]"))
     assert [item[0] for item in result] == ["port-name-partly"]
     assert "shop/web" in result[0][2]
 

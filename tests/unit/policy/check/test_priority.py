@@ -1,6 +1,6 @@
 """Cluster policies that contradict each other at one priority."""
 
-from tests.unit.policy.check.clusters import ids, policy, said
+from tests.unit.policy.check.clusters import findings_of, ids, policy
 
 from podwire.policy.check.priority import check
 
@@ -12,7 +12,7 @@ def cluster(name: str, action: str, peers: str = _FROM_PRESS, more: str = "", re
 
 
 def test_accept_and_deny() -> None:
-    result = said(check, cluster("a", "Accept"), cluster("b", "Deny", "[{namespaces: {}}]"))
+    result = findings_of(check, cluster("a", "Accept"), cluster("b", "Deny", "[{namespaces: {}}]"))
     assert [item[:2] for item in result] == [("equal-priority", "spec.ingress[0]")]
     assert "podwire evaluates a first, by name" in result[0][2]
 

@@ -1,6 +1,6 @@
 """Rules that others leave nothing for."""
 
-from tests.unit.policy.check.clusters import ids, index, policy, said
+from tests.unit.policy.check.clusters import findings_of, ids, index, policy
 
 from podwire.policy.check.finding import NOTE, WARNING
 from podwire.policy.check.redundant import check
@@ -10,7 +10,7 @@ _ALL = "{from: [{podSelector: {}}]}"
 
 
 def test_a_rule_that_another_rule_covers() -> None:
-    result = said(check, policy("shop/p", f"podSelector: {{}}, ingress: [{_WEB}, {_ALL}]"))
+    result = findings_of(check, policy("shop/p", f"podSelector: {{}}, ingress: [{_WEB}, {_ALL}]"))
     assert result == [("covered", "spec.ingress[0]", "spec.ingress[1] allows the same connections")]
 
 
@@ -98,13 +98,13 @@ def test_audited_policies_decide_nothing_before_enforced_ones() -> None:
     allow = f"podSelector: {{}}, ingress: [{_WEB}]"
     specs = {"deny": deny, "accept": accept, "web": allow}
 
-    def found(*audited: str) -> list[tuple[str, str]]:
+    def findings_in_audit(*audited: str) -> list[tuple[str, str]]:
         return [(item.id, item.name) for item in check(index(*in_audit(*audited, **specs).values()))]
 
-    assert found() == [("never-reached", "accept"), ("overruled", "shop/web")]
-    assert found("deny") == []
-    assert found("accept") == [("never-reached", "accept"), ("overruled", "shop/web")]
-    assert found("deny", "accept", "web") == [("never-reached", "accept"), ("overruled", "shop/web")]
+    assert findings_in_audit() == [("never-reached", "accept"), ("overruled", "shop/web")]
+    assert findings_in_audit("deny") == []
+    assert findings_in_audit("accept") == [("never-reached", "accept"), ("overruled", "shop/web")]
+    assert findings_in_audit("deny", "accept", "web") == [("never-reached", "accept"), ("overruled", "shop/web")]
 
 
 def test_accept_in_audit_does_not_precede_a_deny() -> None:

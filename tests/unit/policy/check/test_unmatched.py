@@ -1,7 +1,7 @@
 """Selectors that match nothing."""
 
 import pytest
-from tests.unit.policy.check.clusters import CLUSTER, ids, policy, said
+from tests.unit.policy.check.clusters import CLUSTER, findings_of, ids, policy
 
 from podwire.policy.check.unmatched import check
 
@@ -28,7 +28,7 @@ from podwire.policy.check.unmatched import check
     ],
 )
 def test_a_policy_that_selects_no_pod(selector: str, reason: str) -> None:
-    result = said(check, policy("shop/p", f"podSelector: {{{selector}}}"))
+    result = findings_of(check, policy("shop/p", f"podSelector: {{{selector}}}"))
     assert [item[:2] for item in result] == [("selects-nothing", "spec.podSelector")]
     assert reason in result[0][2]
 
@@ -38,7 +38,7 @@ def test_pods_that_policies_do_not_see() -> None:
     job = policy("shop/p", "podSelector: {matchLabels: {app: job}}")
     everybody = policy("shop/p", "podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {app: agent}}}]}]")
     assert ids(check, agent) == [("host-network-only", "spec.podSelector")]
-    assert "ended" in said(check, job)[0][2]
+    assert "ended" in findings_of(check, job)[0][2]
     assert ids(check, everybody) == [
         ("host-network-partly", "spec.podSelector"),
         ("host-network-only", "spec.ingress[0].from[0].podSelector"),
@@ -67,7 +67,7 @@ def test_pods_that_policies_do_not_see() -> None:
     ],
 )
 def test_a_peer_that_matches_nothing(peer: str, kind: str, field: str, reason: str) -> None:
-    result = said(
+    result = findings_of(
         check, policy("shop/p", f"podSelector: {{matchLabels: {{app: db}}}}, ingress: [{{from: [{{{peer}}}]}}]")
     )
     assert [item[:2] for item in result] == [(kind, f"spec.ingress[0].from[0]{field}")]
@@ -89,7 +89,7 @@ def test_objects_missing_in_files_are_no_finding() -> None:
     slip = policy("shop/q", "podSelector: {}, egress: [{to: [{namespaceSelector: {matchLabels: {team: pres}}}]}]")
     details = {"complete": False, "cluster": CLUSTER.replace("app: agent", "app: web")}
     assert ids(check, out, **details) == [("host-network-partly", "spec.podSelector")]
-    assert [item[0] for item in said(check, watched, other, **details)][1:] == ["not-checked", "not-checked"]
+    assert [item[0] for item in findings_of(check, watched, other, **details)][1:] == ["not-checked", "not-checked"]
     assert ("peer-matches-nothing", "spec.egress[0].to[0].namespaceSelector") in ids(check, slip, **details)
     assert ("peer-matches-nothing", "spec.egress[0].to[0].namespaceSelector") in ids(check, out)
 

@@ -15,7 +15,7 @@ def read(**packets: int) -> dict[str, Counted]:
     return {name: Counted(NAMES[f"rule-{name[1:]}"], Count(count, 60 * count)) for name, count in packets.items()}
 
 
-def found(totals: Totals) -> dict[RuleHit, int]:
+def packets_by_hit(totals: Totals) -> dict[RuleHit, int]:
     return {item.hit: item.count.packets for item in totals.all()}
 
 
@@ -31,21 +31,21 @@ def test_a_rule_that_is_added_again_continues_counting() -> None:
     totals = Totals()
     totals.totals("ip", read(r1=3))
     totals.keep("ip", read(r1=5))
-    assert found(totals) == {DENIED: 5}
+    assert packets_by_hit(totals) == {DENIED: 5}
     totals.totals("ip", read(r2=1))
     totals.totals("ip", read(r1=2, r2=1))
-    assert found(totals) == {DENIED: 7, ALLOWED: 1}
+    assert packets_by_hit(totals) == {DENIED: 7, ALLOWED: 1}
 
 
 def test_a_deleted_counter_counts_as_a_new_counter() -> None:
     totals = Totals()
     totals.totals("ip", read(r1=10))
     totals.totals("ip", read(r1=4))
-    assert found(totals) == {DENIED: 14}
+    assert packets_by_hit(totals) == {DENIED: 14}
     totals.totals("ip", {})
-    assert found(totals) == {DENIED: 14}
+    assert packets_by_hit(totals) == {DENIED: 14}
     totals.totals("ip", read(r1=1))
-    assert found(totals) == {DENIED: 15}
+    assert packets_by_hit(totals) == {DENIED: 15}
 
 
 def test_counts_stay_with_the_policies_of_their_time() -> None:
@@ -55,11 +55,11 @@ def test_counts_stay_with_the_policies_of_their_time() -> None:
     totals.totals("ip", read(r1=3))
     totals.take("ip", read(r1=5))
     totals.totals("ip", {"r1": Counted(three, Count(9, 540))})
-    assert found(totals) == {DENIED: 5, three: 4}
+    assert packets_by_hit(totals) == {DENIED: 5, three: 4}
     totals.totals("ip", read(r1=10))
-    assert found(totals) == {DENIED: 6, three: 4}
+    assert packets_by_hit(totals) == {DENIED: 6, three: 4}
     totals.totals("ip", {})
-    assert found(totals) == {DENIED: 6, three: 4}
+    assert packets_by_hit(totals) == {DENIED: 6, three: 4}
 
 
 def test_counts_of_deleted_rules_are_kept_as_a_sum() -> None:
@@ -69,7 +69,7 @@ def test_counts_of_deleted_rules_are_kept_as_a_sum() -> None:
         totals.keep("ip", {"rule-x": Counted(hit, Count(1, 60))})
     assert sum(item.count.packets for item in totals.all()) == 3000
     assert len(totals.all()) <= 2049
-    assert found(totals)[RuleHit("Ingress", Ruling(accept=False), (GONE,))] > 900
+    assert packets_by_hit(totals)[RuleHit("Ingress", Ruling(accept=False), (GONE,))] > 900
 
 
 def test_a_denial_counts_for_all_that_isolate() -> None:

@@ -30,14 +30,14 @@ def changed() -> History:
     return history
 
 
-def found(policy: ObjectMeta, history: History, **node_report: NodeReport) -> Coverage:
+def coverage(policy: ObjectMeta, history: History, **node_report: NodeReport) -> Coverage:
     created = coverage_of("shop/db", KIND, NetworkPolicy(metadata=policy), history, node_report)
     assert created is not None
     return created
 
 
 def test_on_all_nodes_since_the_last_of_them() -> None:
-    output = found(NEWER, changed(), a=place((META, 1000, 3), (NEWER, 2000, 4)), b=place((NEWER, 2345, 11.6)))
+    output = coverage(NEWER, changed(), a=place((META, 1000, 3), (NEWER, 2000, 4)), b=place((NEWER, 2345, 11.6)))
     assert output == Coverage(generation=2, nodes="2/2", since="1970-01-01T00:00:02.345Z", took="12ms")
     assert output.complete
     assert output.text() == '{"generation":2,"nodes":"2/2","since":"1970-01-01T00:00:02.345Z","took":"12ms"}'
@@ -46,11 +46,11 @@ def test_on_all_nodes_since_the_last_of_them() -> None:
 
 def test_nodes_that_lag_behind_are_named_with_the_reason() -> None:
     lagging = place((META, 1000, 3), problem="nft: no memory")
-    output = found(NEWER, changed(), a=place((NEWER, 2000, 4)), b=lagging, c=place((META, 1000, 3)), d=place())
+    output = coverage(NEWER, changed(), a=place((NEWER, 2000, 4)), b=lagging, c=place((META, 1000, 3)), d=place())
     silent = "its agent has not reported the policy as in force"
     assert (output.nodes, output.since, output.took) == ("1/4", "", "")
     assert output.missing == ("b: nft: no memory", f"c: {silent}", f"d: {silent}")
-    assert not output.explained and found(NEWER, changed(), b=lagging).explained
+    assert not output.explained and coverage(NEWER, changed(), b=lagging).explained
     assert not output.complete
 
 
@@ -59,15 +59,15 @@ def test_policies_unchanged_since_a_report_are_in_force() -> None:
     other = replace(META, name="web", uid="w")
     history.put("shop/web", other)
     only = place((NEWER, 2000, 4))
-    assert found(NEWER, history, a=only).nodes == "1/1"
+    assert coverage(NEWER, history, a=only).nodes == "1/1"
     created = coverage_of("shop/web", KIND, NetworkPolicy(metadata=other), history, {"a": only})
     assert created is not None and created.nodes == "0/1"
 
 
 def test_nodes_that_are_not_ready_are_listed_separately() -> None:
-    output = found(NEWER, changed(), a=place((NEWER, 2000, 4)), b=place((META, 1000, 3), ready=False))
+    output = coverage(NEWER, changed(), a=place((NEWER, 2000, 4)), b=place((META, 1000, 3), ready=False))
     assert (output.nodes, output.not_ready, output.complete) == ("1/1", ("b",), True)
-    output = found(NEWER, changed(), b=place((NEWER, 1000, 3), ready=False))
+    output = coverage(NEWER, changed(), b=place((NEWER, 1000, 3), ready=False))
     assert (output.nodes, output.complete) == ("0/0", False)
 
 
@@ -78,7 +78,7 @@ def test_without_reports_there_is_no_coverage() -> None:
 def test_a_policy_in_audit_says_so() -> None:
     meta = replace(META, annotations={"podwire.io/mode": "audit"})
     history = History([("shop/db", meta)])
-    assert found(meta, history, a=place((meta, 1, 1))).mode == "audit"
+    assert coverage(meta, history, a=place((meta, 1, 1))).mode == "audit"
 
 
 def test_a_node_more_does_not_change_since_when() -> None:

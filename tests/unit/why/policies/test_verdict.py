@@ -105,12 +105,12 @@ spec:
 START = WORLD.count("\n") + 1
 
 
-def described(text: str) -> DescribedCluster:
+def describe_text(text: str) -> DescribedCluster:
     return describe_manifests(parse_manifests(WORLD + text, "p.yaml"))
 
 
 def asked(text: str, source: str, target: str, port: str = "5432/TCP") -> PolicyVerdict:
-    result = described(text)
+    result = describe_text(text)
     number, _, protocol = port.rpartition("/")
     world = result.world
     connection = Connection(

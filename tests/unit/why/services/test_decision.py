@@ -122,15 +122,15 @@ def test_each_frontend_of_a_service_is_found() -> None:
     two = port(service="shop/zzz", cluster_ip="10.96.0.11", external_ips=("203.0.113.7",), node_port=0)
     services = {"shop/zzz": (two,), "shop/web": (item,)}
 
-    def ways(destination: str, number: int = 80) -> list[tuple[str, str]]:
+    def frontends_of(destination: str, number: int = 80) -> list[tuple[str, str]]:
         result = find(services, FACTS, MACHINE, packet(POD, destination, number))
         return [(entry.kind, entry.port.service) for entry in result]
 
-    assert ways("10.96.0.11") == [("ClusterIP", "shop/zzz")]
-    assert ways("203.0.113.8") == [("LoadBalancerIP", "shop/web")]
-    assert ways("203.0.113.7") == [("ExternalIP", "shop/web"), ("ExternalIP", "shop/zzz")]
-    assert ways("192.168.0.1", 30080) == [("NodePort", "shop/web")]
-    assert ways("192.168.0.9", 30080) == []
+    assert frontends_of("10.96.0.11") == [("ClusterIP", "shop/zzz")]
+    assert frontends_of("203.0.113.8") == [("LoadBalancerIP", "shop/web")]
+    assert frontends_of("203.0.113.7") == [("ExternalIP", "shop/web"), ("ExternalIP", "shop/zzz")]
+    assert frontends_of("192.168.0.1", 30080) == [("NodePort", "shop/web")]
+    assert frontends_of("192.168.0.9", 30080) == []
     assert Matched("NodePort", port(external_local=True)).policy == "externalTrafficPolicy: Local"
     assert Matched("ClusterIP", port(external_local=True)).policy == "internalTrafficPolicy: Cluster"
 

@@ -23,7 +23,7 @@ def candidate(number: int, *, ready: bool = True, local: bool = False, zone: str
     )
 
 
-def said(
+def explained_endpoints(
     candidates: tuple[Candidate, ...],
     shares: Shares,
     *,
@@ -66,20 +66,24 @@ def test_one_that_gets_connections() -> None:
 
 def test_why_not() -> None:
     half = {("10.0.0.1", 80): (1.0, False)}
-    assert said((ONE, TWO), half, local=True)[1][1:] == (
+    assert explained_endpoints((ONE, TWO), half, local=True)[1][1:] == (
         False,
         "NotLocal",
         "on n2; the policy is Local and this node is n1",
     )
     hinted = (candidate(1, zone="z1"), candidate(2, zone="z2"))
-    assert said(hinted, half)[1][1:] == (False, "HintedForOtherZone", "hinted for zone z2; this node is in z1")
-    assert said((ONE, candidate(2, ready=False)), half)[1][1:] == (False, "NotReady", "not ready")
-    assert said((ONE, TWO), half, remaining=True)[1][1:3] == (False, "Affinity")
+    assert explained_endpoints(hinted, half)[1][1:] == (
+        False,
+        "HintedForOtherZone",
+        "hinted for zone z2; this node is in z1",
+    )
+    assert explained_endpoints((ONE, candidate(2, ready=False)), half)[1][1:] == (False, "NotReady", "not ready")
+    assert explained_endpoints((ONE, TWO), half, remaining=True)[1][1:3] == (False, "Affinity")
 
 
 def test_rules_that_say_otherwise() -> None:
     shares = {("10.0.0.2", 80): (0.5, False), ("10.0.0.9", 80): (0.5, False)}
-    result = said((ONE, candidate(2, ready=False)), shares)
+    result = explained_endpoints((ONE, candidate(2, ready=False)), shares)
     assert [(address, used, reason) for address, used, reason, _ in result] == [
         ("10.0.0.1", False, "NotInKernel"),
         ("10.0.0.2", True, "OnlyInKernel"),
@@ -88,7 +92,10 @@ def test_rules_that_say_otherwise() -> None:
 
 
 def test_without_a_connection_the_choice_is_explained() -> None:
-    assert [used for _, used, _, _ in said((ONE, candidate(2, ready=False)), {}, forwarded=False)] == [True, False]
+    assert [used for _, used, _, _ in explained_endpoints((ONE, candidate(2, ready=False)), {}, forwarded=False)] == [
+        True,
+        False,
+    ]
 
 
 def test_what_dns_lists() -> None:

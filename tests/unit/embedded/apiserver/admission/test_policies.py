@@ -41,7 +41,7 @@ async def bind(api: Any, *objects: Object) -> None:
         assert status == 201, answer
 
 
-def told(answer: Object) -> str:
+def denial_text(answer: Object) -> str:
     return str(answer["message"]).partition("denied request: ")[2]
 
 
@@ -84,7 +84,7 @@ def test_refusal_has_the_words_and_code_of_the_policy(play: Play, validation: Ob
     async def scenario(api: Any) -> None:
         await bind(api, policy(validation), binding())
         status, answer = await api("POST", MAPS, config_map("a"))
-        assert (status, told(answer)) == (code, message)
+        assert (status, denial_text(answer)) == (code, message)
 
     play(scenario)
 
@@ -129,7 +129,7 @@ def test_variable_without_value_fails_its_expressions(play: Play) -> None:
         variables = [{"name": "v", "expression": "object.metadata.none"}]
         await bind(api, policy({"expression": "variables.v == 'x'"}, variables=variables), binding())
         _, answer = await api("POST", MAPS, config_map("a"))
-        assert told(answer) == (
+        assert denial_text(answer) == (
             "expression 'variables.v == 'x'' resulted in error: composited variable \"v\" fails to evaluate: "
             "no such key: none"
         )
@@ -174,7 +174,7 @@ def test_policy_covers_equivalent_versions(play: Play) -> None:
         await bind(api, policy(same, {"expression": "false", "message": "seen"}, rules=[rule]), binding())
         scaler = {"metadata": {"name": "a"}, "spec": {"maxReplicas": 2, "scaleTargetRef": {"kind": "X", "name": "x"}}}
         target = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers"
-        assert told((await api("POST", target, scaler))[1]) == "seen"
+        assert denial_text((await api("POST", target, scaler))[1]) == "seen"
 
     play(scenario)
 
@@ -184,7 +184,7 @@ def test_deletion_has_the_old_object_only(play: Play) -> None:
         remaining = {"expression": "object != null || !has(oldObject.data.keep)", "message": "is kept"}
         await bind(api, policy(remaining, rules=[{**RULE, "operations": ["*"]}]), binding())
         await api("POST", MAPS, config_map("a", keep="yes"))
-        assert told((await api("DELETE", f"{MAPS}/a"))[1]) == "is kept"
+        assert denial_text((await api("DELETE", f"{MAPS}/a"))[1]) == "is kept"
 
     play(scenario)
 
@@ -251,7 +251,7 @@ def test_parameters_are_found_by_name_or_selector(play: Play, reference: Object,
         await api("POST", MAPS, config_map("limit", most="0"))
         await bind(api, policy(LIMIT, **KIND), binding(paramRef=reference))
         status, answer = await api("POST", MAPS, config_map("a", k="v", l="w"))
-        assert (status, told(answer) if status != 201 else "") == (422 if message else 201, message)
+        assert (status, denial_text(answer) if status != 201 else "") == (422 if message else 201, message)
 
     play(scenario)
 
@@ -261,7 +261,7 @@ def test_unknown_parameter_kind_follows_the_failure_policy(play: Play) -> None:
         kind: Object = {"paramKind": {"apiVersion": "rules.example.com/v1", "kind": "Limit"}}
         await bind(api, policy(LIMIT, **kind), binding(paramRef={"name": "x"}))
         _, answer = await api("POST", MAPS, config_map("a"))
-        assert told(answer) == (
+        assert denial_text(answer) == (
             "failed to configure binding: paramKind kind `&ParamKind{APIVersion:rules.example.com/v1,Kind:Limit,}` "
             "not known"
         )
@@ -298,7 +298,10 @@ def test_failed_evaluation_may_be_ignored(play: Play) -> None:
         checks = ({"expression": "object.none == 1"}, {"expression": "object.metadata.name != 'b'"})
         await bind(api, policy(*checks, failurePolicy="Ignore"), binding())
         assert (await api("POST", MAPS, config_map("a")))[0] == 201
-        assert told((await api("POST", MAPS, config_map("b")))[1]) == "failed expression: object.metadata.name != 'b'"
+        assert (
+            denial_text((await api("POST", MAPS, config_map("b")))[1])
+            == "failed expression: object.metadata.name != 'b'"
+        )
 
     play(scenario)
 
@@ -308,7 +311,7 @@ def test_failed_annotation_refuses_whatever_the_action(play: Play) -> None:
         annotations = [{"key": "k", "valueExpression": "object.metadata.labels.x"}]
         await bind(api, policy({"expression": "true"}, auditAnnotations=annotations), binding(actions=("Audit",)))
         _, answer = await api("POST", MAPS, config_map("a"))
-        assert told(answer) == "expression 'object.metadata.labels.x' resulted in error: no such key: labels"
+        assert denial_text(answer) == "expression 'object.metadata.labels.x' resulted in error: no such key: labels"
         assert (await api("POST", MAPS, config_map("a", {"x": "y"})))[0] == 201
 
     play(scenario)
@@ -361,7 +364,7 @@ def test_images_of_an_environment_come_from_its_registry(play: Play) -> None:
             }
 
         _, answer = await api("POST", DEPLOYMENTS, deployment("test.example.com/a"))
-        assert told(answer) == "test.example.com/a is not from the registry of live"
+        assert denial_text(answer) == "test.example.com/a is not from the registry of live"
         change = {"metadata": {"labels": {"stage": "test"}}}
         await api("PATCH", "/api/v1/namespaces/default", change, **MERGE)
         assert (await api("POST", f"{DEPLOYMENTS}?dryRun=All", deployment("test.example.com/a")))[0] == 201

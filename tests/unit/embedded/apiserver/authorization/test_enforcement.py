@@ -255,19 +255,19 @@ def test_rules_of_a_user_are_listed(play: Callable[..., None]) -> None:
     play(scenario)
 
 
-async def who(api: Harness, user: dict[str, Any] | None = ADMIN, **headers: str) -> dict[str, Any]:
+async def user_info(api: Harness, user: dict[str, Any] | None = ADMIN, **headers: str) -> dict[str, Any]:
     target = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
     return dict((await make(api, target, {}, user=user, **headers))["status"]["userInfo"])
 
 
 def test_an_administrator_acts_as_others(play: Callable[..., None]) -> None:
     async def scenario(api: Harness) -> None:
-        assert await who(api, impersonate_user="bob") == {"username": "bob", "groups": ["system:authenticated"]}
+        assert await user_info(api, impersonate_user="bob") == {"username": "bob", "groups": ["system:authenticated"]}
         account = "system:serviceaccount:shop:web"
-        assert (await who(api, impersonate_user=account))["groups"] == [
+        assert (await user_info(api, impersonate_user=account))["groups"] == [
             "system:serviceaccounts", "system:serviceaccounts:shop", "system:authenticated",
         ]  # fmt: skip
-        full = await who(
+        full = await user_info(
             api,
             ADMIN,
             impersonate_user="bob",
@@ -294,9 +294,9 @@ def test_impersonation_needs_a_right_for_each_value(play: Callable[..., None]) -
             rule("impersonate", "groups", resourceNames=["team"]),
             rule("impersonate", "userextras/scope", "authentication.k8s.io", resourceNames=["read"]),
         )
-        assert (await who(api, ANN, impersonate_user="bob"))["username"] == "bob"
+        assert (await user_info(api, ANN, impersonate_user="bob"))["username"] == "bob"
         headers = {"impersonate_user": "bob", "impersonate_group": "team", "impersonate_extra_scope": "read"}
-        assert (await who(api, ANN, **headers))["extra"] == {"scope": ["read"]}
+        assert (await user_info(api, ANN, **headers))["extra"] == {"scope": ["read"]}
         assert await refusal(api, "GET", "/api", impersonate_user="eve") == (
             'users "eve" is forbidden: User "ann" cannot impersonate resource "users" in API group "" at the cluster '
             "scope"

@@ -51,13 +51,15 @@ def test_an_address_has_one_name(name: str, problem: str) -> None:
 
 
 def test_an_ip_address_object_names_what_holds_it() -> None:
-    def found(new: object, old: object = None) -> list[str]:
+    def problems_of(new: object, old: object = None) -> list[str]:
         before = None if old is None else {"spec": {"parentRef": old}}
         return [f"{c.field}: {c.message}" for c in check_ip_address({"spec": {"parentRef": new}}, before)]
 
-    assert found(PARENT) == found(PARENT, PARENT) == []
-    assert found(None) == ["spec.parentRef: Required value"]
-    assert found({}) == ["spec.parentRef.resource: Required value", "spec.parentRef.name: Required value"]
-    assert found({**PARENT, "group": "Bad Group"})[0].startswith("spec.parentRef.group: Invalid value")
-    assert found({**PARENT, "name": "a/b"}) == ["spec.parentRef.name: Invalid value: \"a/b\": may not contain '/'"]
-    assert found({**PARENT, "name": "other"}, PARENT)[0].endswith("field is immutable")
+    assert problems_of(PARENT) == problems_of(PARENT, PARENT) == []
+    assert problems_of(None) == ["spec.parentRef: Required value"]
+    assert problems_of({}) == ["spec.parentRef.resource: Required value", "spec.parentRef.name: Required value"]
+    assert problems_of({**PARENT, "group": "Bad Group"})[0].startswith("spec.parentRef.group: Invalid value")
+    assert problems_of({**PARENT, "name": "a/b"}) == [
+        "spec.parentRef.name: Invalid value: \"a/b\": may not contain '/'"
+    ]
+    assert problems_of({**PARENT, "name": "other"}, PARENT)[0].endswith("field is immutable")

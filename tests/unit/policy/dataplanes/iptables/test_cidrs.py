@@ -23,7 +23,7 @@ def networks(profile: Profile, family: int) -> tuple[dict[str, PortTable], PortT
     return {network: group.table for network, group in nets.items()}, rest.table
 
 
-def found(nets: dict[str, PortTable], rest: PortTable, address: str) -> PortTable:
+def table_of_longest(nets: dict[str, PortTable], rest: PortTable, address: str) -> PortTable:
     """What the longest network says, as a kernel looks it up."""
     holding = [net for net in nets if ip_address(address) in ip_network(net)]
     return nets[max(holding, key=lambda net: ip_network(net).prefixlen)] if holding else rest
@@ -63,4 +63,4 @@ def test_every_address_fares_as_its_profile_says(blocks: list[IPBlock], more: li
     nets, rest = networks(created, 4)
     borders = [border for net in nets for border in (ip_network(net)[0], ip_network(net)[-1])]
     for address in map(str, (*borders, *map(ip_address, more))):
-        assert found(nets, rest, address) == created.at(address)
+        assert table_of_longest(nets, rest, address) == created.at(address)

@@ -4,17 +4,17 @@ from podwire.state.ipset import IpSet, plain
 JUMPS = (("FORWARD", "-j PODWIRE-FORWARD"),)
 
 
-def some(*keys: str, name: str = "podwire4-own") -> IpSet:
+def set_of(*keys: str, name: str = "podwire4-own") -> IpSet:
     return IpSet(name=name, kind="hash:ip", elements=plain(keys))
 
 
 def test_additions_come_first_and_deletions_last() -> None:
     saved = {"mangle": {"FORWARD": ["-j PODWIRE-FORWARD"], "PODWIRE-FORWARD": ["-j PODWIRE-IN"],
                         "PODWIRE-IN": ["-g PODWIRE-IN-OLD", "-j DROP"], "PODWIRE-IN-OLD": ["-j DROP"]}}  # fmt: skip
-    have = {"podwire4-own": some("10.0.0.1", "10.0.0.2"), "podwire4-old": some(name="podwire4-old")}
+    have = {"podwire4-own": set_of("10.0.0.1", "10.0.0.2"), "podwire4-old": set_of(name="podwire4-old")}
     want = FamilyContents(
         {"PODWIRE-FORWARD": ("-j PODWIRE-IN",), "PODWIRE-IN": ("-g PODWIRE-IN-NEW", "-j DROP"), "PODWIRE-IN-NEW": ()},
-        {"podwire4-own": some("10.0.0.2", "10.0.0.3"), "podwire4-new": some("10.0.0.9", name="podwire4-new")},
+        {"podwire4-own": set_of("10.0.0.2", "10.0.0.3"), "podwire4-new": set_of("10.0.0.9", name="podwire4-new")},
         JUMPS,
     )
     both = {"PODWIRE-IN": ("-g PODWIRE-IN-OLD", "-g PODWIRE-IN-NEW", "-j DROP")}

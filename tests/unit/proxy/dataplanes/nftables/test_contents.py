@@ -103,7 +103,7 @@ def test_nothing_is_left_when_every_service_is_gone(changes: list[tuple[str, tup
     assert full(kernel.sets) == {}
 
 
-def one(number: int, endpoints: int, node_port: int = 0) -> tuple[ResolvedPort, ...]:
+def resolved_service(number: int, endpoints: int, node_port: int = 0) -> tuple[ResolvedPort, ...]:
     chosen = tuple(ResolvedEndpoint(f"10.0.0.{index}", 8080) for index in range(1, endpoints + 1))
     return (
         ResolvedPort(
@@ -122,26 +122,26 @@ def one(number: int, endpoints: int, node_port: int = 0) -> tuple[ResolvedPort, 
 
 def test_one_endpoint_more_or_less_is_one_element() -> None:
     contents = Contents(LAYOUT)
-    contents.change({"default/s1": one(1, 2), "default/s2": one(2, 3)})
+    contents.change({"default/s1": resolved_service(1, 2), "default/s2": resolved_service(2, 3)})
     come = "add element endpoints { 172.30.0.1 . tcp . 80 . 2 : 10.0.0.3 . 8080 }  # ip podwire-proxy"
-    assert str(contents.change({"default/s1": one(1, 3)})) == come
-    assert str(contents.change({"default/s1": one(1, 2)})) == come.replace("add", "delete")
+    assert str(contents.change({"default/s1": resolved_service(1, 3)})) == come
+    assert str(contents.change({"default/s1": resolved_service(1, 2)})) == come.replace("add", "delete")
 
 
 def test_twice_as_many_endpoints_are_another_chain() -> None:
     contents = Contents(LAYOUT)
-    contents.change({"default/s1": one(1, 4)})
-    assert str(contents.change({"default/s1": one(1, 5)})).splitlines()[-3:] == [
+    contents.change({"default/s1": resolved_service(1, 4)})
+    assert str(contents.change({"default/s1": resolved_service(1, 5)})).splitlines()[-3:] == [
         'delete element services { 172.30.0.1 . tcp . 80 comment "default/s1" : goto cluster-4 }  # ip podwire-proxy',
         'add element services { 172.30.0.1 . tcp . 80 comment "default/s1" : goto cluster-8 }  # ip podwire-proxy',
         "add element endpoints { 172.30.0.1 . tcp . 80 . 4 : 10.0.0.5 . 8080 }  # ip podwire-proxy",
     ]
-    assert "services" not in str(contents.change({"default/s1": one(1, 4)}))
-    assert "goto cluster-4" in str(contents.change({"default/s1": one(1, 3)}))
+    assert "services" not in str(contents.change({"default/s1": resolved_service(1, 4)}))
+    assert "goto cluster-4" in str(contents.change({"default/s1": resolved_service(1, 3)}))
 
 
 def affine(endpoints: int, **fields: Any) -> tuple[ResolvedPort, ...]:
-    (port,) = one(1, endpoints, 30080)
+    (port,) = resolved_service(1, endpoints, 30080)
     return (msgspec.structs.replace(port, affinity_s=600, **fields),)
 
 
@@ -175,7 +175,7 @@ def test_a_local_policy_has_a_list_of_its_own() -> None:
 def test_too_many_endpoints_are_served_without_affinity() -> None:
     contents = Contents(LAYOUT)
     many = tuple(ResolvedEndpoint(f"10.1.{n >> 8}.{n & 255}", 8080) for n in range(ENDPOINTS_OF_A_LIST + 1))
-    contents.change({"default/s1": affine(1, cluster_endpoints=many), "default/s2": one(2, 1)})
+    contents.change({"default/s1": affine(1, cluster_endpoints=many), "default/s2": resolved_service(2, 1)})
     assert not contents.elements()["affinity-slots"]
     assert len(contents.elements()["endpoints"]) == len(many) + 1
     contents.change({"default/s1": affine(1, cluster_endpoints=many[1:])})
@@ -185,13 +185,13 @@ def test_too_many_endpoints_are_served_without_affinity() -> None:
 
 def test_a_frontend_belongs_to_the_first_until_it_lets_go() -> None:
     contents = Contents(LAYOUT)
-    contents.change({"default/s1": one(1, 1, 30080)})
-    contents.change({"default/s2": one(2, 2, 30080)})
+    contents.change({"default/s1": resolved_service(1, 1, 30080)})
+    contents.change({"default/s2": resolved_service(2, 2, 30080)})
     (verdict,) = (e.verdict for e in contents.elements()["node-ports"].values())
     assert verdict is not None
     assert verdict.chain == Shape("external", 4, True).chain
     assert contents.conflicts() == ("default/s2",)
-    contents.change({"default/s1": one(1, 2, 30080)})
+    contents.change({"default/s1": resolved_service(1, 2, 30080)})
     assert len(contents.elements()["node-port-endpoints"]) == 2
     contents.change({"default/s1": ()})
     (verdict,) = (e.verdict for e in contents.elements()["node-ports"].values())
@@ -202,8 +202,8 @@ def test_a_frontend_belongs_to_the_first_until_it_lets_go() -> None:
 
 def test_a_restart_takes_the_slots_over() -> None:
     contents = Contents(LAYOUT)
-    contents.change({"default/s1": one(1, 3)})
-    gone = one(1, 3)[0].cluster_endpoints[1:]
+    contents.change({"default/s1": resolved_service(1, 3)})
+    gone = resolved_service(1, 3)[0].cluster_endpoints[1:]
     smaller = (
         ResolvedPort(
             service="default/s1",

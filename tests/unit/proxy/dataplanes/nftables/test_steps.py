@@ -24,13 +24,13 @@ def table(slots: int, verdict: str) -> Table:
     )
 
 
-def words(transaction: Transaction) -> list[str]:
+def operation_names(transaction: Transaction) -> list[str]:
     return [str(operation).split(" {")[0] for operation in transaction.operations]
 
 
 def test_slots_leave_one_step_later() -> None:
     first, second = steps(diff(table(3, "drop"), table(2, "accept")))
-    assert words(first) == ["delete element services", "add element services"]
+    assert operation_names(first) == ["delete element services", "add element services"]
     assert [str(operation) for operation in second.operations] == ["delete element endpoints { 2 : 10.0.0.1 }"]
 
 
@@ -39,11 +39,11 @@ def test_chain_is_added_before_its_jumps_and_removed_after() -> None:
     wide = Chain(name="wide", rules=(parse_rule("accept"),))
     new = Table(family="ip", name="t", sets=new.sets, chains=(*new.chains, wide))
     first, second = steps(diff(old, new))
-    assert words(first) == ["add chain wide", "add rule wide accept"]
-    assert words(second) == ["delete element services", "add element services"]
+    assert operation_names(first) == ["add chain wide", "add rule wide accept"]
+    assert operation_names(second) == ["delete element services", "add element services"]
     first, second = steps(diff(new, old))
-    assert words(first) == ["delete element services", "add element services"]
-    assert words(second) == ["flush chain wide", "delete chain wide"]
+    assert operation_names(first) == ["delete element services", "add element services"]
+    assert operation_names(second) == ["flush chain wide", "delete chain wide"]
 
 
 def test_growth_is_one_step() -> None:
@@ -56,7 +56,7 @@ def test_a_small_new_table_is_one_step() -> None:
 
 def test_a_large_new_table_gets_its_hooks_last() -> None:
     result = list(steps(diff(None, table(2 * ELEMENTS_PER_STEP + 5, "drop"))))
-    assert words(result[0]) == [
+    assert operation_names(result[0]) == [
         "add table",
         "add map endpoints",
         "add map services",
@@ -65,7 +65,7 @@ def test_a_large_new_table_gets_its_hooks_last() -> None:
     ]
     sizes = [len(o.elements) for step in result[1:-1] for o in step.operations if isinstance(o, AddElements)]
     assert sizes == [ELEMENTS_PER_STEP, ELEMENTS_PER_STEP, 5, 1]
-    assert words(result[-1]) == ["add chain base", "add rule base jump side"]
+    assert operation_names(result[-1]) == ["add chain base", "add rule base jump side"]
 
 
 def test_a_replaced_table_is_one_step() -> None:

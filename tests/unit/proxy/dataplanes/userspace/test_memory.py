@@ -32,7 +32,7 @@ def memory() -> Iterator[Memory]:
     created.close()
 
 
-def seen(memory: Memory) -> dict[int, Slot]:
+def used_slots(memory: Memory) -> dict[int, Slot]:
     """The slots as a new worker reads them from the memfd."""
     return dict(Memory(memory.fd).used())
 
@@ -41,12 +41,12 @@ def test_slots(memory: Memory) -> None:
     first = Slot(ACCEPTED, 1, (5, -1, -1, -1), 0, "")
     number = memory.take(first)
     other = memory.take(SESSION_OF)
-    assert seen(memory) == {number: first, other: SESSION_OF}
+    assert used_slots(memory) == {number: first, other: SESSION_OF}
     both = Slot(RELAYING, 1, (5, 6, 7, 8), 0, "")
     memory.fill(number, both)
-    assert seen(memory) == {number: both, other: SESSION_OF}
+    assert used_slots(memory) == {number: both, other: SESSION_OF}
     memory.free(number)
-    assert seen(memory) == {other: SESSION_OF}
+    assert used_slots(memory) == {other: SESSION_OF}
 
 
 def test_slots_come_to_an_end_and_back(memory: Memory) -> None:

@@ -25,7 +25,7 @@ def pod(*containers: Object, annotations: Object | None = None, **spec: Any) -> 
     return {"metadata": {"annotations": annotations or {}}, "spec": {"containers": list(containers), **spec}}
 
 
-def found(pod: Object, level: str, minor: int = LATEST) -> str:
+def violations_text(pod: Object, level: str, minor: int = LATEST) -> str:
     return describe(violations(LevelVersion(level, minor), pod))
 
 
@@ -71,8 +71,8 @@ CASES: list[tuple[str, Object, str]] = [
 
 @pytest.mark.parametrize(("name", "pod", "expected"), CASES, ids=[case[0] for case in CASES])
 def test_baseline_forbids(name: str, pod: Object, expected: str) -> None:
-    assert found(pod, "baseline") == expected
-    assert found(pod, "privileged") == ""
+    assert violations_text(pod, "baseline") == expected
+    assert violations_text(pod, "privileged") == ""
 
 
 RESTRICTED_CASES: list[tuple[str, Object, str]] = [
@@ -109,7 +109,7 @@ RESTRICTED_CASES: list[tuple[str, Object, str]] = [
 
 @pytest.mark.parametrize(("name", "pod", "expected"), RESTRICTED_CASES, ids=[case[0] for case in RESTRICTED_CASES])
 def test_restricted_forbids(name: str, pod: Object, expected: str) -> None:
-    assert found(pod, "restricted") == expected
+    assert violations_text(pod, "restricted") == expected
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_restricted_forbids(name: str, pod: Object, expected: str) -> None:
 )  # fmt: skip
 def test_versions_change_controls(pod: Object, level: str, before: tuple[int, str], since: tuple[int, str]) -> None:
     for minor, expected in (before, since):
-        assert found(pod, level, minor) == expected
+        assert violations_text(pod, level, minor) == expected
 
 
 def test_messages_name_controls_in_order() -> None:
