@@ -97,7 +97,7 @@ class Nodes:
 
     def know(self, number: int) -> bool:
         """Whether the kernels of all other nodes have the way to a node, and its own those to them."""
-        names = {f"node-{each}" for each in self.numbers if f"node-{each}" in self.routers}
+        names = {f"node-{number}" for number in self.numbers if f"node-{number}" in self.routers}
         return all(
             router.settled and router.plan is not None and router.plan.senders.keys() == names - {name}
             for name, router in self.routers.items()

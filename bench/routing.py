@@ -131,8 +131,8 @@ def joins(quick: bool) -> list[Row]:
     rows, count = [], 4 if quick else JOINED
     for backend in BACKENDS:
         with tempfile.TemporaryDirectory(dir="/run") as folder:
-            taken = [asyncio.run(join(Path(folder), backend, count)) for _ in range(1 if quick else 5)]
-        first, everywhere = zip(*taken, strict=True)
+            used = [asyncio.run(join(Path(folder), backend, count)) for _ in range(1 if quick else 5)]
+        first, everywhere = zip(*used, strict=True)
         rows.append(Row(f"{backend}, node {count} joins: first packet to it", "ms", first, aim=JOIN_AIM_MS))
         rows.append(Row(f"{backend}, node {count} joins: all nodes have all routes", "ms", everywhere))
     return rows

@@ -191,7 +191,7 @@ class Routed:
     def __init__(self, network: Network, backend: str) -> None:
         self._network = network
         self._settings = RoutingSettings(backend=backend)
-        self._backends = {name: each for name, each in self._settings.load().items() if name == backend}
+        self._backends = {name: item for name, item in self._settings.load().items() if name == backend}
         self._machines = {number: KernelMachine(network.node(number)) for number in _NODES}
         self._locals = {number: self._local(number, backend) for number in _NODES}
         self.pids: list[int] = []
@@ -258,12 +258,12 @@ class Routed:
             yield from map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
 
 
-def bulk(source: Path, target: Path, address: str, seconds: float, *words: str) -> float:
-    """Mbit/s from one namespace to another, at the receiver; ``words`` are further options of iperf3."""
+def bulk(source: Path, target: Path, address: str, seconds: float, *arguments: str) -> float:
+    """Mbit/s from one namespace to another, at the receiver; ``arguments`` are further options of iperf3."""
     with netns.inside(target):
         server = subprocess.Popen(["iperf3", "-s"], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + LIMIT_S
-    command = ["iperf3", "-c", address, "-t", str(seconds), "-J", *words]
+    command = ["iperf3", "-c", address, "-t", str(seconds), "-J", *arguments]
     try:
         with netns.inside(source):
             while "sum_received" not in (end := _end(command)):
@@ -277,8 +277,8 @@ def bulk(source: Path, target: Path, address: str, seconds: float, *words: str) 
 
 def _end(command: list[str]) -> dict[str, Any]:
     """What iperf3 reports at its end; without ``sum_received`` when it could not measure."""
-    said = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False).stdout
-    document = json.loads(said)
+    output = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False).stdout
+    document = json.loads(output)
     return document["end"] or {"error": document.get("error")}
 
 
@@ -326,11 +326,11 @@ class Measurements:
     def _keep(self, name: str, kind: str, value: float) -> None:
         self.values.setdefault((name, kind), []).append(value)
 
-    def row(self, what: str, name: str, kind: str, beside: dict[str, str], aim: float | None = None) -> Row:
+    def row(self, value: str, name: str, kind: str, beside: dict[str, str], aim: float | None = None) -> Row:
         """A row; ``beside`` are the names of columns with the subjects in them."""
         unit = {"TCP": "/s", "UDP": "/s", "round trip": "us", "CPU": "s"}[kind]
         peers = tuple((column, tuple(self.values[subject, kind])) for column, subject in beside.items())
-        return Row(what, unit, tuple(self.values[name, kind]), peers, aim)
+        return Row(value, unit, tuple(self.values[name, kind]), peers, aim)
 
 
 def run(quick: bool) -> list[Row]:

@@ -173,11 +173,11 @@ def test_bird_and_its_agent_may_be_killed_under_traffic(changing: Cluster) -> No
 @pytest.mark.parametrize("backend", ["vxlan", "hostgw", "bridge", "udp", "wireguard"])
 def test_killed_and_ended_agents_lose_no_packet(changing: Cluster, backend: str) -> None:
     records = [("processes", f"agent-node-{number}.json") for number in (1, 2)]
-    one, two = (Pod(netns_of(changing, name), address_of(changing, name)) for name in ("one", "two"))
+    item, two = (Pod(netns_of(changing, name), address_of(changing, name)) for name in ("one", "two"))
     up(changing.name, "--backend", backend)
     settle(changing, backend)
     with flows(changing, pairs(changing)) as running_flows:
-        streams = [Stream(one, two), Stream(two, one)]
+        streams = [Stream(item, two), Stream(two, item)]
         before = [process(*record) for record in records]
         for agent, ends in zip(before, (signal.SIGKILL, signal.SIGTERM), strict=True):
             os.kill(agent, ends)

@@ -13,13 +13,13 @@ FIREWALL = "table inet firewalld { chain filter_FORWARD { type filter hook forwa
 
 
 def condition(machine: Machine, node: str) -> dict[str, Any]:
-    found = machine.api("get", NODES, node)["status"].get("conditions", ())
-    return next((each for each in found if each["type"] == CONDITION), {})
+    result = machine.api("get", NODES, node)["status"].get("conditions", ())
+    return next((item for item in result if item["type"] == CONDITION), {})
 
 
 def reasons(machine: Machine) -> set[str]:
     """The reasons of all Events."""
-    return {each["reason"] for each in machine.api("list", EVENTS).items}
+    return {item["reason"] for item in machine.api("list", EVENTS).items}
 
 
 def test_narrow_paths_and_firewalls_are_on_the_node(machine: Machine, tmp_path: Path) -> None:
@@ -32,12 +32,12 @@ def test_narrow_paths_and_firewalls_are_on_the_node(machine: Machine, tmp_path: 
     for number in (1, 2):
         machine.start_agent(f"node-{number}")
     for name, peer in (("node-1", "node-2"), ("node-2", "node-1")):
-        found = eventually(lambda name=name: condition(machine, name))
-        assert (found["status"], found["reason"]) == ("True", "PathTooNarrow")
-        assert f"{peer} (IPv4, " in found["message"]
-        assert "packets of 1448 bytes pass, 1450 are expected" in found["message"]
+        result = eventually(lambda name=name: condition(machine, name))
+        assert (result["status"], result["reason"]) == ("True", "PathTooNarrow")
+        assert f"{peer} (IPv4, " in result["message"]
+        assert "packets of 1448 bytes pass, 1450 are expected" in result["message"]
         fallback = machine.api("get", NODES, name)["metadata"]["annotations"]["podwire.io/fallback"]
-        assert found["message"] in fallback
+        assert result["message"] in fallback
         assert ("--add-source=10.244.0.0/16" in fallback) == (name == "node-2")
     eventually(lambda: {"MTUMismatch", "ForwardBlocked"} <= reasons(machine))
     rulesets = [ruleset for share in machine.state("node-1") for ruleset in share.values(Ruleset)]

@@ -88,17 +88,17 @@ class Firewalled:
 
 def _connects(a: Pod, b: Pod, within_s: float) -> bool:
     with netns.inside(a.place):
-        one = socket.socket(socket.AF_INET)
-    with one:
-        one.settimeout(within_s)
-        return one.connect_ex((b.address, 7)) == 0
+        item = socket.socket(socket.AF_INET)
+    with item:
+        item.settimeout(within_s)
+        return item.connect_ex((b.address, 7)) == 0
 
 
 @pytest.fixture
 def firewalled(tmp_path: Path) -> Iterator[Firewalled]:
-    made = Firewalled(tmp_path)
-    yield made
-    made.close()
+    created = Firewalled(tmp_path)
+    yield created
+    created.close()
 
 
 OPENED = {
@@ -133,9 +133,9 @@ def test_pods_pass_iptables_that_forwards_nothing(firewalled: Firewalled, kind: 
     firewalled.clock.spend(READ_S)
     firewalled.subject.check()
     assert firewalled.titles == [] and firewalled.passes()
-    left = firewalled.run(save, "-t", "filter")
-    assert "PODWIRE" not in left
-    assert sorted(rules_of(left)) == sorted(rule for rule in rules_of(rules) if "REJECT" not in rule)
+    remaining = firewalled.run(save, "-t", "filter")
+    assert "PODWIRE" not in remaining
+    assert sorted(rules_of(remaining)) == sorted(rule for rule in rules_of(rules) if "REJECT" not in rule)
 
 
 def test_a_table_of_nftables_that_rejects_is_reported(firewalled: Firewalled) -> None:

@@ -28,14 +28,14 @@ IP_MTU = 14
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[Cluster] = []
+    clusters: list[Cluster] = []
 
     def build(count: int, families: str = "4", segments: int = 1) -> Cluster:
-        made.append(Cluster(tmp_path, count, segments, families))
-        return made[-1]
+        clusters.append(Cluster(tmp_path, count, segments, families))
+        return clusters[-1]
 
     yield build
-    for cluster in made:
+    for cluster in clusters:
         cluster.close()
 
 
@@ -76,12 +76,12 @@ def check_datagrams(a: Pod, b: Pod, version: int, mtu: int) -> None:
 
 def check_stream(a: Pod, b: Pod, version: int, mtu: int) -> None:
     """A stream takes segments that fill the MTU."""
-    with connect(a.place, b.address6 if version == 6 else b.address, 7) as one:
-        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) == mtu - HEADERS[version] - _TCP_WITH_TIMESTAMPS
-        one.sendall(b"x" * 200_000)
-        left = 200_000
-        while left:
-            left -= len(one.recv(left))
+    with connect(a.place, b.address6 if version == 6 else b.address, 7) as item:
+        assert item.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) == mtu - HEADERS[version] - _TCP_WITH_TIMESTAMPS
+        item.sendall(b"x" * 200_000)
+        remaining = 200_000
+        while remaining:
+            remaining -= len(item.recv(remaining))
 
 
 ECHO_BOTH = ECHO_SERVER.replace('(("", 7))', '(("", 7), family=socket.AF_INET6, dualstack_ipv6=True)')

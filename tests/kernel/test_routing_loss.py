@@ -23,9 +23,9 @@ the handshake is lost; and those that it encrypts at the moment when it ends."""
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Two nodes."""
-    made = Cluster(tmp_path, 2)
-    yield made
-    made.close()
+    created = Cluster(tmp_path, 2)
+    yield created
+    created.close()
 
 
 def circuit(names: Sequence[str]) -> list[str]:
@@ -65,7 +65,7 @@ def test_a_circuit_has_every_pair_once() -> None:
     names = ["a", "b", "c", "d"]
     walk = circuit(names)
     steps = list(pairwise(walk))
-    assert sorted(steps) == sorted((one, other) for one in names for other in names if one != other)
+    assert sorted(steps) == sorted((name, other) for name in names for other in names if name != other)
 
 
 def test_switches_between_all_backends_lose_no_datagram(cluster: Cluster) -> None:

@@ -18,14 +18,14 @@ CONF = "net/ipv4/conf"
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[Cluster] = []
+    clusters: list[Cluster] = []
 
     def build(count: int, segments: int = 1) -> Cluster:
-        made.append(Cluster(tmp_path, count, segments))
-        return made[-1]
+        clusters.append(Cluster(tmp_path, count, segments))
+        return clusters[-1]
 
     yield build
-    for cluster in made:
+    for cluster in clusters:
         cluster.close()
 
 

@@ -27,14 +27,14 @@ Make = Callable[..., Cluster]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[Cluster] = []
+    clusters: list[Cluster] = []
 
     def build(count: int, families: str = "4") -> Cluster:
-        made.append(Cluster(tmp_path, count, 1, families))
-        return made[-1]
+        clusters.append(Cluster(tmp_path, count, 1, families))
+        return clusters[-1]
 
     yield build
-    for cluster in made:
+    for cluster in clusters:
         cluster.close()
 
 
@@ -163,19 +163,19 @@ def test_wrong_checksums_in_a_tunnel_are_found_and_mended(make: Make) -> None:
         first, second = cluster.all
         a, b = first.pod("a"), second.pod("b")
         tested = [NodeTest(node) for node in cluster.all]
-        for each in tested:
-            assert [(result.largest, result.checksums) for result in each.round()] == [(1450, False)]
+        for item in tested:
+            assert [(result.largest, result.checksums) for result in item.round()] == [(1450, False)]
         assert card.spoiled
         for node in cluster.all:
             node.router.own.plain_checksums |= {"podwire-vxlan"}
         cluster.settle()
         assert "offload podwire-vxlan tx off" in str(first.router.share(OWNER))
         spoiled = card.spoiled
-        with b.running(ECHO_SERVER), connect(a.place, b.address, 7) as one:
-            one.sendall(b"x" * 50_000)
-            left = 50_000
-            while left:
-                left -= len(one.recv(left))
+        with b.running(ECHO_SERVER), connect(a.place, b.address, 7) as entry:
+            entry.sendall(b"x" * 50_000)
+            remaining = 50_000
+            while remaining:
+                remaining -= len(entry.recv(remaining))
         assert card.spoiled == spoiled
         first.machine.close()
         first.start_agent()

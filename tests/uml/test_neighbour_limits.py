@@ -78,8 +78,8 @@ def test_peers_of_the_own_subnet_get_room_in_the_table() -> None:
         assert under is not None and under.neighbour_limits[4] == (64, 128)
         me = LocalNode(name="own", addresses=(address,), pod_cidrs=(ip_network("10.244.0.0/24"),), underlay=under)
         settings = RoutingSettings(backend="hostgw")
-        made = plan(me, map(peer_of, map(synthetic, range(NODES))), settings, settings.load())
-        assert machine.hold(made.state) == []
+        created = plan(me, map(peer_of, map(synthetic, range(NODES))), settings, settings.load())
+        assert machine.hold(created.state) == []
         assert int(sysctl.read(LIMIT)) >= 4 * NODES
         machine.close()
     finally:

@@ -38,8 +38,8 @@ JUMP = '-m comment --comment "podwire routing" -j PODWIRE-FORWARD'
     ],
 )
 def test_rules_are_made_only_where_the_rest_is_refused(policy: str, rules: Sequence[str], refuses: bool) -> None:
-    made = forward_ruleset("ip", PODS, ForwardChain(policy, {"FORWARD": rules}))
-    assert str(made) == (RULESET if refuses else "*filter ip\nCOMMIT")
+    created = forward_ruleset("ip", PODS, ForwardChain(policy, {"FORWARD": rules}))
+    assert str(created) == (RULESET if refuses else "*filter ip\nCOMMIT")
     assert not forward_ruleset("ip6", PODS[:1], ForwardChain(policy, {"FORWARD": rules})).chains
 
 
@@ -55,9 +55,9 @@ def test_rules_are_made_only_where_the_rest_is_refused(policy: str, rules: Seque
     ],
 )
 def test_the_jump_follows_all_rules_that_refuse_something(rules: Sequence[str], lines: Sequence[str]) -> None:
-    wanted = forward_ruleset("ip", PODS, ForwardChain("DROP", {}))
-    saved = {"filter": {"FORWARD": rules, "PODWIRE-FORWARD": wanted.chains["PODWIRE-FORWARD"]}}
-    text = repair(saved, (wanted,), FORWARD)
+    expected = forward_ruleset("ip", PODS, ForwardChain("DROP", {}))
+    saved = {"filter": {"FORWARD": rules, "PODWIRE-FORWARD": expected.chains["PODWIRE-FORWARD"]}}
+    text = repair(saved, (expected,), FORWARD)
     assert [line for line in text.splitlines() if line.startswith(("-I", "-D"))] == lines
     removal = repair(saved, (Ruleset(family="ip", table="filter"),), FORWARD)
     assert ("-X PODWIRE-FORWARD" in removal, f"-D FORWARD {JUMP}" in removal) == (True, JUMP in rules)

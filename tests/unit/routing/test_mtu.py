@@ -117,8 +117,8 @@ route fd89::/64 dev eth0 mtu 1350 metric 10
 
 
 def test_paths_follow_the_routes_of_other_programs() -> None:
-    found = find(STATE, [ip_address("10.89.0.11")])
-    assert found is not None and found.mtu == 1500
+    result = find(STATE, [ip_address("10.89.0.11")])
+    assert result is not None and result.mtu == 1500
     for address, mtu in (
         ("10.89.0.12", 1500),
         ("10.89.0.70", 1300),
@@ -127,10 +127,10 @@ def test_paths_follow_the_routes_of_other_programs() -> None:
         ("fd89::12", 1350),
         ("fd90::1", 1500),
     ):
-        assert found.path_mtu(ip_address(address)) == mtu
+        assert result.path_mtu(ip_address(address)) == mtu
 
 
 def test_equal_paths_need_no_routes() -> None:
     wide = parse("link eth0 mtu 1500 up\naddress 10.89.0.11/24 dev eth0\nroute default via 10.89.0.1 dev eth0")
-    found = find(wide, [ip_address("10.89.0.11")])
-    assert found is not None and found.routes == ()
+    result = find(wide, [ip_address("10.89.0.11")])
+    assert result is not None and result.routes == ()

@@ -29,8 +29,8 @@ def me(limits: dict[int, tuple[int, int]]) -> LocalNode:
     ],
 )
 def test_limits_are_raised_and_never_lowered(present: tuple[int, int], count: int, expected: dict[str, str]) -> None:
-    found = neighbour_limits(me({4: present}), count).sysctls
-    assert {sysctl.path.removeprefix("net/ipv4/neigh/default/gc_thresh"): sysctl.value for sysctl in found} == expected
+    result = neighbour_limits(me({4: present}), count).sysctls
+    assert {sysctl.path.removeprefix("net/ipv4/neigh/default/gc_thresh"): sysctl.value for sysctl in result} == expected
 
 
 def test_limits_that_are_not_shown_are_left_alone() -> None:

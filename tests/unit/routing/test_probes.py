@@ -47,8 +47,8 @@ def test_targets_take_the_path_of_pods() -> None:
 
 def test_other_programs_and_missing_families_are_not_tested() -> None:
     assert planned(peer=replace(PEER, facts=RoutingFacts("vxlan", ("vxlan",)))).targets == ()
-    one = replace(PEER, pod_cidrs=PEER.pod_cidrs[:1])
-    assert [target.version for target in planned(peer=one).targets] == [4]
+    item = replace(PEER, pod_cidrs=PEER.pod_cidrs[:1])
+    assert [target.version for target in planned(peer=item).targets] == [4]
 
 
 @pytest.mark.parametrize(
