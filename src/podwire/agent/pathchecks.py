@@ -24,6 +24,8 @@ from podwire.routing.router import Router
 from podwire.routing.selftest import SelfTest
 
 CONDITION = "PodwireMTUMismatch"
+LOOK_S = 5.0
+"""The least time between two lists of targets: one of 1,000 peers takes 15 ms, and plans change often."""
 
 
 def add(shared: Shared, router: Router, machine: KernelMachine) -> FirewallPass:
@@ -64,14 +66,16 @@ class PathReports:
         self._plan: Plan | None = None
         self._targets: tuple[ProbeTarget, ...] = ()
         """Those of the plan."""
+        self._next_look = float("-inf")
 
     def targets(self) -> tuple[ProbeTarget, ...]:
-        """The targets of the present plan; none where the test is switched off."""
+        """The targets of a plan, which is :data:`LOOK_S` old at most; none where the test is switched off."""
         plan = self._router.plan
         if plan is None or not self._router.settings.self_test:
             return ()
-        if plan is not self._plan:
-            self._plan, self._targets = plan, plan.targets
+        now = self._shared.clock.monotonic()
+        if plan is not self._plan and now >= self._next_look:
+            self._plan, self._targets, self._next_look = plan, plan.targets, now + LOOK_S
         return self._targets
 
     def is_plain(self, device: str) -> bool:
