@@ -131,6 +131,11 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/backends/macvlan.md", "ip link add lan0 link eth0 netns <the pod's> type macvlan mode bridge"),
             ("docs/backends/macvlan.md", "ip address add 10.244.0.5/32 dev lan0"),
             ("docs/backends/macvlan.md", "ip route add 10.244.1.0/24 dev lan0 proto 112"),
+            ("docs/backends/ipvlan.md", "ip link add lan0 link eth0 netns <the pod's> type ipvlan mode l2"),
+            ("docs/backends/ipvlan.md", "ip address add 10.244.0.5/32 dev lan0"),
+            ("docs/backends/ipvlan.md", "ip route add 10.244.1.0/24 dev lan0 proto 112"),
+            ("docs/backends/ipvlan.md", "ip route add 192.0.2.12/32 dev lan0 proto 112"),
+            ("docs/backends/ipvlan.md", "ip route add 10.244.2.0/24 via 192.0.2.13 dev lan0 onlink proto 112"),
             ("docs/backends/bridge.md", "ip link add podwire-br-port link eth0 type macvlan mode private"),
             ("docs/backends/bridge.md", "ip link set podwire-br-port master podwire-bridge"),
             (

@@ -15,7 +15,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from podwire.cni.attachments import Attachments
 from podwire.cni.ipam.leases import Leases
@@ -169,7 +169,7 @@ class ClusterNode:
 
     def wiring_facts(self) -> WiringFacts:
         leg = self.router.plan.leg if self.router.plan is not None else None
-        legs = LegFacts(leg.uplink, leg.mtu, leg.networks) if leg is not None else None
+        legs = LegFacts(**asdict(leg)) if leg is not None else None
         return replace(wiring_facts(self.mtus, (), (), legs), sources={4: self.ip})
 
     @property

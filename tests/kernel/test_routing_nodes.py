@@ -59,7 +59,8 @@ TUNNELS = [
     pytest.param("geneve", marks=IN_GUEST),
 ]
 SEGMENTS = ["bridge", pytest.param("vlan", marks=IN_GUEST)]
-BACKENDS = ["hostgw", "bgp", "macvlan", *SEGMENTS, *TUNNELS]
+IPVLAN = pytest.param("ipvlan", marks=IN_GUEST)
+BACKENDS = ["hostgw", "bgp", "macvlan", IPVLAN, *SEGMENTS, *TUNNELS]
 DEVICES = {
     "vxlan": "podwire-vxlan",
     "ipip": "podwire-ipip",
@@ -74,7 +75,7 @@ GUARDS = {"vxlan": "podwire-routing", "ipip": "podwire-routing-ipip", "geneve": 
 GUARDS |= {"udp": "podwire-routing-udp", "ovs": "podwire-routing-ovs"}
 OVERHEADS = {"vxlan": (50, 70), "geneve": (50, 70), "ipip": (20, 20), "wireguard": (60, 80), "udp": (36, 56)}
 OVERHEADS |= {"ovs": (50, 70)}
-OVERHEADS |= dict.fromkeys(("hostgw", "bgp", "bridge", "vlan", "macvlan"), (0, 0))
+OVERHEADS |= dict.fromkeys(("hostgw", "bgp", "bridge", "vlan", "macvlan", "ipvlan"), (0, 0))
 """Bytes that a packet grows by when the node's first address is IPv4, IPv6."""
 
 
@@ -294,6 +295,10 @@ def test_changed_and_deleted_nodes_leave_nothing_stale(make: Make, backend: str,
         pytest.param("ipip", "geneve", marks=IN_GUEST),
         pytest.param("geneve", "hostgw", marks=IN_GUEST),
         pytest.param("bridge", "vlan", marks=IN_GUEST),
+        pytest.param("hostgw", "ipvlan", marks=IN_GUEST),
+        pytest.param("macvlan", "ipvlan", marks=IN_GUEST),
+        pytest.param("ipvlan", "vxlan", marks=IN_GUEST),
+        pytest.param("bridge", "ipvlan", marks=IN_GUEST),
     ],
 )
 def test_a_switch_node_by_node_breaks_no_connection(make: Make, before: str, after: str) -> None:

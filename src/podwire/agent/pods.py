@@ -1,5 +1,7 @@
 """Constructs the part ``cni`` of the agent."""
 
+import msgspec
+
 from podwire.agent.shared import Shared
 from podwire.cni import program
 from podwire.cni.service import CniService, CniSettings
@@ -43,7 +45,7 @@ def install_plugin(shared: Shared) -> None:
 
 def hand_over(cni: CniService, facts: PodNetworkFacts) -> bool:
     """Passes facts of routing to the wiring of pods; returns whether the uplink of pods' legs exists."""
-    leg = LegFacts(facts.leg.uplink, facts.leg.mtu, facts.leg.networks) if facts.leg is not None else None
+    leg = LegFacts(**msgspec.structs.asdict(facts.leg)) if facts.leg is not None else None
     return cni.set_node(wiring_facts(facts.mtus, facts.addresses, facts.cidrs, leg, whole=facts.whole))
 
 

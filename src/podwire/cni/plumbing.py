@@ -6,16 +6,18 @@ group, from another thread and over a socket of its own: 50 devices in the time 
 """
 
 import contextlib
+import errno
 from collections.abc import Callable, Collection, Iterable
 
 from msgspec.structs import replace
 
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.ports import TABLE
-from podwire.cni.wiring import LEG, OWNER, Wiring, WiringFacts, alias_of, belongs, leg_mac, plan
+from podwire.cni.wiring import LEG, OWNER, Wiring, WiringFacts, alias_of, belongs, is_leg, plan
 from podwire.errors import KernelError, KernelExists, KernelNotFound, Unsupported
 from podwire.kernel import link_codec, netns, network, pods, sysctl
 from podwire.kernel.conntrack import Conntrack
+from podwire.kernel.link_codec import ReadLink
 from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.netns import NetnsPath
@@ -110,14 +112,15 @@ class KernelPlumber:
 
         Returns the failures of single pods as text: a program in a pod may have changed what is in its namespace.
 
-        Raises: KernelNotFound when the uplink of the leg does not exist.
+        Raises: KernelNotFound when the uplink of the leg does not exist; KernelError when it carries devices of another
+        kind (EBUSY).
         """
         failures = []
+        present = [x for x in attachments if self._link_of(x) is not None and netns.exists(x.netns)]
         if node.leg is not None:
             network.read_link(self._netlink, node.leg.uplink)
-        for attachment in attachments:
-            if self._link_of(attachment) is None or not netns.exists(attachment.netns):
-                continue
+            self._delete_outdated_legs(present, node)
+        for attachment in present:
             wanted = plan(attachment, node)
             network.apply(self._netlink, NetworkState(links=(Link(attachment.host_link, mtu=node.mtu),)), _NO_OWNER)
             try:
@@ -128,6 +131,8 @@ class KernelPlumber:
                     network.apply(pod, wanted.pod, OWNER)
                     self._delete_leg(pod, attachment)
             except KernelError as failure:
+                if failure.errno == errno.EBUSY:
+                    raise
                 if netns.exists(attachment.netns):
                     failures.append(f"{alias_of(attachment)}: {failure}")
         return failures
@@ -141,20 +146,30 @@ class KernelPlumber:
         self._with_legs = True
         uplink = network.read_link(self._netlink, planned.leg.device).index
         with Netlink(netns_path) as pod:
-            leg = pods.read_leg(pod, planned.leg.name)
-            if leg is not None and leg.lower != uplink:
-                pods.delete_leg(pod, leg)
-                leg = None
-            if leg is None:
+            if not _is_current(pods.read_leg(pod, planned.leg.name), planned.leg, uplink, pod):
                 pods.make_leg(self._netlink, netns_path, planned.leg)
             for value in planned.pod.sysctls:
                 sysctl.write(value.path, value.value, netns_path)
             network.apply(pod, planned.pod, OWNER).check()
 
+    def _delete_outdated_legs(self, attachments: Iterable[Attachment], node: WiringFacts) -> None:
+        """Deletes legs of another kind or on another uplink than planned, before any new one is made.
+
+        The kernel refuses devices of kind macvlan and ipvlan on one uplink.
+
+        Raises: KernelNotFound when the uplink does not exist; KernelError.
+        """
+        for attachment in attachments:
+            planned = plan(attachment, node).leg
+            assert planned is not None, "the caller checks it"
+            uplink = network.read_link(self._netlink, planned.device).index
+            with contextlib.suppress(KernelNotFound), Netlink(attachment.netns) as pod:
+                _is_current(pods.read_leg(pod, planned.name), planned, uplink, pod)
+
     def _delete_leg(self, pod: Netlink, attachment: Attachment) -> None:
         """Deletes the leg of a pod; another device of the same name stays."""
         leg = pods.read_leg(pod, LEG)
-        if leg is not None and leg.link.mac == leg_mac(attachment.key):
+        if leg is not None and is_leg(leg.link, attachment):
             pods.delete_leg(pod, leg)
 
     def _delete_legs(self, attachments: Iterable[Attachment]) -> None:
@@ -238,6 +253,16 @@ class KernelPlumber:
         except KernelNotFound:
             return None
         return link if belongs(link, attachment) else None
+
+
+def _is_current(leg: ReadLink | None, planned: Link, uplink: int, pod: Netlink) -> bool:
+    """Whether a pod has its leg as planned; deletes one that differs in its kind, its mode or its uplink."""
+    if leg is None:
+        return False
+    if leg.lower == uplink and (leg.link.kind, leg.link.mode) == (planned.kind, planned.mode):
+        return True
+    pods.delete_leg(pod, leg)
+    return False
 
 
 def _missing(have: NetworkState, want: NetworkState) -> list[str]:

@@ -37,19 +37,24 @@ GATEWAYS = {4: IPv4Address("169.254.1.1"), 6: IPv6Address("fe80::1")}
 _DEFAULT = {4: "0.0.0.0/0", 6: "::/0"}
 LEG = "lan0"
 """The name of a pod's second interface."""
+_LEG_ALIAS = "podwire/cni leg"
 _POD_LETTERS = 8
 _HASH_LETTERS = 6
 
 
 class LegFacts(msgspec.Struct, frozen=True):
-    """The second interface of pods: a macvlan device on ``uplink``.
+    """The second interface of pods: a device on ``uplink``, of the kind macvlan or ipvlan.
 
-    ``mtu`` in bytes; packets to ``networks`` leave by it.
+    ``mtu`` in bytes; packets to ``networks`` leave by it, and those to the networks of ``gateways``, which are pairs of
+    a network and its next hop. An ipvlan device has the hardware address of its uplink.
     """
 
     uplink: str
     mtu: int
     networks: tuple[str, ...] = ()
+    gateways: tuple[tuple[str, str], ...] = ()
+    kind: str = "macvlan"
+    mode: str = "bridge"
 
 
 class WiringFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,14 +252,25 @@ def plan(attachment: Attachment, node: WiringFacts) -> Wiring:
 
 
 def leg_mac(key: AttachmentKey) -> str:
-    """The hardware address of the pod's leg: locally administered, the same when the pod is wired again."""
+    """The hardware address of a leg of kind macvlan: locally administered, the same when the pod is wired again."""
     digest = hashlib.sha1(f"leg {key}".encode(), usedforsecurity=False).digest()
     return ":".join(f"{byte:02x}" for byte in (0x02, *digest[:5]))
 
 
+def is_leg(link: Link, attachment: Attachment) -> bool:
+    """Whether a device in the pod's namespace is its leg: by the hardware address, that of kind ipvlan by the alias."""
+    if link.name != LEG:
+        return False
+    return link.alias == _LEG_ALIAS if link.kind == "ipvlan" else link.mac == leg_mac(attachment.key)
+
+
+def _own_mac(attachment: Attachment, leg: LegFacts) -> str:
+    return "" if leg.kind == "ipvlan" else leg_mac(attachment.key)
+
+
 def _leg_link(attachment: Attachment, leg: LegFacts) -> Link:
-    mac = leg_mac(attachment.key)
-    return Link(name=LEG, kind="macvlan", mtu=leg.mtu, mac=mac, device=leg.uplink, mode="bridge", up=False)
+    mac = _own_mac(attachment, leg)
+    return Link(name=LEG, kind=leg.kind, mtu=leg.mtu, mac=mac, device=leg.uplink, mode=leg.mode, up=False)
 
 
 def _leg_state(attachment: Attachment, leg: LegFacts) -> NetworkState:
@@ -267,10 +283,15 @@ def _leg_state(attachment: Attachment, leg: LegFacts) -> NetworkState:
     sysctls = [Sysctl(path=f"net/ipv4/conf/{name}/rp_filter", value="2") for name in (attachment.key.ifname, LEG)]
     if 6 in versions:
         sysctls.append(Sysctl(path=f"net/ipv6/conf/{LEG}/accept_ra", value="0"))
+    routes = [Route(dst=network, link=LEG, scope="" if ":" in network else "link") for network in networks]
+    for network, gateway in leg.gateways:
+        if (6 if ":" in network else 4) in versions:
+            routes.append(Route(dst=network, via=gateway, link=LEG, onlink=True))
+    alias = _LEG_ALIAS if leg.kind == "ipvlan" else ""
     return NetworkState(
-        links=(Link(name=LEG, mtu=leg.mtu, mac=leg_mac(attachment.key)),),
+        links=(Link(name=LEG, mtu=leg.mtu, mac=_own_mac(attachment, leg), alias=alias),),
         addresses=tuple(Address(link=LEG, cidr=f"{ip}/{ip.max_prefixlen}") for ip in attachment.ips),
-        routes=tuple(Route(dst=network, link=LEG, scope="" if ":" in network else "link") for network in networks),
+        routes=tuple(routes),
         sysctls=tuple(sysctls),
     )
 

@@ -127,7 +127,7 @@ def read_leg(pod: Netlink, name: str) -> link_codec.ReadLink | None:
         read = read_raw_link(pod, name)
     except KernelNotFound:
         return None
-    return read if read.link.kind == "macvlan" else None
+    return read if read.link.kind in ("macvlan", "ipvlan") else None
 
 
 def delete_leg(pod: Netlink, leg: link_codec.ReadLink) -> None:

@@ -44,14 +44,19 @@ class BackendOptions(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_o
 
 
 class PodLeg(msgspec.Struct, frozen=True, gc=False):
-    """The second interface of each pod: a macvlan device on ``uplink``, with the pod's own addresses.
+    """The second interface of each pod: a device on ``uplink``, with the pod's own addresses.
 
-    ``mtu`` is in bytes; packets to ``networks`` leave by the leg, all others by the pod's first interface.
+    ``mtu`` is in bytes; packets to ``networks`` leave by the leg, and those to the networks of ``gateways``, which are
+    pairs of a network and its next hop; all others leave by the pod's first interface. ``kind`` and ``mode`` are those
+    of the device.
     """
 
     uplink: str
     mtu: int
     networks: tuple[str, ...] = ()
+    gateways: tuple[tuple[str, str], ...] = ()
+    kind: str = "macvlan"
+    mode: str = "bridge"
 
 
 class BackendPlan(msgspec.Struct, frozen=True, kw_only=True):

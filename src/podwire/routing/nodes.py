@@ -62,11 +62,17 @@ class Peer(msgspec.Struct, frozen=True, gc=False, order=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):
-    """A network device of the node: its MTU in bytes, the bridge, bond or team of which it is a port, its address."""
+    """A network device of the node: its MTU in bytes, and the bridge, bond or team of which it is a port.
+
+    ``mac`` is its hardware address, ``kind`` as in ``state.link``; ``lower`` is the device that carries it, empty when
+    there is none.
+    """
 
     mtu: int
     master: str = ""
     mac: str = ""
+    kind: str = ""
+    lower: str = ""
 
 
 class PathRoute(msgspec.Struct, frozen=True, gc=False):

@@ -17,7 +17,7 @@ from operator import attrgetter
 
 import msgspec
 
-from podwire.routing.backend import Backend, KeyHolder, PodLeg
+from podwire.routing.backend import Backend, BackendPlan, KeyHolder, PodLeg
 from podwire.routing.clustersets import ClusterUnions, with_kept
 from podwire.routing.masquerade import masquerade_rulesets, masquerade_scopes
 from podwire.routing.mtu import FACT as MTU_FACT
@@ -183,6 +183,7 @@ def _made(
     used = {name: backend for name, backend in backends.items() if assigned[name] or name in receiving}
     by_name = {name: backend.plan(me, assigned[name], cluster) for name, backend in used.items()}
     plans = list(by_name.values())
+    leg = _leg_backend(me, by_name, settings.backend)
     values = [value for backend_plan in plans for value in backend_plan.values]
     if settings.masquerade:
         tunnels = tuple(device for backend_plan in plans for device in backend_plan.tunnels)
@@ -195,7 +196,8 @@ def _made(
         *(each.network for each in plans),
         by_name[settings.backend].configured,
     ]
-    announced = {key: fact for backend in used.values() for key, fact in backend.announce(me).items()}
+    announcing = [backend for name, backend in used.items() if name == leg or by_name[name].leg is None]
+    announced = {key: fact for backend in announcing for key, fact in backend.announce(me).items()}
     added = headers(me, backends)
     senders = {peer.name: name for name, some in assigned.items() for peer in some}
     return Plan(
@@ -211,12 +213,22 @@ def _made(
         pod_mtus=pod_mtus(me, settings, added, senders, narrow),
         probes=ProbeBasis(me=me, peers=cluster.peers, senders=senders, headers=added, tunnels=tunnel_devices(by_name)),
         ready_by_controller=by_name[settings.backend].ready_by_controller,
-        leg=next((backend_plan.leg for backend_plan in plans if backend_plan.leg is not None), None),
+        leg=by_name[leg].leg if leg else None,
         degraded=by_name[settings.backend].degraded,
         sets=sets,
         senders=senders,
         problems=tuple(Problem(name, choices[name][1]) for name in sorted(choices) if choices[name][1]),
     )
+
+
+def _leg_backend(me: LocalNode, plans: Mapping[str, BackendPlan], configured: str) -> str:
+    """The backend whose leg pods have; empty: they have none.
+
+    A pod has one leg. An announced leg stays until no node uses its backend, because peers send to it.
+    """
+    legs = [name for name, backend_plan in plans.items() if backend_plan.leg is not None]
+    announced = [name for name in legs if me.facts is not None and name in me.facts.details]
+    return next(iter((*announced, *(name for name in legs if name == configured), *legs)), "")
 
 
 def _masquerade(sets: ClusterSets, settings: RoutingSettings, tunnels: Sequence[str]) -> tuple[StateValue, ...]:

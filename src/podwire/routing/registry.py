@@ -13,6 +13,7 @@ BACKENDS: Registry[type[Backend]] = Registry(
         "geneve": "podwire.routing.backends.geneve.backend:GeneveTunnel",
         "hostgw": "podwire.routing.backends.hostgw.backend:HostGateway",
         "ipip": "podwire.routing.backends.ipip.backend:IpInIp",
+        "ipvlan": "podwire.routing.backends.ipvlan.backend:IpvlanLegs",
         "macvlan": "podwire.routing.backends.macvlan.backend:MacvlanLegs",
         "none": "podwire.routing.backends.none.backend:NoRouting",
         "ovs": "podwire.routing.backends.ovs.backend:OpenVSwitch",

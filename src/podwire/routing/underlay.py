@@ -33,7 +33,7 @@ def _describe(state: NetworkState, name: str) -> Underlay:
     sizes = [link.mtu if link is not None and link.mtu else DEFAULT_MTU]
     sizes += [route.mtu for route in state.routes if route.link == name and route.mtu and _is_default(route.dst)]
     own = (ip_interface(a.cidr) for a in state.addresses if a.link == name)
-    devices = {link.name: Device(link.mtu or DEFAULT_MTU, link.master, link.mac) for link in state.links}
+    devices = {x.name: Device(x.mtu or DEFAULT_MTU, x.master, x.mac, x.kind, x.lower) for x in state.links}
     paths = tuple(_paths(state, devices, min(sizes)))
     return Underlay(name, min(sizes), tuple(a for a in own if not a.is_link_local), devices, paths)
 

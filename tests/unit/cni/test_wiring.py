@@ -91,6 +91,20 @@ def test_a_leg_adds_an_interface_and_routes_to_its_networks() -> None:
     assert wiring.leg_mac(item.key) != item.mac
 
 
+def test_a_leg_of_kind_ipvlan_has_gateways_and_an_alias() -> None:
+    attachment = attached()
+    gateways = (("10.244.5.0/24", "10.89.0.15"), ("fd00:0:0:5::/64", "fd89::15"))
+    leg = wiring.LegFacts("eth7", 1500, gateways=gateways, kind="ipvlan", mode="l3s")
+    got = wiring.plan(attachment, wiring.WiringFacts(leg=leg))
+    assert str(got.leg) == "link lan0 mtu 1500 down type ipvlan link eth7 mode l3s"
+    lines = str(got.pod).splitlines()
+    assert 'link lan0 mtu 1500 alias "podwire/cni leg" up' in lines
+    assert "route 10.244.5.0/24 via 10.89.0.15 dev lan0 onlink proto 112" in lines
+    assert "route fd00:0:0:5::/64 via fd89::15 dev lan0 onlink proto 112" in lines
+    made = Link("lan0", "ipvlan", alias="podwire/cni leg", device="eth7", mode="l3s")
+    assert wiring.is_leg(made, attachment) and not wiring.is_leg(Link("lan0", "ipvlan", mode="l2"), attachment)
+
+
 def test_legs_have_routes_of_the_families_of_the_pod() -> None:
     item = wiring.attach(REQUEST, ADDRESSES[:1])
     leg = wiring.LegFacts("eth7", 9000, ("10.244.2.0/24", "fd00:0:0:2::/64"))

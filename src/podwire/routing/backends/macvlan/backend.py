@@ -19,23 +19,18 @@ are translated by IPVS, which does not mark its connections as translated.
 Cost: a device per pod, and per peer and family a route in the node and a route in each pod. No bytes in the packet.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import collapse_addresses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from podwire.routing.backend import BackendOptions, BackendPlan, PodLeg
 from podwire.routing.direct import DirectRoutes, behind_router, no_address
-from podwire.routing.nodes import ClusterView, LocalNode, Network, Peer
+from podwire.routing.legs import ANNOUNCEMENT, leg_table, legged_networks
+from podwire.routing.nodes import ClusterView, LocalNode, Peer
 from podwire.routing.segment import NodeSegment, check_uplink
-from podwire.state.nft import Chain, Set, Table
-from podwire.state.nft_rules import Rule
-from podwire.state.nft_text import parse_rule
 
 TABLE = "podwire-macvlan"
-_FAMILY = {4: ("ip", "ipv4_addr"), 6: ("ip6", "ipv6_addr")}
-_PRIORITY_SRCNAT = 100
 
 
 class MacvlanSection(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -74,15 +69,17 @@ class MacvlanLegs:
 
     def announce(self, me: LocalNode) -> Mapping[str, Any]:
         """That the pods of this node have legs; nothing when they have none."""
-        return {} if self._refusal(me) else {self.name: {"legs": True}}
+        return {} if self._refusal(me) else {self.name: ANNOUNCEMENT}
 
     def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
         """A route per peer and family, and the leg of pods; without a leg, why not."""
         network = self._routes.state(me, peers)
         if reason := self._refusal(me):
             return BackendPlan(network=network, degraded=f"pods have no macvlan legs, and their nodes route: {reason}")
-        leg = PodLeg(self._segment.lower(me), self._segment.mtu(me), tuple(map(str, _networks(peers))))
-        return BackendPlan(network=network, values=(_table(me.pod_cidrs, _networks(cluster.peers)),), leg=leg)
+        networks = tuple(map(str, legged_networks(peers, self.name)))
+        leg = PodLeg(self._segment.lower(me), self._segment.mtu(me), networks)
+        table = leg_table(TABLE, me.pod_cidrs, legged_networks(cluster.peers, self.name))
+        return BackendPlan(network=network, values=(table,), leg=leg)
 
     def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether every pod CIDR of the peer has an address of its family on the same subnet."""
@@ -95,37 +92,3 @@ class MacvlanLegs:
     def _refusal(self, me: LocalNode) -> str:
         """Why pods get no legs; empty when they do."""
         return me.leg_obstacle or self._segment.refusal(me)
-
-
-def _networks(peers: Iterable[Peer]) -> list[Network]:
-    """The pod CIDRs of the peers whose pods have legs."""
-    legged = (peer for peer in peers if peer.facts is not None and _has_legs(peer.facts.details))
-    return [cidr for peer in legged for cidr in peer.pod_cidrs]
-
-
-def _has_legs(details: Mapping[str, Any]) -> bool:
-    announced = details.get(MacvlanLegs.name)
-    return isinstance(announced, Mapping) and announced.get("legs") is True
-
-
-def _table(own: Sequence[Network], far: Sequence[Network]) -> Table:
-    """The table that keeps both directions of a translated connection on the way through the nodes."""
-    sets: list[Set] = []
-    rules: list[Rule] = []
-    for version in sorted({network.version for network in own}):
-        word, kind = _FAMILY[version]
-        near_set = _set(f"own{version}", kind, own, "pod CIDRs of this node")
-        far_set = _set(f"legs{version}", kind, far, "pod CIDRs of nodes whose pods have legs")
-        sets += [near_set, far_set]
-        for one, other in ((near_set, far_set), (far_set, near_set)):
-            ends = f"{word} saddr @{one.name} {word} daddr @{other.name}"
-            rules.append(parse_rule(f'ct status dnat {ends} masquerade fully-random comment "answers pass this node"'))
-    chain = Chain(name="postrouting", type="nat", hook="postrouting", priority=_PRIORITY_SRCNAT, rules=tuple(rules))
-    return Table(family="inet", name=TABLE, comment="podwire routing", chains=(chain,), sets=tuple(sets))
-
-
-def _set(name: str, kind: str, networks: Iterable[Network], comment: str) -> Set:
-    version = 6 if kind == "ipv6_addr" else 4
-    empty = Set(name=name, key=(kind,), flags=("interval",), comment=comment)
-    merged: Iterable[Network] = collapse_addresses(n for n in networks if n.version == version)  # type: ignore[type-var]
-    return empty.with_elements(empty.element(str(network)) for network in merged)
