@@ -128,6 +128,7 @@ class ClusterNode:
     def __init__(self, cluster: "Cluster", number: int) -> None:
         self.name = f"node-{number}"
         self.number = number
+        self.segment = number % cluster.segments
         self.labels: dict[str, str] = {}
         self.annotations: dict[str, str] = {}
         """Those that others write to the Node."""
@@ -157,6 +158,23 @@ class ClusterNode:
         self.repair = AttachmentRepair(attachments, self.wiring_facts)
         self.pods = PodNetwork(attachments, self.wiring_facts)
 
+    def join(self, segment: int) -> None:
+        """Gives the node a card in another segment, and the address there as that of its Node; the first card stays."""
+        card = f"n{self.number}s{segment}"
+        ip_batch(
+            self.cluster.fabric,
+            f"link add {card} type veth peer name eth{segment + 1} netns {self.place}",
+            f"link set {card} master br{segment} up",
+        )
+        self.segment = segment
+        ip_batch(
+            self.place,
+            f"link set eth{segment + 1} up",
+            f"address add {self.ip}/24 dev eth{segment + 1}",
+            f"route replace default via 10.89.{segment}.1",
+        )
+        self.cluster.nodes[self.name] = self.object(self.cluster.nodes[self.name].metadata.annotations)
+
     def start_agent(self) -> None:
         """Starts routing with empty memory, as a new agent does."""
         self.machine = KernelMachine(self.place)
@@ -183,10 +201,6 @@ class ClusterNode:
     @property
     def ip6(self) -> str:
         return f"fd89::{10 + self.number}"
-
-    @property
-    def segment(self) -> int:
-        return self.number % self.cluster.segments
 
     @property
     def cidr(self) -> str:

@@ -142,6 +142,18 @@ def encode_set(link: Link, index: int, indexes: Mapping[str, int]) -> bytes:
     return b"".join(parts)
 
 
+def encode_change(link: Link, index: int, indexes: Mapping[str, int]) -> bytes:
+    """RTM_NEWLINK that changes the adjustable options of an existing device.
+
+    Raises: KeyError with the name of a device that is not in ``indexes``; ValueError for a kind without such options.
+    """
+    encode = codec_of(link.kind).encode_change
+    if encode is None:
+        raise ValueError(f"devices of kind {link.kind} cannot be changed")
+    data = nested(IFLA_INFO_DATA, encode(link, indexes))
+    return header(index) + nested(IFLA_LINKINFO, text(IFLA_INFO_KIND, link.kind), data)
+
+
 def encode_group(index: int, group: int) -> bytes:
     """RTM_SETLINK that moves a device into a group."""
     return header(index) + u32(IFLA_GROUP, group)

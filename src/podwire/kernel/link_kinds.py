@@ -55,6 +55,8 @@ class LinkCodec(NamedTuple):
     """The attribute with the index of the lower device; 0: IFLA_LINK."""
     forwards: bool = False
     """Whether the device has a forwarding table, whose entries are ``fdb`` objects."""
+    encode_change: Callable[[Link, Mapping[str, int]], bytes] | None = None
+    """As ``encode``, with the adjustable options alone; None for kinds without such options."""
 
 
 def _encode_vlan(link: Link, _indexes: Mapping[str, int]) -> bytes:
@@ -75,13 +77,21 @@ def _encode_vxlan(link: Link, indexes: Mapping[str, int]) -> bytes:
         be16(IFLA_VXLAN_PORT, vxlan.port),
         u8(IFLA_VXLAN_LEARNING, int(vxlan.learning)),
     ]
+    if vxlan.ttl:
+        parts.append(u8(IFLA_VXLAN_TTL, vxlan.ttl))
+    return b"".join((*parts, _encode_vxlan_underlay(link, indexes)))
+
+
+def _encode_vxlan_underlay(link: Link, indexes: Mapping[str, int]) -> bytes:
+    """The options that a device can be given later; the kernel refuses the others even when they are the same."""
+    vxlan = link.attributes
+    assert isinstance(vxlan, Vxlan), "the link checks the type of its attributes"
+    parts = []
     if vxlan.local:
         kind = IFLA_VXLAN_LOCAL6 if is_v6(vxlan.local) else IFLA_VXLAN_LOCAL
         parts.append(attribute(kind, pack_ip(vxlan.local)))
     if vxlan.device:
         parts.append(u32(IFLA_VXLAN_LINK, indexes[vxlan.device]))
-    if vxlan.ttl:
-        parts.append(u8(IFLA_VXLAN_TTL, vxlan.ttl))
     return b"".join(parts)
 
 
@@ -165,7 +175,9 @@ def _decode_tun(data: Data) -> Mapping[str, Any]:
 
 CODECS: dict[str, LinkCodec] = {
     "vlan": LinkCodec(_encode_vlan, _decode_vlan),
-    "vxlan": LinkCodec(_encode_vxlan, _decode_vxlan, lower=IFLA_VXLAN_LINK, forwards=True),
+    "vxlan": LinkCodec(
+        _encode_vxlan, _decode_vxlan, lower=IFLA_VXLAN_LINK, forwards=True, encode_change=_encode_vxlan_underlay
+    ),
     "ipip": LinkCodec(_encode_ip_tunnel, _decode_ip_tunnel),
     "sit": LinkCodec(_encode_ip_tunnel, _decode_ip_tunnel),
     "geneve": LinkCodec(_encode_geneve, _decode_geneve),

@@ -427,6 +427,10 @@ _TYPES: dict[type, tuple[Callable[[Any, Mapping[str, int]], bytes], int, int]] =
 
 def _link_messages(verb: str, link: Link, indexes: Mapping[str, int]) -> list[Message]:
     """The requests that change or delete a device, in order."""
+    if verb == "replace":
+        with _unknown_device_errors("change", str(link)):
+            body = link_codec.encode_change(link, indexes[link.name], indexes)
+        return [Message(RTM_NEWLINK, 0, body, "change", link)]
     if verb != "delete":
         return _set_messages(link, indexes)
     return [Message(RTM_DELLINK, 0, link_codec.header(link.index or indexes.get(link.name, 0)), "delete", link)]

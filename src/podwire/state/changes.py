@@ -27,7 +27,10 @@ Verb = Literal["add", "replace", "set", "delete"]
 
 
 class Change(NamedTuple):
-    """One step: ``set`` adjusts an existing device, ``replace`` replaces the value with the same key."""
+    """One step: ``set`` adjusts an existing device, ``replace`` replaces the value with the same key.
+
+    ``replace`` of a device changes the options of its kind, without ``set``'s settings.
+    """
 
     verb: Verb
     value: Object
@@ -168,15 +171,21 @@ def _diff_links(
         elif existing is None:
             steps.append(Change("add", link))
             created |= {link.peer} if link.kind == "veth" and not link.peer_netns else set()
+        elif link.name not in owned and _has_other_options(existing, link):
+            conflicts.append(ForeignConflict(link, f"another owner has a device of this name: {existing}"))
         elif must_be_remade(existing, link):
-            if link.name not in owned:
-                conflicts.append(ForeignConflict(link, f"another owner has a device of this name: {existing}"))
-                continue
             steps += [Change("delete", existing), Change("add", link)]
             created |= {link.peer} if link.kind == "veth" and not link.peer_netns else set()
-        elif differences(existing, link):
-            steps.append(Change("set", replace(link, index=existing.index)))
+        else:
+            numbered = replace(link, index=existing.index)
+            steps += [Change("replace", numbered)] * _has_other_options(existing, link)
+            steps += [Change("set", numbered)] * bool(differences(existing, link))
     return steps, conflicts
+
+
+def _has_other_options(existing: Link, link: Link) -> bool:
+    """Whether a device differs in the options of its kind."""
+    return must_be_remade(existing, link) or (bool(link.kind) and existing.attributes != link.attributes)
 
 
 def _unwanted_links(share: NetworkState, desired: NetworkState) -> list[Link]:
@@ -189,8 +198,10 @@ def must_be_remade(existing: Link, link: Link) -> bool:
     """Whether a device differs in a setting that is fixed at its creation."""
     if not link.kind:
         return False
-    if existing.kind != link.kind or existing.attributes != link.attributes:
+    if existing.kind != link.kind:
         return True
+    if existing.attributes != link.attributes:
+        return not (existing.attributes and link.attributes and existing.attributes.adjusts_to(link.attributes))
     if link.kind == "veth":
         elsewhere = link.peer_netns != existing.peer_netns
         return bool(link.peer) and existing.peer != ("" if elsewhere else link.peer)
@@ -312,6 +323,9 @@ def _without_first(value: Object, skip: int) -> str:
 def _link_commands(verb: Verb, link: Link) -> list[str]:
     if verb == "delete":
         return [f"ip link delete {link.name}"]
+    if verb == "replace" and link.attributes is not None:
+        words = ["ip link set dev", link.name, "type", link.kind]
+        return [" ".join((*words, *kind_of(link.kind).render_adjustable(link.attributes)))]
     commands = []
     if verb == "add":
         arguments = ["ip link add", link.name, "type", link.kind]

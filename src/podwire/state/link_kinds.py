@@ -7,18 +7,30 @@ the :class:`~podwire.state.link.Link` itself. ``kernel.link_kinds`` has the rtne
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from podwire.state import grammar
-from podwire.state.address import ip_text
+from podwire.state.address import ip_text, is_v6
 from podwire.state.grammar import Grammar, Option
 from podwire.state.value import Value, canonical
 
 
 class Attributes(Value, frozen=True):
-    """The options of one kind of device, fixed at its creation: another value needs another device."""
+    """The options of one kind of device, fixed at its creation but for those of ``adjustable``.
+
+    Another value of a fixed option needs another device.
+    """
+
+    adjustable: ClassVar[tuple[str, ...]] = ()
+    """The fields that the kernel changes while the device exists, and packets lose nothing."""
+
+    def adjusts_to(self, other: "Attributes") -> bool:
+        """Whether a device with these options can be given the others while it exists."""
+        if type(self) is not type(other) or not self.adjustable:
+            return False
+        return other == replace(self, **{field: getattr(other, field) for field in self.adjustable})
 
 
 class Vlan(Attributes, frozen=True):
@@ -42,9 +54,18 @@ class Vxlan(Attributes, frozen=True):
     learning: bool = False
     ttl: int = 0
 
+    adjustable: ClassVar[tuple[str, ...]] = ("local", "device")
+
     def __post_init__(self) -> None:
         if self.local:
             canonical(self, "local", ip_text(self.local))
+
+    def adjusts_to(self, other: Attributes) -> bool:
+        """As for all kinds; the family of the outer addresses is fixed, and an address or device cannot be removed."""
+        if not super().adjusts_to(other):
+            return False
+        assert isinstance(other, Vxlan), "the type was compared"
+        return bool(self.local and other.local) and is_v6(self.local) == is_v6(other.local) and bool(other.device)
 
 
 class IpTunnel(Attributes, frozen=True):
@@ -101,6 +122,11 @@ class LinkKind(NamedTuple):
     def render(self, holder: Value) -> list[str]:
         """The words of the options that differ from their defaults; ``holder`` has the fields."""
         return grammar.render(Grammar("", "", self.options), holder, _defaults(type(holder), self.always))
+
+    def render_adjustable(self, attributes: Attributes) -> list[str]:
+        """The words of the options that can be changed while the device exists."""
+        options = tuple(option for option in self.options if option.field in attributes.adjustable)
+        return grammar.render(Grammar("", "", options), attributes, {})
 
     def parse(self, kind: str, tokens: list[str]) -> dict[str, Any]:
         """The fields of the link in these words.

@@ -247,3 +247,17 @@ def test_rules_are_never_replaced() -> None:
 def test_no_changes_are_false() -> None:
     assert not Changes()
     assert str(Changes()) == ""
+
+
+def test_a_tunnel_is_given_another_outer_address_without_being_remade() -> None:
+    text = 'link t mtu 1450 alias "podwire/x" up type vxlan id 1 local {} dev {} dstport 8472 nolearning'
+    owner = OwnerMark(route_protocol=113, alias_prefix="podwire/x")
+    cards = "\nlink a up type dummy\nlink b up type dummy"
+    present = parse(text.format("192.0.2.1", "a") + cards)
+    desired = parse(text.format("192.0.2.2", "b"))
+    assert str(diff(present, desired, owner)) == "ip link set dev t type vxlan local 192.0.2.2 dev b\n"
+    for other in (text.format("fd00::1", "a"), text.format("192.0.2.2", "b").replace("id 1", "id 2")):
+        steps = diff(present, parse(other), owner).steps
+        assert [step.verb for step in steps] == ["delete", "add"]
+    foreign = diff(parse(text.format("192.0.2.1", "a").replace("podwire/x", "foreign")), desired, owner)
+    assert not foreign.steps and "another owner" in foreign.conflicts[0].reason
