@@ -47,7 +47,7 @@ class Outer(NamedTuple):
 class Flanneld:
     """A node as flanneld leaves it, with one pod."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster | Machine) -> None:
         self.place = cluster.root / "pods" / NAME
         netns.create(self.place)
         ip_batch(

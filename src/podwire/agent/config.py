@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import yaml
@@ -85,17 +86,33 @@ class HealthSection(Section, frozen=True):
     policy_log: bool = False
 
 
+class EtcdSection(Section, frozen=True):
+    """The etcd in which nodes of flanneld without Kubernetes keep their subnets; without ``endpoints`` none is read.
+
+    ``prefix`` is that of the keys (flanneld's ``--etcd-prefix``). The files are in PEM: the authority of the servers,
+    empty for those of the system, and a client certificate with its key, empty for none.
+    """
+
+    endpoints: tuple[str, ...] = ()
+    prefix: str = "/coreos.com/network"
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+
+
 class FlannelSection(Section, frozen=True):
     """What is shared with Flannel.
 
     ``net_conf`` is the path of Flannel's ``net-conf.json``, read in place of ``clusterCIDRs`` and keys of ``routing``;
-    empty: not read. ``announce``: this node writes Flannel's annotations, so that flanneld on other nodes reaches it.
+    empty: not read. ``announce``: this node writes Flannel's annotations, so that flanneld on other nodes reaches it,
+    and with ``etcd`` its lease.
     ``subnet_file`` is the path of the file for the CNI plugin ``flannel`` (``/run/flannel/subnet.env``); empty: none.
     """
 
     net_conf: str = ""
     announce: bool = False
     subnet_file: str = ""
+    etcd: EtcdSection = EtcdSection()
 
 
 class LinkFilesSection(Section, frozen=True):
@@ -187,6 +204,7 @@ def parse(text: str, source: str) -> AgentConfig:
         raise not_yaml(problem, source) from problem
     config = convert(document if document is not None else {}, AgentConfig, source)
     config = _with_flannel(config, source)
+    _check_etcd(config.flannel.etcd, source)
     for index, part in enumerate(config.parts):
         if part not in PARTS:
             raise ConfigError(source, f"parts[{index}]", f"{part!r} is not a part; there are {', '.join(PARTS)}")
@@ -261,6 +279,23 @@ def _with_flannel(config: AgentConfig, source: str) -> AgentConfig:
         if config.routing.get(key, value) != value:
             raise ConfigError(source, f"routing.{key}", f"differs from {file}, which has {value}")
     return msgspec.structs.replace(config, cluster_cidrs=conf.networks, routing={**config.routing, **conf.routing})
+
+
+def _check_etcd(etcd: EtcdSection, source: str) -> None:
+    for index, endpoint in enumerate(etcd.endpoints):
+        url = urlsplit(endpoint)
+        if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/"):
+            expected = "expected an address such as https://192.0.2.5:2379"
+            raise ConfigError(source, f"flannel.etcd.endpoints[{index}]", f"{endpoint!r}: {expected}")
+        if url.scheme != urlsplit(etcd.endpoints[0]).scheme:
+            raise ConfigError(source, f"flannel.etcd.endpoints[{index}]", "expected the scheme of the first endpoint")
+    if not etcd.prefix.startswith("/"):
+        raise ConfigError(
+            source, "flannel.etcd.prefix", f"{etcd.prefix!r}: expected a path such as /coreos.com/network"
+        )
+    if bool(etcd.cert_file) != bool(etcd.key_file):
+        missing = "certFile" if etcd.key_file else "keyFile"
+        raise ConfigError(source, f"flannel.etcd.{missing}", "is missing: a client needs a certificate and its key")
 
 
 def _check_network(source: str, path: str, text: str) -> None:

@@ -1,9 +1,10 @@
 """What an agent writes for Flannel's nodes and for programs that read Flannel's files."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from podwire.agent.config import FlannelSection
+from podwire.agent.flanneletcd import FlannelLeases
 from podwire.observe.log import Log
 from podwire.routing.flannel import annotations
 from podwire.routing.flannel.subnetfile import render_subnet_file
@@ -14,15 +15,37 @@ from podwire.state.link_kinds import Vxlan
 
 
 class FlannelOutput:
-    """The annotations of the Node and the subnet file, as the section ``flannel`` asks for them."""
+    """The annotations of the Node, the lease and the subnet file, as the section ``flannel`` asks for them."""
 
-    def __init__(self, section: FlannelSection) -> None:
+    def __init__(self, section: FlannelSection, leases: FlannelLeases | None = None) -> None:
         self._section = section
+        self._leases = leases
         self._log = Log("routing")
         self._problem = ""
 
     def annotations(self, me: LocalNode, plan: Plan) -> dict[str, str]:
-        """Flannel's annotations of the Node; none where they are not asked for, or Flannel has no such backend."""
+        """Flannel's annotations of the Node; none where they are not asked for, or Flannel has no such backend.
+
+        The lease of this node in etcd says the same.
+        """
+        written = self._annotations(me, plan)
+        if self._leases is not None:
+            self._leases.announce(written, [str(cidr) for cidr in me.pod_cidrs])
+        return written
+
+    async def known(self) -> None:
+        """Waits until the leases of other nodes are known, where they are read."""
+        if self._leases is not None:
+            await self._leases.known.wait()
+
+    def tasks(self, changed: Callable[[], None]) -> dict[str, Callable[[], Awaitable[None]]]:
+        """The task that reads the leases, where they are read; ``changed`` is called when they are others."""
+        if self._leases is None:
+            return {}
+        self._leases.changed = changed
+        return {"leases of flanneld": self._leases.run}
+
+    def _annotations(self, me: LocalNode, plan: Plan) -> dict[str, str]:
         names = {name: kind for kind, name in annotations.TYPES.items()}
         kind = names.get(plan.facts.backend)
         if not self._section.announce or kind is None:

@@ -8,12 +8,14 @@ from pathlib import Path
 from podwire.agent import pathchecks
 from podwire.agent.config import ClusterSettings
 from podwire.agent.flannel import FlannelOutput
+from podwire.agent.flanneletcd import FlannelLeases
 from podwire.agent.pods import hand_over
 from podwire.agent.shared import Shared
 from podwire.cluster.announcer import NetworkStatus
 from podwire.cluster.degraded import FEATURE_MISSING, PEER_UNREACHED
 from podwire.cni.service import CniService
 from podwire.kube.resources import NODES
+from podwire.model.node import Node
 from podwire.proxy.settings import parse_settings
 from podwire.routing.egress.follower import EgressFollower
 from podwire.routing.follower import FOLLOWERS, FollowerContext, ObjectFollower
@@ -30,8 +32,8 @@ from podwire.runtime.supervise import Supervisor
 def add(shared: Shared, cni: CniService | None, supervisor: Supervisor) -> None:
     """Adds the router; ``cni`` gets the MTU and addresses for pods, ``supervisor`` runs child processes."""
     config, nodes = shared.config, shared.nodes
-    machine = KernelMachine(features=shared.features)
-    router = _router(shared, machine, supervisor)
+    leases, machine = _flannel_leases(shared), KernelMachine(features=shared.features)
+    router = _router(shared, machine, leases.nodes if leases else shared.all_nodes, supervisor)
     _follow_settings(shared, router)
     nodes.subscribe(router.node_changed)
     shared.health.ready["routing"] = lambda: router.problem
@@ -41,7 +43,7 @@ def add(shared: Shared, cni: CniService | None, supervisor: Supervisor) -> None:
     shared.in_force.parts["routing"] = lambda: {NODES.plural: nodes.versions} if router.settled else None
 
     router.followers = _followers(shared, router)
-    flannel = FlannelOutput(config.flannel)
+    flannel = FlannelOutput(config.flannel, leases)
     egress = EgressFollower(shared.client, router, nodes, *shared.selected())
     shared.tasks |= egress.tasks(alone="policy" not in config.parts)
 
@@ -65,24 +67,42 @@ def add(shared: Shared, cni: CniService | None, supervisor: Supervisor) -> None:
         await nodes.synced.wait()
         await shared.until_settings_are_known()
         await egress.known.wait()
+        await flannel.known()
         await router.run(announce)
 
     observer = SessionObserver(router, shared.clock, shared.own_node, shared.announcer.insist)
     shared.pages["/sessions"] = lambda _query: observer.page()
     shared.tasks["sessions"] = observer.run
-    shared.tasks |= {"routing": route, "routing tick": router.tick}
+    shared.tasks |= {"routing": route, "routing tick": router.tick} | flannel.tasks(router.changed)
 
 
-def _router(shared: Shared, machine: KernelMachine, supervisor: Supervisor) -> Router:
-    """The router with its child processes and keys."""
+def _router(
+    shared: Shared, machine: KernelMachine, nodes: Callable[[], Mapping[str, Node]], supervisor: Supervisor
+) -> Router:
+    """The router of this node, with its child processes and keys; ``nodes`` returns all Nodes."""
     config = shared.config
-    router = Router(config.node_name, shared.all_nodes, machine, shared.clock)
+    router = Router(config.node_name, nodes, machine, shared.clock)
     router.cidrs = config.networks
     run_dir = Path(config.run_dir, "routing")
     router.own.run_dir = str(run_dir)
     router.programs = Children(run_dir / "children", spawn_program, supervisor, shared.clock, router.note_child)
     router.keys = KeyStore(Path(config.state_dir, "routing"))
     return router
+
+
+def _flannel_leases(shared: Shared) -> FlannelLeases | None:
+    """The leases of flanneld in etcd; None where none are read."""
+    config = shared.config
+    if not config.flannel.etcd.endpoints:
+        return None
+    return FlannelLeases(
+        config.flannel.etcd,
+        config.node_name,
+        shared.all_nodes,
+        Path(config.state_dir, "flannel-leases.json"),
+        shared.clock,
+        partial(shared.degraded.report, "flannel", PEER_UNREACHED),
+    )
 
 
 def _follow_settings(shared: Shared, router: Router) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from tests.unit.routing.test_paths import ME
 
-from podwire.agent.config import AgentConfig, FlannelSection, parse
+from podwire.agent.config import AgentConfig, EtcdSection, FlannelSection, parse
 from podwire.agent.flannel import FlannelOutput
+from podwire.agent.flanneletcd import tls_of
 from podwire.errors import ConfigError
 from podwire.routing.plan import Plan, plan
 from podwire.routing.settings import parse_settings
@@ -93,3 +94,29 @@ def test_a_subnet_file_that_cannot_be_written_is_logged(tmp_path: Path, caplog: 
     for _ in range(2):
         output.write(ME, planned(), (), masquerade=True)
     assert caplog.text.count("cannot write flannel.subnetFile") == 1
+
+
+@pytest.mark.parametrize(
+    ("etcd", "problem"),
+    [
+        ('endpoints: ["192.0.2.5:2379"]', r"flannel\.etcd\.endpoints\[0\]: .*expected an address such as https://"),
+        (
+            'endpoints: ["http://a:1", "https://b:1"]',
+            r"flannel\.etcd\.endpoints\[1\]: expected the scheme of the first",
+        ),
+        ("prefix: coreos.com", r"flannel\.etcd\.prefix: 'coreos.com': expected a path"),
+        ("certFile: a.crt", r"flannel\.etcd\.keyFile: is missing"),
+        ("keyFile: a.key", r"flannel\.etcd\.certFile: is missing"),
+        ("user: root", r"flannel\.etcd.*user"),
+    ],
+)
+def test_a_wrong_etcd_is_refused_with_its_field(etcd: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse(f"nodeName: a\nflannel: {{etcd: {{{etcd}}}}}", "agent.yaml")
+
+
+def test_files_of_certificates_that_do_not_load_are_named(tmp_path: Path) -> None:
+    section = EtcdSection(endpoints=("https://192.0.2.5:2379",), ca_file=str(tmp_path / "none.crt"))
+    with pytest.raises(ConfigError, match=r"flannel\.etcd\.caFile: certificates do not load"):
+        tls_of(section)
+    assert tls_of(EtcdSection(endpoints=("http://192.0.2.5:2379",))) is None
