@@ -23,7 +23,15 @@ from podwire.http.client import connect, encode_request
 from podwire.http.tls import client_context
 from podwire.model.node import Node
 from podwire.observe.log import Log
-from podwire.routing.flannel.leases import LEASE_S, Lease, encode_put, encode_range, own_lease, parse_range, with_leases
+from podwire.routing.flannel.leases import (
+    LEASE_S,
+    SubnetLease,
+    encode_put,
+    encode_range,
+    own_lease,
+    parse_range,
+    with_leases,
+)
 from podwire.runtime.clock import Clock
 from podwire.runtime.files import write_atomically
 
@@ -77,17 +85,17 @@ class FlannelLeases:
         self._clock = clock
         self._tls = tls_of(section)
         self._log = Log("routing")
-        self._leases: tuple[Lease, ...] = ()
+        self._leases: tuple[SubnetLease, ...] = ()
         self._empty = False
         self._kept: dict[str, Node] = {}
-        self._wanted: Lease | None = None
+        self._wanted: SubnetLease | None = None
         self._written_at: float | None = None
         self._remember()
 
     def _remember(self) -> None:
         """Takes the leases that an earlier agent read."""
         try:
-            self._leases = msgspec.json.decode(self._file.read_bytes(), type=tuple[Lease, ...])
+            self._leases = msgspec.json.decode(self._file.read_bytes(), type=tuple[SubnetLease, ...])
         except FileNotFoundError:
             return
         except (OSError, msgspec.MsgspecError) as failure:

@@ -31,7 +31,7 @@ LEASE_S = 24 * 3600
 _KEY = re.compile(r"(\d+\.\d+\.\d+\.\d+)-(\d+)(?:&([0-9a-f:]+)-(\d+))?")
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
+class SubnetLease(msgspec.Struct, frozen=True, kw_only=True):
     """The subnets of a machine, IPv4 first, the addresses of its outer packets, its backend and the data as JSON."""
 
     subnets: tuple[str, ...]
@@ -51,7 +51,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
         return written | {flannel.BACKEND_DATA[version]: text for version, text in self.data.items()}
 
 
-class _Value(msgspec.Struct):
+class _LeaseValue(msgspec.Struct):
     """The value of a key."""
 
     public_ip: str = msgspec.field(name="PublicIP", default="")
@@ -61,13 +61,13 @@ class _Value(msgspec.Struct):
     data6: msgspec.Raw = msgspec.field(name="BackendV6Data", default=msgspec.Raw(b"null"))
 
 
-class _Pair(msgspec.Struct):
+class _KeyValue(msgspec.Struct):
     key: str
     value: str = ""
 
 
-class _Range(msgspec.Struct):
-    kvs: tuple[_Pair, ...] = ()
+class _RangeAnswer(msgspec.Struct):
+    kvs: tuple[_KeyValue, ...] = ()
 
 
 def subnets_folder(prefix: str) -> str:
@@ -82,16 +82,16 @@ def encode_range(prefix: str) -> dict[str, Any]:
     return {"key": _base64(folder), "range_end": _base64(end)}
 
 
-def parse_range(answer: bytes, prefix: str) -> tuple[tuple[Lease, ...], tuple[str, ...]]:
+def parse_range(answer: bytes, prefix: str) -> tuple[tuple[SubnetLease, ...], tuple[str, ...]]:
     """The leases in etcd's answer, and what is wrong with those that are left out.
 
     Raises: ValueError when the answer is not one of etcd.
     """
     try:
-        pairs = msgspec.json.decode(answer, type=_Range).kvs
+        pairs = msgspec.json.decode(answer, type=_RangeAnswer).kvs
     except msgspec.MsgspecError as failure:
         raise ValueError(f"no answer of etcd: {failure}") from failure
-    leases: list[Lease] = []
+    leases: list[SubnetLease] = []
     problems: list[str] = []
     for pair in pairs:
         key = base64.b64decode(pair.key).decode(errors="replace")
@@ -102,19 +102,19 @@ def parse_range(answer: bytes, prefix: str) -> tuple[tuple[Lease, ...], tuple[st
     return tuple(leases), tuple(problems)
 
 
-def _lease(key: str, value: bytes) -> Lease:
+def _lease(key: str, value: bytes) -> SubnetLease:
     matched = _KEY.fullmatch(key)
     if matched is None:
         raise ValueError("expected a key such as 10.5.34.0-24")
     four, length, six, length6 = matched.groups()
     subnets = [str(ip_network(f"{four}/{length}"))] if four != "0.0.0.0" else []
     subnets += [str(ip_network(f"{six}/{length6}"))] if six else []
-    read = msgspec.json.decode(value, type=_Value)
+    read = msgspec.json.decode(value, type=_LeaseValue)
     addresses = tuple(str(ip_address(text)) for text in (read.public_ip, read.public_ipv6) if text)
     if not read.kind or not addresses:
         raise ValueError("expected BackendType and PublicIP")
     data = {4: bytes(read.data).decode(), 6: bytes(read.data6).decode()}
-    return Lease(
+    return SubnetLease(
         subnets=tuple(subnets),
         addresses=tuple(address for address in addresses if not ip_address(address).is_unspecified),
         kind=read.kind,
@@ -122,13 +122,13 @@ def _lease(key: str, value: bytes) -> Lease:
     )
 
 
-def own_lease(annotations: Mapping[str, str], pod_cidrs: Sequence[str]) -> Lease | None:
+def own_lease(annotations: Mapping[str, str], pod_cidrs: Sequence[str]) -> SubnetLease | None:
     """The lease of a node of podwire with these annotations of Flannel; None without annotations or an IPv4 subnet."""
     four = next((cidr for cidr in pod_cidrs if ":" not in cidr), "")
     if flannel.BACKEND_TYPE not in annotations or not four:
         return None
     data = {version: annotations.get(key, "null") for version, key in flannel.BACKEND_DATA.items()}
-    return Lease(
+    return SubnetLease(
         subnets=(four, *[cidr for cidr in pod_cidrs if ":" in cidr][:1]),
         addresses=tuple(text for key in flannel.PUBLIC_IP.values() if (text := annotations.get(key))),
         kind=annotations[flannel.BACKEND_TYPE],
@@ -136,7 +136,7 @@ def own_lease(annotations: Mapping[str, str], pod_cidrs: Sequence[str]) -> Lease
     )
 
 
-def encode_put(lease: Lease, prefix: str, number: str) -> dict[str, Any]:
+def encode_put(lease: SubnetLease, prefix: str, number: str) -> dict[str, Any]:
     """The request that writes a lease (``/v3/kv/put``); ``number`` is that of etcd's lease, after which it expires."""
     names = [subnet.replace("/", "-") for subnet in lease.subnets]
     value = {"PublicIP": "", "BackendType": lease.kind}
@@ -151,7 +151,7 @@ def encode_put(lease: Lease, prefix: str, number: str) -> dict[str, Any]:
     }
 
 
-def with_leases(nodes: Mapping[str, Node], leases: Sequence[Lease], own: str) -> dict[str, Node]:
+def with_leases(nodes: Mapping[str, Node], leases: Sequence[SubnetLease], own: str) -> dict[str, Node]:
     """The Nodes of the API, and those of the leases; ``own`` is the name of this node, whose Node stays.
 
     A Node of the API without podwire's facts gets the annotations and subnets of the lease with its address.
@@ -179,7 +179,7 @@ def _is_podwires(node: Node) -> bool:
     return NODE_ROUTING_FACTS in node.metadata.annotations
 
 
-def _node(lease: Lease) -> Node:
+def _node(lease: SubnetLease) -> Node:
     return Node(
         metadata=ObjectMeta(name=lease.name, annotations=lease.annotations()),
         spec=NodeSpec(pod_cidr=lease.subnets[0], pod_cidrs=lease.subnets),

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from podwire.cluster.names import NODE_ROUTING_FACTS
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
-from podwire.routing.flannel.leases import Lease, encode_put, encode_range, own_lease, parse_range, with_leases
+from podwire.routing.flannel.leases import SubnetLease, encode_put, encode_range, own_lease, parse_range, with_leases
 from podwire.routing.nodes import peer_of
 
 PREFIX = "/coreos.com/network"
 VALUE = {"PublicIP": "192.0.2.7", "BackendType": "vxlan", "BackendData": {"VNI": 1, "VtepMAC": "82:4b:b6:2f:54:4e"}}
-LEASE = Lease(
+LEASE = SubnetLease(
     subnets=("10.5.34.0/24",),
     addresses=("192.0.2.7",),
     kind="vxlan",
@@ -96,7 +96,7 @@ def test_a_lease_without_a_node_becomes_a_peer() -> None:
     assert peer.facts.details == {"mac": "82:4b:b6:2f:54:4e", "vni": 1}
 
 
-def test_a_lease_describes_the_node_with_its_address_until_podwire_does() -> None:
+def test_a_lease_describes_a_node_without_facts_of_podwire() -> None:
     plain, changed = node("node-7", "192.0.2.7", "10.9.7.0/24"), node("node-7", "192.0.2.7", "10.5.34.0/24", "{}")
     merged = with_leases({"node-7": plain}, [LEASE], "node-1")
     assert merged["node-7"].pod_cidrs == ("10.5.34.0/24",) and peer_of(merged["node-7"]).facts is not None
