@@ -130,6 +130,10 @@ def test_direct_routing_uses_the_tunnel_between_segments_only(wide: Cluster) -> 
         eventually(lambda: "dev eth0" in route_of(wide, "node-3"))
         assert "dev podwire-vxlan" in route_of(wide, "node-2")
         done("probe", "--name", NAME)
+        for backend in ("udp", "vxlan"):
+            setting(wide, "routing.backend", backend)
+            eventually(lambda backend=backend: f"dev podwire-{backend}" in route_of(wide, "node-2"))
+            assert "dev eth0" in route_of(wide, "node-3")
         setting(wide, "routing.directRouting", "false")
         eventually(lambda: "dev podwire-vxlan" in route_of(wide, "node-3"))
     assert [flow.problems for flow in both] == [[], []]
