@@ -87,8 +87,8 @@ class FlannelLeases:
         self._log = Log("routing")
         self._leases: tuple[SubnetLease, ...] = ()
         self._empty = False
-        self._kept: dict[str, Node] = {}
-        self._wanted: SubnetLease | None = None
+        self._lease_nodes: dict[str, Node] = {}
+        self._own_lease: SubnetLease | None = None
         self._written_at: float | None = None
         self._remember()
 
@@ -105,14 +105,16 @@ class FlannelLeases:
         """The Nodes of the API with those of the leases. An unchanged Node is the same object again."""
         nodes = self._api_nodes()
         merged = with_leases(nodes, self._leases, self._own)
-        made = {name: node for name, node in merged.items() if node is not nodes.get(name)}
-        before = self._kept
-        self._kept = {name: before[name] if before.get(name) == node else node for name, node in made.items()}
-        return merged | self._kept
+        lease_nodes = {name: node for name, node in merged.items() if node is not nodes.get(name)}
+        before = self._lease_nodes
+        self._lease_nodes = {
+            name: before[name] if before.get(name) == node else node for name, node in lease_nodes.items()
+        }
+        return merged | self._lease_nodes
 
     def announce(self, annotations: Mapping[str, str], pod_cidrs: Sequence[str]) -> None:
         """Sets the lease of this node by Flannel's annotations; none are no lease."""
-        self._wanted = own_lease(annotations, pod_cidrs)
+        self._own_lease = own_lease(annotations, pod_cidrs)
 
     async def run(self) -> None:
         """Reads and writes until cancelled."""
@@ -142,19 +144,17 @@ class FlannelLeases:
 
     async def _write(self) -> str:
         """Writes the lease of this node; returns why not."""
-        wanted = self._wanted
-        if wanted is None:
+        own = self._own_lease
+        if own is None:
             return ""
-        present = next((lease for lease in self._leases if lease.subnets == wanted.subnets), None)
-        if present is not None and not set(present.addresses) & set(wanted.addresses):
-            return (
-                f"flannel.etcd: {', '.join(present.addresses)} has the lease of {wanted.subnets[0]}, this node's subnet"
-            )
+        present = next((lease for lease in self._leases if lease.subnets == own.subnets), None)
+        if present is not None and not set(present.addresses) & set(own.addresses):
+            return f"flannel.etcd: {', '.join(present.addresses)} has the lease of {own.subnets[0]}, this node's subnet"
         now = self._clock.monotonic()
-        if present == wanted and self._written_at is not None and now - self._written_at < RENEW_S:
+        if present == own and self._written_at is not None and now - self._written_at < RENEW_S:
             return ""
         granted = msgspec.json.decode(await self._ask("/v3/lease/grant", {"TTL": LEASE_S}), type=dict[str, Any])
-        await self._ask("/v3/kv/put", encode_put(wanted, self._section.prefix, str(granted.get("ID", "0"))))
+        await self._ask("/v3/kv/put", encode_put(own, self._section.prefix, str(granted.get("ID", "0"))))
         self._written_at = now
         return ""
 

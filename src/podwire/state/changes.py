@@ -324,8 +324,8 @@ def _link_commands(verb: Verb, link: Link) -> list[str]:
     if verb == "delete":
         return [f"ip link delete {link.name}"]
     if verb == "replace" and link.attributes is not None:
-        words = ["ip link set dev", link.name, "type", link.kind]
-        return [" ".join((*words, *kind_of(link.kind).render_adjustable(link.attributes)))]
+        options = kind_of(link.kind).render_adjustable(link.attributes)
+        return [" ".join(("ip link set dev", link.name, "type", link.kind, *options))]
     commands = []
     if verb == "add":
         arguments = ["ip link add", link.name, "type", link.kind]

@@ -38,7 +38,6 @@ _ALLOWED = {
     "routing/backends/bgp/objects.py": {"each", "found", "some"},
     "routing/backends/bgp/options.py": {"seen"},
     "routing/backends/bgp/sessions.py": {"found"},
-    "routing/backends/macvlan/backend.py": {"one"},
     "routing/backends/udp/backend.py": {"each", "taken"},
     "routing/backends/udp/frames.py": {"each", "wanted"},
     "routing/backends/udp/peers.py": {"found"},

@@ -166,10 +166,10 @@ def with_leases(nodes: Mapping[str, Node], leases: Sequence[SubnetLease], own: s
             if not changed & set(lease.subnets):
                 merged[lease.name] = _node(lease)
         elif node.metadata.name != own and not _is_podwires(node):
-            notes = {**node.metadata.annotations, **lease.annotations()}
+            annotations = {**node.metadata.annotations, **lease.annotations()}
             merged[node.metadata.name] = replace(
                 node,
-                metadata=replace(node.metadata, annotations=notes),
+                metadata=replace(node.metadata, annotations=annotations),
                 spec=replace(node.spec, pod_cidr=lease.subnets[0], pod_cidrs=lease.subnets),
             )
     return merged
