@@ -13,8 +13,8 @@ from podwire.routing.registry import BACKENDS
 from podwire.routing.router import QUIET_S
 from podwire.routing.settings import RoutingSettings
 
-LEAVES_ROUTES = "none"
-"""The backend that leaves packets to routes of the network, which these nodes do not have."""
+LEAVES_ROUTES = ("none", "cloudroutes")
+"""The backends that leave packets to routes of the network, which these nodes do not have."""
 QUEUES = "wireguard"
 """The backend whose process keeps packets: up to 128 of each peer until a session begins, 5 s later when a packet of
 the handshake is lost; and those that it encrypts at the moment when it ends."""
@@ -40,7 +40,7 @@ def usable(cluster: Cluster) -> list[str]:
     """The backends that this kernel can run, the default one first."""
     features = {name: backend.feature for name, backend in RoutingSettings().load().items()}
     lacks = {name: feature and cluster.all[0].machine.lacks(feature) for name, feature in features.items()}
-    names = [name for name in BACKENDS if not lacks[name] and name != LEAVES_ROUTES]
+    names = [name for name in BACKENDS if not lacks[name] and name not in LEAVES_ROUTES]
     return sorted(names, key=lambda name: name != "vxlan")
 
 
