@@ -89,7 +89,7 @@ def test_rows_come_back_from_their_file(tmp_path: Path) -> None:
 
 def test_every_benchmark_has_a_file() -> None:
     files = {path.stem for path in (ROOT / "bench").glob("*.py")}
-    assert set(BENCHMARKS) == files - {"__main__", "alone", "compare", "machine", "policy_growth", "table"}
+    assert set(BENCHMARKS) == files - {"__main__", "alone", "compare", "joining", "machine", "policy_growth", "table"}
 
 
 def test_the_machine_is_described_in_general_words() -> None:
