@@ -5,7 +5,7 @@ NODES ?= 3
 # kubectl and Helm of `make setup`, after those of the machine.
 export PATH := $(PATH):$(CURDIR)/.venv/bin
 
-.PHONY: help setup fmt lint test unit kernel uml e2e bench conformance up down cni
+.PHONY: help setup fmt lint test unit thorough kernel uml e2e bench conformance up down cni
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-11s %s\n", $$1, $$2}'
@@ -23,11 +23,14 @@ lint: setup ## style, types, layers
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-cache
 
-test: lint ## the gates of lint, then the whole suite: unit, kernel, uml, e2e
-	@$(PY) scripts/suite.py unit kernel uml e2e
+test: lint ## the gates of lint, then the whole suite: unit, kernel, thorough, uml, e2e
+	@$(PY) scripts/suite.py unit kernel thorough uml e2e
 
 unit: setup ## pure tests, no root
 	@$(PY) scripts/suite.py unit
+
+thorough: setup ## the unit tests that take long: many random cases, whole control planes
+	@$(PY) scripts/suite.py thorough
 
 kernel: setup ## real packets in namespaces
 	@$(PY) scripts/suite.py kernel

@@ -4,7 +4,8 @@ Usage: ``python scripts/suite.py [TIER ...]``, all tiers without arguments. The 
 1 when one failed, 2 for a tier that does not exist.
 
 A tier is one or more jobs, each a process of pytest. The jobs of a tier run side by side, the tiers one after the
-other: with all tiers at once on two processors, tests waited for each other and the whole took longer. The output of a
+other (but for those of ``TOGETHER``): with all tiers at once on two processors, tests waited for each other and the
+whole took longer. The output of a
 job is shown whole, in the order of the jobs; that of the first unfinished job as it comes.
 
 A few failed tests of a tier that depends on the machine run once more, alone, after all tiers. Those that pass then are
@@ -73,11 +74,17 @@ class Job:
 
 
 def unit_jobs() -> Iterator[Job]:
-    """The parts of the unit tests."""
+    """The parts of the unit tests, without the thorough ones."""
+    quick = (*PYTEST, "-m", "not thorough")
     for folders in UNIT_PARTS:
-        yield Job("unit", (*PYTEST, *folders))
+        yield Job("unit", (*quick, *folders))
     named = (folder for folders in UNIT_PARTS for folder in folders)
-    yield Job("unit", (*PYTEST, "tests/unit", *(f"--ignore={folder}" for folder in named)))
+    yield Job("unit", (*quick, "tests/unit", *(f"--ignore={folder}" for folder in named)))
+
+
+def thorough_jobs() -> Iterator[Job]:
+    """The unit tests with very many random cases, or with a whole control plane (``tests/unit/conftest.py``)."""
+    yield Job("thorough", ("nice", *PYTEST, "-m", "thorough", "tests/unit"))
 
 
 def kernel_jobs() -> Iterator[Job]:
@@ -121,7 +128,9 @@ def e2e_jobs() -> Iterator[Job]:
     yield Job("e2e", (*again, "tests/e2e", "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"), again)
 
 
-TIERS = {"unit": unit_jobs, "kernel": kernel_jobs, "uml": uml_jobs, "e2e": e2e_jobs}
+TIERS = {"unit": unit_jobs, "kernel": kernel_jobs, "thorough": thorough_jobs, "uml": uml_jobs, "e2e": e2e_jobs}
+TOGETHER = (("unit",), ("kernel", "thorough"), ("uml",), ("e2e",))
+"""The tiers in their order; those of one tuple run side by side, because the kernel tests leave processors idle."""
 
 
 def run_jobs(jobs: Sequence[Job], folder: Path) -> None:
@@ -225,11 +234,11 @@ def main(tiers: Sequence[str]) -> int:
     wanted = tiers or tuple(TIERS)
     done: list[Job] = []
     with tempfile.TemporaryDirectory(prefix="pw-", ignore_cleanup_errors=True) as folder:
-        for tier in TIERS:
-            if tier in wanted:
-                began, jobs = time.monotonic(), list(TIERS[tier]())
+        for group in TOGETHER:
+            if chosen := [tier for tier in group if tier in wanted]:
+                began, jobs = time.monotonic(), [job for tier in chosen for job in TIERS[tier]()]
                 run_jobs(jobs, Path(folder))
-                print(f"== {tier}: {time.monotonic() - began:.0f} s", flush=True)
+                print(f"== {', '.join(chosen)}: {time.monotonic() - began:.0f} s", flush=True)
                 done += jobs
         repeat_failed(done, Path(folder))
     return report(done)

@@ -14,6 +14,43 @@ settings.load_profile("untimed")
 asyncio.set_event_loop_policy(Policy())
 
 
+THOROUGH = (
+    "local/test_bgp_objects.py",
+    "local/test_control_plane.py",
+    "local/test_control_plane_claims.py",
+    "local/test_control_plane_faults.py",
+    "local/test_control_plane_races.py",
+    "local/test_control_plane_services.py",
+    "local/test_policy_status.py",
+    "policy/check/test_findings_are_true.py",
+    "policy/dataplanes/iptables/test_contents.py",
+    "policy/dataplanes/nftables/test_contents.py",
+    "policy/diff/test_against_the_evaluator.py",
+    "policy/test_blocks.py",
+    "policy/test_changes_in_place.py",
+    "policy/test_hostile_objects.py",
+    "policy/test_large.py",
+    "policy/test_random.py",
+    "proxy/dataplanes/nftables/test_contents.py",
+    "proxy/test_choice_by_the_book.py",
+    "why/services/test_agreement.py",
+)
+"""Files with very many random cases, or with a whole control plane in one process; they get the marker ``thorough``.
+
+They take a third of the time of all unit tests. ``make unit`` leaves them out, ``make test`` runs them beside the
+kernel tests, which wait for half of their time.
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of the thorough files."""
+    folder = Path(__file__).parent
+    files = {folder / name for name in THOROUGH}
+    for item in items:
+        if item.path in files:
+            item.add_marker(pytest.mark.thorough)
+
+
 def pytest_collection_finish() -> None:
     """The tests themselves, and all that they import, are not searched for garbage again and again."""
     gc.collect()
