@@ -34,8 +34,8 @@ NOT_RUN: dict[Documented, str] = {
     for reason, commands in {
         _SUITE: (
             ("README.md", "make test"),
-            ("README.md", "make setup fmt lint unit kernel uml e2e bench"),
-            ("docs/development.md", "make setup fmt lint unit kernel uml e2e bench"),
+            ("README.md", "make setup fmt lint unit thorough kernel uml e2e bench"),
+            ("docs/development.md", "make setup fmt lint unit thorough kernel uml e2e bench"),
             ("docs/development.md", "scripts/uml pytest tests/uml"),
             ("docs/development.md", 'scripts/uml pytest tests/kernel/test_proxy_scenarios.py -k "ipvs and hairpin"'),
             ("docs/development.md", "scripts/uml bash -c 'ip link add type dummy; ip -d link'"),
