@@ -63,6 +63,11 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/backends/macvlan.md", "ip neighbour show dev lan0"),
             ("docs/backends/macvlan.md", "nft list table inet podwire-macvlan"),
         ),
+        "needs nodes with the backend ipvlan; tests/kernel/test_routing_ipvlan.py has some": (
+            ("docs/backends/ipvlan.md", "ip -d link show lan0"),
+            ("docs/backends/ipvlan.md", "ip route show dev lan0"),
+            ("docs/backends/ipvlan.md", "nft list table inet podwire-ipvlan"),
+        ),
         "needs an EgressPolicy; tests/e2e/test_egress.py reads the table": (
             ("docs/egress.md", "nft list table inet podwire-egress"),
         ),
@@ -106,6 +111,14 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/backends/cloudroutes.md", "ip rule add priority 1024 fwmark 0x80/0x80 lookup main"),
             ("docs/backends/cloudroutes.md", "ip rule add priority 1536 from 10.0.1.8/31 to 10.0.0.0/16 lookup 2"),
             ("docs/backends/cloudroutes.md", "ip route add default via 10.0.1.1 dev ens6 onlink table 2 proto 113"),
+            (
+                "docs/backends/ovs.md",
+                "ip neighbour add 10.244.1.1 lladdr aa:bb:cc:dd:ee:ff dev podwire-ovs nud permanent",
+            ),
+            (
+                "docs/backends/ovs.md",
+                "ip route add 10.244.1.0/24 via 10.244.1.1 dev podwire-ovs onlink src 10.244.0.1 proto 113",
+            ),
             ("docs/backends/hostgw.md", "ip route add 10.244.1.0/24 via 192.0.2.12 dev eth0 proto 113"),
             ("docs/backends/bgp.md", "ip route add 10.244.1.0/24 via 192.0.2.12 dev eth0 proto 113"),
             ("docs/backends/bgp.md", "ip route add 10.244.7.0/24 via 192.0.2.1 dev eth0 proto bird metric 2113"),

@@ -148,8 +148,7 @@ def test_hostgw_says_which_nodes_it_cannot_reach(wide: Cluster) -> None:
         try:
             output = "is not on a subnet of eth0"
             eventually(lambda: done("status", "--name", NAME).count(output) >= 8)
-            status = done("status", "--name", NAME)
-            assert "node-1: routing: node-2: node node-2 (" in status
+            eventually(lambda: "node-1: routing: node-2: node node-2 (" in done("status", "--name", NAME))
             selector = "involvedObject.name=node-1,reason=PeerUnreached"
             eventually(lambda: wide.get("events", "-A", "--field-selector", selector)["items"])
         finally:
