@@ -47,9 +47,14 @@ def _paths(state: NetworkState, devices: Mapping[str, Device], full: int) -> tup
 
 
 def _candidates(state: NetworkState, devices: Mapping[str, Device]) -> Iterator[tuple[Network, int, int]]:
-    """Network, metric and MTU of each route of another program, and of each network of a device."""
+    """Network, metric and MTU of each route of another program, and of each network of a device.
+
+    Link-local networks are left out: each device has one, and no node has its address there.
+    """
     for own in state.addresses:
         network = ip_network(own.cidr, strict=False)
+        if network.is_link_local:
+            continue
         if not own.noprefixroute and network.prefixlen < network.max_prefixlen and own.link in devices:
             yield network, _V6_CONNECTED_METRIC if network.version == 6 else 0, devices[own.link].mtu
     for route in state.routes:
@@ -57,7 +62,7 @@ def _candidates(state: NetworkState, devices: Mapping[str, Device]) -> Iterator[
         if route.table != TABLE_MAIN or route.kind != "unicast" or route.proto in OWN_PROTOCOLS or learned:
             continue
         network = ip_network("0.0.0.0/0" if route.dst == "default" else route.dst)
-        if route.link in devices:
+        if route.link in devices and not network.is_link_local:
             metric = route.metric or (_V6_METRIC if network.version == 6 else 0)
             yield network, metric, route.mtu or devices[route.link].mtu
 

@@ -134,3 +134,16 @@ def test_equal_paths_need_no_routes() -> None:
     wide = parse("link eth0 mtu 1500 up\naddress 10.89.0.11/24 dev eth0\nroute default via 10.89.0.1 dev eth0")
     result = find(wide, [ip_address("10.89.0.11")])
     assert result is not None and result.routes == ()
+
+
+def test_the_link_local_network_of_a_tunnel_is_no_path() -> None:
+    """Every peer would need a look with each change, because of a device that leads to no node."""
+    tunnel = parse("""
+link eth0 mtu 1500 up
+link podwire-vxlan mtu 1450 up
+address 10.89.0.11/24 dev eth0
+address fe80::1/64 dev podwire-vxlan
+route fe80::/64 dev podwire-vxlan metric 256
+""")
+    result = find(tunnel, [ip_address("10.89.0.11")])
+    assert result is not None and result.routes == ()
