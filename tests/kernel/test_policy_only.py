@@ -294,7 +294,8 @@ def test_pods_are_found_and_hidden_bridge_traffic_is_reported(machine: Machine) 
     restart(machine)
     pod(machine, "ghost", "10.244.1.250")
     inside(node, "sysctl", "-qw", f"{CALLS}=0")
-    reported = f"policy: {BRIDGE}: bridge-nf-call-iptables is 0; pods that policies select are shut off"
+    isolated = "pods that policies select are isolated from the bridge's other pods"
+    reported = f"policy: {BRIDGE}: bridge-nf-call-iptables is 0; {isolated}"
     eventually(lambda: reported in str(machine.api("get", NODES, "node-1")["metadata"].get("annotations")))
     eventually(lambda: reported in str(machine.api("list", EVENTS)))
     lost = "policy: no device of default/ghost is known"
