@@ -327,7 +327,8 @@ class Cluster:
         for segment in range(segments):
             ip_batch(
                 self.fabric,
-                f"link add br{segment} type bridge",
+                # a bridge without an address of its own takes that of a port, another one after a node joins
+                f"link add br{segment} address 02:00:00:00:00:{segment:02x} type bridge",
                 f"link set br{segment} up",
                 f"address add 10.89.{segment}.1/24 dev br{segment}",
             )
