@@ -73,7 +73,7 @@ class Machine:
         netns.create(self.fabric)
         for command in (
             "ip link set lo up",
-            "ip link add br0 type bridge",
+            "ip link add br0 address 02:00:00:00:00:01 type bridge",
             "ip link set br0 up",
             "ip address add 10.89.0.1/24 dev br0",
         ):
