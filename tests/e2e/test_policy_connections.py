@@ -191,6 +191,7 @@ def stream(clean: Cluster) -> Iterator[socket.socket]:
         clean.apply(_POLICY % ("all", "{podSelector: {}, policyTypes: [Ingress, Egress]}"))
         clean.apply(_POLICY % ("out", "{podSelector: {matchLabels: {app: other}}, egress: [{}]}"))
         clean.apply(_POLICY % ("in", _db("ingress: [{}]")))
+        policies_in_force(clean)  # a flow older than the last policy could be deleted between two of them
         eventually(lambda: pushed(sock))
         yield sock
     pusher.ending.set()
