@@ -15,7 +15,11 @@ asyncio.set_event_loop_policy(Policy())
 
 
 THOROUGH = (
+    "dns/test_wire.py",
+    "kernel/test_route_codec.py",
     "local/test_bgp_objects.py",
+    "local/test_cloud_addresses.py",
+    "local/test_cloud_routes.py",
     "local/test_control_plane.py",
     "local/test_control_plane_claims.py",
     "local/test_control_plane_faults.py",
@@ -33,7 +37,9 @@ THOROUGH = (
     "policy/test_random.py",
     "proxy/dataplanes/nftables/test_contents.py",
     "proxy/test_choice_by_the_book.py",
+    "routing/test_planner.py",
     "why/services/test_agreement.py",
+    "why/services/test_choice.py",
 )
 """Files with very many random cases, or with a whole control plane in one process; they get the marker ``thorough``.
 

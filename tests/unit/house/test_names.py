@@ -4,7 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-_SRC = Path(__file__).parents[3] / "src" / "podwire"
+from tests.unit.house.syntax import MODULES, SRC, tree
+
 _VAGUE = {
     "pieces", "words", "given", "seen", "notes", "ways", "stored", "described", "places", "found", "others", "each",
     "one", "some", "what", "who", "said", "told", "made", "kept", "taken", "wanted", "left", "thing",
@@ -53,8 +54,8 @@ _ALLOWED = {
 }
 
 
-def _names(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _names(module: ast.AST) -> Iterator[str]:
+    for node in ast.walk(module):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
@@ -65,13 +66,13 @@ def _names(tree: ast.AST) -> Iterator[str]:
 
 
 def _vague_names(path: Path) -> set[str]:
-    names = {name.strip("_").lower() for name in (path.stem, *_names(ast.parse(path.read_text(encoding="utf-8"))))}
+    names = {name.strip("_").lower() for name in (path.stem, *_names(tree(path)))}
     opposites = {"left"} if "right" in names else set()
     return names & _VAGUE - opposites
 
 
 def test_names_say_what_they_stand_for() -> None:
-    vague = {str(path.relative_to(_SRC)): _vague_names(path) for path in sorted(_SRC.rglob("*.py"))}
+    vague = {str(path.relative_to(SRC)): _vague_names(path) for path in MODULES}
     added = {path: sorted(names - _ALLOWED.get(path, set())) for path, names in vague.items()}
     problems = [f"{path}: {', '.join(names)}" for path, names in added.items() if names]
     assert not problems, "choose a name that says what it stands for:\n" + "\n".join(problems)
@@ -79,5 +80,5 @@ def test_names_say_what_they_stand_for() -> None:
 
 def test_list_of_allowed_names_has_no_unused_entry() -> None:
     for path, names in _ALLOWED.items():
-        unused = names - _vague_names(_SRC / path)
+        unused = names - _vague_names(SRC / path)
         assert not unused, f"remove from the list of {path}: {', '.join(sorted(unused))}"
