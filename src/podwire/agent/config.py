@@ -129,13 +129,15 @@ class LinkFilesSection(Section, frozen=True):
 class AgentConfig(Section, frozen=True):
     """One node's agent.
 
-    ``parts`` are those to run. ``kubeconfig`` empty means ``$KUBECONFIG`` or the pod's own service account.
+    ``node_name`` empty means ``$NODE_NAME`` (a DaemonSet sets it from ``spec.nodeName``), or the name of the machine;
+    ``--hostname-override`` comes before all. ``parts`` are those to run. ``kubeconfig`` empty means ``$KUBECONFIG`` or
+    the pod's own service account.
     ``cluster_cidrs`` are the pod networks of the whole cluster, ``settings`` the ConfigMap as
     ``namespace/name``, empty for none. ``routing`` is read by :mod:`podwire.routing.settings`, ``proxy`` by
     :mod:`podwire.proxy.settings`.
     """
 
-    node_name: str
+    node_name: str = ""
     parts: tuple[str, ...] = PARTS
     kubeconfig: str = ""
     run_dir: str = "/run/podwire"

@@ -5,6 +5,7 @@ in order on SIGTERM or SIGINT. What a component runs is chosen in its configurat
 the Service proxy alone can run beside another CNI plugin.
 """
 
+import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,8 +46,8 @@ def agent(
     if bool(config_file) == bool(kube_proxy_config):
         raise click.UsageError("expected either --config or --kube-proxy-config")
     settings = config.load(Path(config_file)) if config_file else _in_place_of_kube_proxy(str(kube_proxy_config))
-    if hostname_override:
-        settings = msgspec.structs.replace(settings, node_name=hostname_override.strip().lower())
+    name = hostname_override or settings.node_name or os.environ.get("NODE_NAME") or socket.gethostname()
+    settings = msgspec.structs.replace(settings, node_name=name.strip().lower())
     if kubeconfig:
         settings = msgspec.structs.replace(settings, kubeconfig=kubeconfig)
     log.configure(settings.log_level)

@@ -36,10 +36,14 @@ CONTROLLERS: Registry[Any] = Registry(
 """Controllers of any cluster; a local cluster has further ones in a registry of its own."""
 
 
+OWN_CONTROLLERS = ("policystatus", "egress")
+"""The controllers that no Kubernetes cluster has of its own; the others would work against those of the cluster."""
+
+
 class ControllerConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
     """Configuration of a controller process; CIDRs and masks are one per address family."""
 
-    parts: tuple[str, ...] = tuple(CONTROLLERS)
+    parts: tuple[str, ...] = OWN_CONTROLLERS
     cluster_cidrs: tuple[str, ...] = msgspec.field(default=("10.244.0.0/16",), name="clusterCIDRs")
     node_cidr_masks: tuple[int, ...] = msgspec.field(default=(), name="nodeCIDRMasks")
     service_cidrs: tuple[str, ...] = msgspec.field(default=("10.96.0.0/16",), name="serviceCIDRs")

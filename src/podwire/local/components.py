@@ -13,6 +13,7 @@ import msgspec
 from podwire.errors import ConfigError
 from podwire.local import credentials
 from podwire.local.config import ClusterConfig
+from podwire.local.controllers import ALL_CONTROLLERS
 from podwire.local.fabric.bird import AS_NUMBER
 from podwire.local.topology import FabricNode, Topology
 from podwire.runtime.child import Placement
@@ -109,6 +110,7 @@ def controller(topology: Topology, config: ClusterConfig) -> Child:
         "kubeconfig": str(credentials.kubeconfig_path(topology, "controller-manager")),
         "schedulerKubeconfig": str(credentials.kubeconfig_path(topology, "scheduler")),
         "controller": {
+            "parts": ALL_CONTROLLERS,
             "clusterCIDRs": config.pod_cidrs,
             "serviceCIDRs": config.service_cidrs,
             "caFile": f"{credentials.folder(topology)}/ca.crt",

@@ -4,6 +4,7 @@
 controllers and the scheduler on shared informers: one copy of each object, one watch per resource.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from podwire.embedded.workloads.autoscaling.plan import AutoscalerSettings
 from podwire.embedded.workloads.nodelifecycle import NodeTimes
 from podwire.errors import ConfigError
 from podwire.kube.client import Client
-from podwire.kube.config import load_kubeconfig
+from podwire.kube.config import load
 from podwire.model.document import not_yaml, wrong
 from podwire.observe import log
 from podwire.runtime.clock import SystemClock
@@ -46,11 +47,13 @@ CONTROLLERS: Registry[Any] = Registry(
     },
 )
 
+ALL_CONTROLLERS = tuple(CONTROLLERS)
+"""What a local cluster runs: it has no controllers but these."""
+
 
 class LocalControllerConfig(ControllerConfig, frozen=True, kw_only=True):
-    """The configuration of a controller process; by default all controllers run."""
+    """The configuration of a controller process; without ``parts`` it runs what every cluster needs besides its own."""
 
-    parts: tuple[str, ...] = tuple(CONTROLLERS)
     node_times: NodeTimes = NodeTimes()
     autoscaler: AutoscalerSettings = AutoscalerSettings()
     ca_key_file: str = ""
@@ -76,8 +79,9 @@ class LocalControllerConfig(ControllerConfig, frozen=True, kw_only=True):
 class ControllerFile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """The controller's file: kubeconfigs of controllers and scheduler, and the controllers to run."""
 
-    kubeconfig: str
     controller: LocalControllerConfig
+    kubeconfig: str = ""
+    """The kubeconfig of the controllers; empty: ``$KUBECONFIG`` or the pod's own service account."""
     scheduler_kubeconfig: str = ""
     """The kubeconfig of the scheduler; empty: that of the controllers."""
     log_level: log.Level = "info"
@@ -90,7 +94,8 @@ async def run(
 
     Raises: ConfigError, before any controller is started.
     """
-    await cluster_controllers.run(client, config or LocalControllerConfig(), CONTROLLERS, identities)
+    config = config or LocalControllerConfig(parts=ALL_CONTROLLERS)
+    await cluster_controllers.run(client, config, CONTROLLERS, identities)
 
 
 def run_file(path: str, kubeconfig: str | None) -> None:
@@ -103,9 +108,9 @@ def run_file(path: str, kubeconfig: str | None) -> None:
 
     async def body() -> None:
         clock = SystemClock()
-        client = Client(load_kubeconfig(kubeconfig or file.kubeconfig), clock, manager="podwire-controller")
+        client = Client(load(kubeconfig or file.kubeconfig, os.environ), clock, manager="podwire-controller")
         chosen = kubeconfig or file.scheduler_kubeconfig or file.kubeconfig
-        scheduler = Client(load_kubeconfig(chosen), clock, manager="podwire-scheduler")
+        scheduler = Client(load(chosen, os.environ), clock, manager="podwire-scheduler")
         await run(client, file.controller, {"scheduler": scheduler})
 
     run_until_signal(body)

@@ -36,7 +36,6 @@ def test_example(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "arguments"),
     [
-        ("", "nodeName"),
         ("- a", "object"),
         ("nodeName: 5", "nodeName"),
         ("nodeName: a\nparts: [cni, dns]", r"parts\[1\]: 'dns' is not a part"),

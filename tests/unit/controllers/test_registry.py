@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.kube.controller import Controller, Environment, is_namespace_terminating
 from podwire.kube.resources import PODS
+from podwire.local.controllers import ALL_CONTROLLERS, LocalControllerConfig, read_file
 from podwire.local.controllers import CONTROLLERS as LOCAL_CONTROLLERS
-from podwire.local.controllers import LocalControllerConfig
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.registry import Registry
 
@@ -26,8 +27,17 @@ def constructed(config: ControllerConfig, known: Registry[Controller]) -> Mappin
 
 
 def test_every_registered_controller_can_be_constructed() -> None:
-    assert list(constructed(ControllerConfig(), CONTROLLERS)) == list(CONTROLLERS)
-    assert list(constructed(LocalControllerConfig(), LOCAL_CONTROLLERS)) == list(LOCAL_CONTROLLERS)
+    assert list(constructed(ControllerConfig(parts=tuple(CONTROLLERS)), CONTROLLERS)) == list(CONTROLLERS)
+    assert list(constructed(LocalControllerConfig(parts=ALL_CONTROLLERS), LOCAL_CONTROLLERS)) == list(LOCAL_CONTROLLERS)
+
+
+def test_a_file_without_parts_runs_nothing_beside_the_clusters_own(tmp_path: Path) -> None:
+    """Scheduler, workloads, node ranges and EndpointSlices are those of the cluster."""
+    file = tmp_path / "controller.yaml"
+    file.write_text("controller: {leaderElection: true}\n")
+    read = read_file(str(file))
+    assert (read.kubeconfig, read.controller.parts) == ("", ("policystatus", "egress"))
+    assert list(constructed(read.controller, LOCAL_CONTROLLERS)) == ["policystatus", "egress"]
 
 
 def test_a_controller_with_its_own_client_shares_informers() -> None:
@@ -48,14 +58,17 @@ def test_a_controller_with_its_own_client_shares_informers() -> None:
             {"parts": ("nope",)},
             "'nope' is not a controller; there are nodeipam, endpointslice, ",
         ),
-        ({"cluster_cidrs": ("10.0.0.0/8", "11.0.0.0/8")}, "clusterCIDRs: expected at most one IPv4"),
-        ({"service_cidrs": ("x",)}, r"serviceCIDRs\[0\]"),
-        ({"node_cidr_masks": (24, 64)}, "one mask for each"),
+        (
+            {"parts": ("nodeipam",), "cluster_cidrs": ("10.0.0.0/8", "11.0.0.0/8")},
+            "clusterCIDRs: expected at most one IPv4",
+        ),
+        ({"parts": ("nodeipam",), "service_cidrs": ("x",)}, r"serviceCIDRs\[0\]"),
+        ({"parts": ("nodeipam",), "node_cidr_masks": (24, 64)}, "one mask for each"),
     ],
 )
 def test_errors_name_the_field(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        constructed(ControllerConfig(**config), CONTROLLERS)
+        constructed(ControllerConfig(**{"parts": ("nodeipam",), **config}), CONTROLLERS)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ from tests.fakes import apiserver_state
 from tests.fakes.control_plane import ControlPlane, HollowNodes, StartControlPlane
 from tests.unit.patient_loop import LoopClock, hurried
 
+from podwire.controllers.registry import OWN_CONTROLLERS
 from podwire.embedded.apiserver.server import ApiServer
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.local import controllers
-from podwire.local.controllers import LocalControllerConfig
+from podwire.local.controllers import ALL_CONTROLLERS, LocalControllerConfig
 
 
 @pytest.fixture
@@ -55,6 +56,8 @@ def plane(credentials: Path, filled_state: Path, tmp_path: Path) -> Iterator[Sta
         for name in names:
             await hollow.register(name)
         config = msgspec.structs.replace(config or LocalControllerConfig(), ca_file=str(credentials / "ca.crt"))
+        if config.parts == OWN_CONTROLLERS:
+            config = msgspec.structs.replace(config, parts=ALL_CONTROLLERS)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(hollow.run()), group.create_task(controllers.run(client, config))]
             try:
