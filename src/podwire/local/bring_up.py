@@ -77,14 +77,20 @@ async def _finish(request: UpRequest, topology: Topology, say: Say) -> int:
         applied = await objects.apply(client, request.manifests)
         if applied:
             say(f"applied {count(len(applied), 'object')}")
+        nodes, network = count(request.config.nodes, "node"), request.config.network != "none"
         names = tuple(node.name for node in topology.nodes(request.config.nodes))
-        waiting = readiness.Waiting(client, names, applied)
+        waiting = readiness.Waiting(client, names, applied if network else (), network=network)
         deadline = clock.monotonic() + request.timeout_s
         late = await waiting.until_ready(request.timeout_s)
-        late = late or await serving.until_serving(topology, client, names, deadline - clock.monotonic())
+        if network and not late:
+            late = await serving.until_serving(topology, client, names, deadline - clock.monotonic())
         if late:
             raise ClusterError("not ready in time:\n" + "\n".join(f"  {line}" for line in late))
-        nodes, workloads = count(request.config.nodes, "node"), count(waiting.workloads, "workload")
+        if not network:
+            say(f"{nodes} without a network: pods start when one is installed")
+            say(overview.as_text(await overview.read_status(topology, client)))
+            return 0
+        workloads = count(waiting.workloads, "workload")
         say(f"{nodes} and {workloads} ready" if waiting.workloads else f"{nodes} ready")
         say(overview.as_text(await overview.read_status(topology, client)))
         if not request.probe:

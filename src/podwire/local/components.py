@@ -164,6 +164,12 @@ def kubelet(topology: Topology, config: ClusterConfig, node: FabricNode, cgroup:
         "runDir": str(run / "kubelet"),
         "stateDir": f"{topology.node_state(node.name)}/kubelet",
         "netnsDir": f"{topology.run}/netns",
+        "hostDirectories": {
+            "/etc/cni/net.d": str(run / "cni/net.d"),
+            "/opt/cni/bin": str(run / "cni/bin"),
+            "/run/podwire": str(run / "podwire"),
+            "/var/lib/podwire": f"{topology.node_state(node.name)}/podwire",
+        },
         "hidden": [topology.run],
         "addresses": addresses,
         "zone": node.segment.bridge,
@@ -175,7 +181,7 @@ def kubelet(topology: Topology, config: ClusterConfig, node: FabricNode, cgroup:
         "cni": {
             "binDir": str(run / "cni/bin"),
             "confDir": str(run / "cni/net.d"),
-            "env": {"PODWIRE_CNI_SOCKET": str(run / "cni.sock")},
+            "env": {"PODWIRE_CNI_SOCKET": str((run if config.network == "podwire" else run / "podwire") / "cni.sock")},
         },
         "clusterDNS": [service_address(config, DNS_NUMBER)],
         "resolvConf": f"{topology.run}/resolv.conf",

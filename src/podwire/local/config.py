@@ -19,7 +19,7 @@ A field that is unknown, missing or of the wrong type is a ConfigError with its 
 
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import yaml
@@ -51,6 +51,7 @@ _FIXED = {
     "service_cidrs": ("serviceCIDRs", "every Service has an address of them"),
     "segments": ("segments", "every node has its place on them"),
     "api_port": ("apiPort", "the kubeconfig files name it"),
+    "network": ("network", "every node's network comes from there"),
     "images": ("images", "kubelets read them when they start"),
     "capacity": ("capacity", "kubelets read it when they start"),
     "metrics": ("metrics", "kubelets read it when they start"),
@@ -102,6 +103,8 @@ class ClusterConfig(_Section, frozen=True):
     service_cidrs: tuple[str, ...] = msgspec.field(default=("10.96.0.0/16",), name="serviceCIDRs")
     api_port: int = 0
     """TCP port of the API on loopback; 0 takes a free one."""
+    network: Literal["podwire", "none"] = "podwire"
+    """``none``: nodes run no agent and the cluster has no DNS, as on a new cluster whose network is still missing."""
     routing: RoutingSection = RoutingSection()
     proxy: ProxySettings = ProxySettings()
     policy: PolicySettings = PolicySettings()

@@ -30,8 +30,10 @@ _SPEAKING = ("CrashLoopBackOff", "ContainerCreating", "PodInitializing")
 class Waiting:
     """Waits for the named nodes and for the workloads among ``applied`` (objects as stored)."""
 
-    def __init__(self, client: Client, nodes: Iterable[str], applied: Iterable[Json]) -> None:
+    def __init__(self, client: Client, nodes: Iterable[str], applied: Iterable[Json], *, network: bool = True) -> None:
+        """Without ``network`` a node cannot be Ready: it is enough that its kubelet has registered it."""
         self._log = Log("up")
+        self._network = network
         self._expected_nodes = frozenset(nodes)
         self._objects_by_kind: dict[str, list[str]] = {}
         for obj in applied:
@@ -72,7 +74,8 @@ class Waiting:
         self._log.error("watch failed", failure=failure, watch=name)
 
     def _late(self) -> list[str]:
-        ready = self._expected_nodes & {name for name, node in self._nodes.objects.items() if node.ready}
+        nodes = self._nodes.objects.items()
+        ready = self._expected_nodes & {name for name, node in nodes if node.ready or not self._network}
         late = [] if ready == self._expected_nodes else [f"nodes: {len(ready)} of {len(self._expected_nodes)} Ready"]
         for kind, keys in self._objects_by_kind.items():
             for key in keys:

@@ -128,7 +128,8 @@ class ClusterSupervisor:
             await self._api_ready(client)
             progress(f"API server on https://127.0.0.1:{port}")
             dns = components.service_address(config, components.DNS_NUMBER)
-            await addons.ensure(client, config, dns, recall_config(topology))
+            if config.network == "podwire":
+                await addons.ensure(client, config, dns, recall_config(topology))
             await self._children.ensure(components.controller(topology, config))
             await self._ensure_nodes(config)
             await self._drop_nodes(client, config)
@@ -138,7 +139,8 @@ class ClusterSupervisor:
     async def _ensure_nodes(self, config: ClusterConfig) -> None:
         pods = self._cgroup.parent if self._cgroup else None
         for node in self._topology.nodes(config.nodes):
-            await self._children.ensure(components.agent(self._topology, config, node))
+            if config.network == "podwire":
+                await self._children.ensure(components.agent(self._topology, config, node))
             await self._children.ensure(components.kubelet(self._topology, config, node, pods))
 
     async def _api_ready(self, client: Client) -> None:

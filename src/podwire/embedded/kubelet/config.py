@@ -66,6 +66,8 @@ class KubeletConfig(_KubeletSection, frozen=True):
     netns_dir: str
     """Directory where the network namespaces of pods are mounted, as ``pod-<sandbox id>``."""
     cni: PluginSection
+    host_directories: dict[str, str] = {}
+    """Directories of this node by the paths that ``hostPath`` volumes name; other paths are those of the machine."""
     hidden: tuple[str, ...] = ()
     """Directories whose mounts containers do not see."""
     addresses: tuple[str, ...] = ()

@@ -79,7 +79,7 @@ class InputProvider:
         tokens, self._renew_at = await self._tokens.for_volumes(pod, volumes)
         directory = state.sandbox.directory
         memory = node.host.run / "memory" / pod.metadata.uid
-        roots = VolumeRoots(directory / "volumes", memory)
+        roots = VolumeRoots(directory / "volumes", memory, node.config.host_directories)
         content = Content(state.fields(), node.objects, tokens)
         stamp = f"{node.clock.now():%Y_%m_%d_%H_%M_%S.%f}"
         for volume in volumes:

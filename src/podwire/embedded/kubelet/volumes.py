@@ -250,10 +250,22 @@ def _link_names(directory: Path, names: set[str]) -> None:
 
 
 class VolumeRoots(msgspec.Struct, frozen=True):
-    """The directories that hold one pod's volumes, its volumes in memory, and the claims of the node."""
+    """The directories that hold one pod's volumes and its volumes in memory.
+
+    ``node`` has directories of the node by the paths that they stand for: the nodes of a local cluster share a machine,
+    but each has its own ``/etc/cni/net.d``.
+    """
 
     volumes: Path
     memory: Path
+    node: Mapping[str, str] = {}
+
+    def host_path(self, path: str) -> str:
+        """The path on the machine that a ``hostPath`` of this node means."""
+        for directory, own in self.node.items():
+            if path == directory or path.startswith(directory + "/"):
+                return own + path.removeprefix(directory)
+        return path
 
 
 def prepare(volume: Mapping[str, Any], roots: VolumeRoots) -> Path:
@@ -263,7 +275,7 @@ def prepare(volume: Mapping[str, Any], roots: VolumeRoots) -> Path:
     """
     name = str(volume["name"])
     if definition := volume.get("hostPath"):
-        return _host_path(str(definition.get("path", "/")), str(definition.get("type") or ""))
+        return _host_path(roots.host_path(str(definition.get("path", "/"))), str(definition.get("type") or ""))
     if (volume.get("emptyDir") or {}).get("medium") != "Memory":
         return _directory(roots.volumes / name)
     return _directory(roots.memory / name)

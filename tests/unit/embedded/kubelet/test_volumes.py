@@ -114,6 +114,11 @@ def test_directories_of_volumes(tmp_path: Path) -> None:
     assert prepare({"name": "e", "emptyDir": {}}, volume_roots) == tmp_path / "v/e"
     assert prepare({"name": "e", "emptyDir": {"medium": "Memory"}}, volume_roots) == tmp_path / "m/e"
     assert prepare({"name": "h", "hostPath": {"path": str(tmp_path)}}, volume_roots) == tmp_path
+    of_node = VolumeRoots(tmp_path / "v", tmp_path / "m", {"/etc/cni/net.d": str(tmp_path / "node/net.d")})
+    for path, below in (("/etc/cni/net.d", ""), ("/etc/cni/net.d/more", "more")):
+        source = {"name": "h", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+        assert prepare(source, of_node) == tmp_path / "node/net.d" / below
+    assert of_node.host_path("/etc/cni/net.dx") == "/etc/cni/net.dx"
     wrong = {"name": "h", "hostPath": {"path": str(tmp_path), "type": "File"}}
     with pytest.raises(ConfigError, match="is not a File"):
         prepare(wrong, volume_roots)

@@ -1,0 +1,115 @@
+"""The chart of podwire on a cluster without a network: install, upgrade, rollback and uninstall by Helm."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.e2e.clusters import flows, own_name, run, running, server
+from tests.e2e.driver import Cluster, eventually
+from tests.e2e.helm import Helm
+
+ROOT = Path(__file__).parents[2]
+CHART = str(ROOT / "deploy/helm/podwire")
+NAMESPACE = "kube-system"
+SERVICE = """
+---
+apiVersion: v1
+kind: Service
+metadata: {name: two}
+spec: {selector: {app: two}, ports: [{port: 80}]}
+"""
+DENY = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: nobody}
+spec: {podSelector: {matchLabels: {app: two}}, policyTypes: [Ingress]}
+"""
+WAIT = ("--wait", "--timeout", "90s")
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two nodes without a network, whose image ``podwire`` is this podwire."""
+    config = tmp_path_factory.mktemp("bare") / "cluster.yaml"
+    command = [str(Path(sys.executable).parent / "podwire")]
+    document = {"nodes": 2, "network": "none", "images": [{"name": "podwire", "command": command}]}
+    config.write_text(yaml.safe_dump(document))
+    with running(own_name("chart"), "--config", str(config)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def values(bare: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file of values for the cluster; its interpreter may be readable by root alone."""
+    (endpoint,) = bare.get("endpointslices", "kubernetes")["endpoints"]
+    (port,) = bare.get("endpointslices", "kubernetes")["ports"]
+    file = tmp_path_factory.mktemp("values") / "values.yaml"
+    document = {
+        "api": {"host": endpoint["addresses"][0], "port": port["port"]},
+        "serviceCIDRs": ["10.96.0.0/16"],
+        "controller": {"securityContext": {"runAsNonRoot": False, "runAsUser": 0}},
+    }
+    file.write_text(yaml.safe_dump(document))
+    return str(file)
+
+
+def ready(cluster: Cluster) -> list[bool]:
+    nodes = cluster.get("nodes")["items"]
+    conditions = [{c["type"]: c["status"] for c in node["status"]["conditions"]} for node in nodes]
+    return [condition["Ready"] == "True" for condition in conditions]
+
+
+def announced(cluster: Cluster) -> set[str]:
+    """The routing backends that the nodes announce."""
+    nodes = cluster.get("nodes")["items"]
+    return {node["metadata"]["annotations"].get("podwire.io/routing", "") for node in nodes}
+
+
+def refused_requests(cluster: Cluster) -> list[str]:
+    """Lines of podwire's logs about requests that its rights do not cover."""
+    names = cluster.kubectl("get", "pods", "-n", NAMESPACE, "-o", "name").split()
+    logs = [cluster.kubectl("logs", "-n", NAMESPACE, name) for name in names]
+    return [line for text in logs for line in text.splitlines() if "forbidden" in line]
+
+
+def test_the_chart_makes_upgrades_and_outlives_a_network(bare: Cluster, values: str, tmp_path: Path) -> None:
+    helm = Helm(bare, NAMESPACE, tmp_path)
+    assert ready(bare) == [False, False], "no network yet"
+    helm("install", "podwire", CHART, "-f", values, *WAIT)
+    eventually(lambda: ready(bare) == [True, True])
+    bare.apply(server("one", "node-1") + server("two", "node-2") + SERVICE)
+    bare.ready("one", "two")
+    name = "two.default.svc.cluster.local"
+    assert '"pod":"two"' in bare.kubectl("exec", "one", "--", "curl", "-sS", "--max-time", "5", f"http://{name}/")
+    pods = {pod["metadata"]["name"] for pod in bare.get("pods", "-n", NAMESPACE)["items"]}
+    with flows(bare, [("one", "two"), ("two", "one")]) as traffic:
+        helm("upgrade", "podwire", CHART, "-f", values, "--set", r"settings.routing\.backend=hostgw", *WAIT)
+        eventually(lambda: all("hostgw" in text for text in announced(bare)))
+        helm("upgrade", "podwire", CHART, "-f", values, "--set", "agent.logLevel=debug,dns.replicas=1", *WAIT)
+        upgraded = {pod["metadata"]["name"] for pod in bare.get("pods", "-n", NAMESPACE)["items"]}
+        assert not {p for p in pods & upgraded if p.startswith("podwire-agent")}, "every agent was replaced"
+        helm("rollback", "podwire", "1", *WAIT)
+        assert refused_requests(bare) == []
+    assert [flow.problems for flow in traffic] == [[], []]
+    bare.apply(DENY)
+    blocked = ("exec", "one", "--", "curl", "-sS", "--max-time", "1", f"http://{name}/")
+    eventually(lambda: bare.run(["kubectl", *blocked]).returncode != 0)
+    bare.kubectl("delete", "networkpolicy", "nobody")
+    eventually(lambda: bare.run(["kubectl", *blocked]).returncode == 0)
+
+
+def test_the_chart_names_missing_and_wrong_values(bare: Cluster, tmp_path: Path) -> None:
+    helm = Helm(bare, NAMESPACE, tmp_path)
+    assert "api.host: expected the address of the API server" in helm.refused("template", "podwire", CHART)
+    wrong = helm.refused("template", "podwire", CHART, "--set", "api.host=a,agent.parts={pigeon},agent.prts=1")
+    assert "at '/agent/parts/0': value must be one of 'cni', 'routing', 'policy', 'proxy'" in wrong
+    assert "additional properties 'prts' not allowed" in wrong
+    elsewhere = Helm(bare, "default", tmp_path).refused("template", "podwire", CHART, "--set", "api.host=a")
+    assert "namespace: expected kube-system" in elsewhere
+
+
+def test_a_cluster_without_a_network_says_so(bare: Cluster) -> None:
+    output = run("up", "--name", bare.name).stdout
+    assert "2 nodes without a network: pods start when one is installed" in output
