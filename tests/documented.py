@@ -68,6 +68,23 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/backends/ipvlan.md", "ip route show dev lan0"),
             ("docs/backends/ipvlan.md", "nft list table inet podwire-ipvlan"),
         ),
+        "needs a cluster without a network; tests/e2e/test_chart.py installs the chart on one": (
+            (
+                "docs/install.md",
+                "helm install podwire deploy/helm/podwire --namespace kube-system --set api.host=192.0.2.10",
+            ),
+            ("docs/install.md", "kubectl apply --server-side -f deploy/manifests/beside-kube-proxy.yaml"),
+            (
+                "docs/install.md",
+                "helm upgrade podwire deploy/helm/podwire --namespace kube-system --reuse-values "
+                "--set 'settings.routing\\.backend=hostgw'",
+            ),
+        ),
+        "takes a node out of its cluster; tests/kernel/test_uninstall.py does so": (
+            ("docs/install.md", "kubectl drain node-1 --ignore-daemonsets --delete-emptydir-data"),
+            ("docs/install.md", "podwire uninstall --config /etc/podwire/agent.yaml --dry-run"),
+            ("docs/install.md", "podwire uninstall --config /etc/podwire/agent.yaml"),
+        ),
         "needs an EgressPolicy; tests/e2e/test_egress.py reads the table": (
             ("docs/egress.md", "nft list table inet podwire-egress"),
         ),

@@ -58,6 +58,7 @@ from podwire.runtime.supervise import Supervisor
 
 _SOUND_S = 10.0
 _COMMAND_S = 10.0
+_TERM_WAIT_S = 3.0
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -115,7 +116,7 @@ class Children:
         clock: Clock,
         report: Callable[[ChildEvent], None],
         *,
-        term_wait_s: float = 3.0,
+        term_wait_s: float = _TERM_WAIT_S,
     ) -> None:
         """``directory`` holds the record files and is made when it is missing; a child that still runs ``term_wait_s``
         after SIGTERM is killed.
@@ -284,6 +285,15 @@ def record_self(directory: Path, name: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     record = Record(os.getpid(), start_ticks(os.getpid()), "")
     write_atomically(directory / f"{name}.json", msgspec.json.encode(record))
+
+
+async def stop_recorded(directory: Path) -> None:
+    """Ends the children whose records are in a directory, when their parent has ended for good."""
+    for file in directory.glob("*.json"):
+        record = read_record(file)
+        if record is not None and record.running:
+            await _terminate(record, _TERM_WAIT_S)
+        file.unlink(missing_ok=True)
 
 
 def read_record(file: Path) -> Record | None:

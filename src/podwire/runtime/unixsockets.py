@@ -18,6 +18,17 @@ def too_long(path: Path) -> str:
     return "" if size <= LONGEST else f"the socket's path {path} has {size} bytes; expected at most {LONGEST}"
 
 
+def answers(path: Path) -> bool:
+    """Whether a process accepts connections at a path; False as well when nobody may connect or the path is missing."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(2)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
 def listen(path: Path, backlog: int = 128) -> socket.socket:
     """A listening socket that replaces any file at the path; at no time can other users connect.
 

@@ -1,0 +1,87 @@
+"""``podwire uninstall`` leaves a node as it was before podwire, and what others made alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.kernel.agent_cluster import Machine, eventually, inside
+
+PODWIRE = str(Path(sys.executable).parent / "podwire")
+PARTS = ("cni", "routing", "policy", "proxy")
+OTHERS = (
+    "ip link add other0 type bridge",
+    "ip route add 198.51.100.0/24 via 10.89.0.1 proto static",
+    "ip rule add from 198.51.100.9 table 77",
+    "nft add table inet other",
+    "iptables -t filter -N OTHER",
+)
+COMMANDS = (
+    "ip -o link show", "ip -o address show", "ip route show table all", "ip -6 route show table all", "ip rule show",
+    "ip -6 rule show", "nft list ruleset", "iptables-save", "ipset list -n",
+)  # fmt: skip
+
+
+def kernel_state(place: Path) -> dict[str, list[str]]:
+    """What ip, nft, iptables and ipset show, without counters, random addresses and times."""
+    shown = {command: inside(place, *command.split()) for command in COMMANDS}
+    return {command: sorted(filter(_is_stable, text.splitlines())) for command, text in shown.items()}
+
+
+def _is_stable(line: str) -> bool:
+    """Not a comment of iptables-save, a policy with counters, or what the kernel makes of a link-local address."""
+    return not line.startswith(("#", ":")) and not any(prefix in line for prefix in ("fe80::", "ff00::/8"))
+
+
+def uninstall(machine: Machine, node: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [PODWIRE, "uninstall", "--config", str(machine.root / f"{node}.yaml"), *options]
+    place = f"--net={machine.root / node}"
+    return subprocess.run(["nsenter", place, *command], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("backend", ["vxlan", "udp"])
+def test_uninstall_leaves_the_node_as_it_was(machine: Machine, tmp_path: Path, backend: str) -> None:
+    conf, programs = tmp_path / "net.d", tmp_path / "bin"
+    machine.add_node(1, PARTS, start=False)
+    machine.add_node(2, PARTS, start=False)
+    for name in ("node-1", "node-2"):
+        file = machine.root / f"{name}.yaml"
+        cni = {"confDir": str(conf), "binDir": str(programs)} if name == "node-1" else {}
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"routing": {"backend": backend}, "cni": cni}))
+    place = machine.root / "node-1"
+    for command in OTHERS:
+        inside(place, *command.split())
+    before = kernel_state(place)
+    machine.start_agent("node-1")
+    machine.start_agent("node-2")
+    eventually(lambda: machine.ready("node-1") and machine.ready("node-2"))
+    machine.pod("node-1", "web")
+    eventually(lambda: "10.244.2.0/24" in inside(place, "ip", "route"))
+    assert (conf / "10-podwire.conflist").exists() and (programs / "podwire-cni").exists()
+
+    running = uninstall(machine, "node-1")
+    assert running.returncode == 1 and "agent.sock answers); stop it first" in running.stderr
+    machine.kill("node-1")
+    attached = uninstall(machine, "node-1")
+    assert attached.returncode == 1 and "drain the node first, or give --with-pods" in attached.stderr
+    installed = kernel_state(place)
+    dry = uninstall(machine, "node-1", "--dry-run", "--with-pods")
+    assert dry.returncode == 0, dry.stderr
+    assert f"would remove {conf / '10-podwire.conflist'}" in dry.stdout and "would remove table" in dry.stdout
+    assert kernel_state(place) == installed != before, "a dry run removes nothing"
+
+    done = uninstall(machine, "node-1", "--with-pods")
+    assert done.returncode == 0, done.stderr
+    assert kernel_state(place) == before
+    assert not list(conf.iterdir()) and not list(programs.iterdir())
+    assert not (machine.root / "node-1-run").exists() and not (machine.root / "node-1-state").exists()
+    assert uninstall(machine, "node-1").stdout == "there is nothing to remove\n"
+
+
+def test_a_wrong_configuration_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text("parts: [cnni]\n")
+    done = subprocess.run([PODWIRE, "uninstall", "--config", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "parts[0]: 'cnni' is not a part" in done.stderr and "Traceback" not in done.stderr
