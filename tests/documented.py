@@ -85,6 +85,9 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/install.md", "podwire uninstall --config /etc/podwire/agent.yaml --dry-run"),
             ("docs/install.md", "podwire uninstall --config /etc/podwire/agent.yaml"),
         ),
+        "needs the configuration of a real node; tests/kernel/test_preflight.py has one": (
+            ("docs/install.md", "podwire preflight --config /etc/podwire/agent.yaml"),
+        ),
         "needs an EgressPolicy; tests/e2e/test_egress.py reads the table": (
             ("docs/egress.md", "nft list table inet podwire-egress"),
         ),
