@@ -6,11 +6,12 @@ for each direction; policies do not apply to a pod without profiles. What a chan
 - a pod of another node, or its labels: the entry of its addresses in each profile;
 - a pod of this node: also the profiles of the pod, which may create or delete profiles;
 - a policy: its rules in the profiles with its subject, and the choice of profiles for the pods of this node that it
-  selects or selected; pods that the same policies select share that choice;
+  selects or selected; pods that the same policies select share that choice, and keep their profile where that is
+  possible (:mod:`podwire.policy.nodepods`);
 - the labels of a namespace: its pods; a node: its addresses.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from podwire.cluster.addresses import owns_addresses, pod_side_addresses
 from podwire.cluster.world import Party, World
@@ -19,11 +20,12 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.compiled import CompiledPolicy
-from podwire.policy.nodepods import NodePods, PolicyDelta, ProfileChoices
+from podwire.policy.nodepods import NodePods, PolicyDelta
 from podwire.policy.owners import AddressOwners
 from podwire.policy.peermatches import PeerMatcher
-from podwire.policy.profile import PeerMatch, PolicyChange, Profile, ProfileKey
-from podwire.policy.rules import DIRECTIONS, cluster_network_policy, network_policy
+from podwire.policy.policychanges import PolicyChanges
+from podwire.policy.profile import PeerMatch, Profile, ProfileKey
+from podwire.policy.rules import cluster_network_policy, network_policy
 from podwire.policy.selectors import SelectorIndex
 from podwire.policy.subjects import Subjects
 
@@ -142,16 +144,14 @@ class Compiler:
         delta = PolicyDelta()
         self._owners.refresh()
         self._dirty_pods.update(self._node_pods.selected_by(self._dirty_subjects))
-        choices: ProfileChoices = {}
-        for key in sorted(self._dirty_pods):
-            self._node_pods.settle(key, delta, choices)
+        kept = self._node_pods.settle(self._dirty_pods, delta)
         for unused in self._node_pods.drop_unused():
             if self.profiles.pop(unused, None) is not None:
                 delta.ended.add(unused)
         peers: dict[str, PeerMatch | None] = {}
-        changes = _changes_by_subject(self._before, self._policies)
+        changes = PolicyChanges(self._before, self._policies, self._subjects)
         for profile_key in self._node_pods.uses:
-            profile = self._change(profile_key, changes, peers, delta)
+            profile = self._change(profile_key, changes, kept.get(profile_key), peers, delta)
             if profile is None:
                 self.profiles[profile_key] = self._make(profile_key, peers)
                 delta.new_profiles.add(profile_key)
@@ -166,24 +166,30 @@ class Compiler:
     def _change(
         self,
         key: ProfileKey,
-        changes: Mapping[tuple[str, str], list[PolicyChange]],
+        changes: PolicyChanges,
+        subjects_before: tuple[str, ...] | None,
         peers: dict[str, PeerMatch | None],
         delta: PolicyDelta,
     ) -> Profile | None:
-        """Applies changed policies to a profile; returns None if a new profile must be made."""
+        """Applies changed policies to a profile; returns None if the profile must be made anew.
+
+        ``subjects_before`` are the selectors of its pods before the change; None: they did not change.
+        """
         profile = self.profiles.get(key)
-        if profile is None or not changes:
+        if profile is None or not (changes or subjects_before is not None):
             return profile
-        own = _joined(change for text in key.subjects for change in changes.get((key.direction, text), ()))
+        subjects = self._node_pods.chosen[key].subjects
+        own = changes.between(key.direction, subjects if subjects_before is None else subjects_before, subjects)
         if not profile.fits(own):
             return None
+        profile.subjects = subjects
         nodes: set[str] = set()
         for before, after in own:
             changed = profile.replace(before, after, self._owners, self._dirty_addresses)
             nodes.update(address for part in changed for address in self._owners.nodes_within(*part))
         for address in nodes:
             profile.follow(self._matcher.known(address, peers), address)
-        if own:
+        if own or subjects_before is not None:
             delta.groups[key] = set()
         return profile
 
@@ -206,8 +212,10 @@ class Compiler:
 
     def _make(self, key: ProfileKey, peers: dict[str, PeerMatch | None]) -> Profile:
         """A new profile with all addresses."""
-        policies = (policy for text in key.subjects for policy in self._subjects.with_text(text).policies.values())
+        subjects = self._node_pods.chosen[key].subjects
+        policies = (policy for text in subjects for policy in self._subjects.with_text(text).policies.values())
         profile = Profile(key, (policy for policy in policies if policy.concerns(key.direction)))
+        profile.subjects = subjects
         addresses = self._owners.nodes()
         if profile.by_address or profile.by_name:
             addresses = self._owners.all_addresses()
@@ -236,38 +244,6 @@ class Compiler:
             return Party(address=address)
         known = pod_side_addresses(owner).get(address, ())
         return Party(address=address, node=owner.metadata.name, node_addresses=known)
-
-
-def _changes_by_subject(
-    before_flush: Mapping[tuple[str, str], CompiledPolicy | None], policies: Mapping[tuple[str, str], CompiledPolicy]
-) -> dict[tuple[str, str], list[PolicyChange]]:
-    """The changed policies by direction and subject; ``before_flush`` has the changed ones as they were."""
-    changes: dict[tuple[str, str], list[PolicyChange]] = {}
-    for key, before in before_flush.items():
-        after = policies.get(key)
-        for direction in DIRECTIONS:
-            old = before if before is not None and before.concerns(direction) else None
-            new = after if after is not None and after.concerns(direction) else None
-            if old is not None and new is not None and old.selects == new.selects:
-                if old.in_direction(direction) != new.in_direction(direction):
-                    changes.setdefault((direction, old.selects), []).append((old, new))
-                continue
-            if old is not None:
-                changes.setdefault((direction, old.selects), []).append((old, None))
-            if new is not None:
-                changes.setdefault((direction, new.selects), []).append((None, new))
-    return changes
-
-
-def _joined(changes: Iterable[PolicyChange]) -> list[PolicyChange]:
-    """The changes, those of one policy that moved from one subject to another as one."""
-    joined: dict[str, PolicyChange] = {}
-    for before, after in changes:
-        policy = before or after
-        assert policy is not None, "a change has a policy before or after"
-        other_before, other_after = joined.get(policy.key, (None, None))
-        joined[policy.key] = (before or other_before, after or other_after)
-    return list(joined.values())
 
 
 def compile_world(world: World, node: str, *, own_node_egress: bool = True) -> Compiler:

@@ -1,9 +1,17 @@
-"""The profiles of the pods of one node, and how many pods have each profile (pure)."""
+"""The profiles of the pods of one node, and how many pods have each profile (pure).
+
+Pods that the same selectors select have one profile. When all pods of a profile get the same other selectors (a policy
+with a selector of its own came, or the pods have other labels), they keep the profile, and the rules of the profile
+change instead: that costs the rules of the change, while a new profile costs all rules and all peers. A profile is kept
+only if no pod leaves it for another profile and no pod joins it in the same change, so that no packet meets rules that
+are not yet, or never were, those of its pod; and if the selectors are all that changes.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 
 import msgspec
+from msgspec.structs import replace
 
 from podwire.model.pod import Pod
 from podwire.policy.compiled import NamedPort, named_ports
@@ -13,8 +21,11 @@ from podwire.policy.rules import DIRECTIONS, INGRESS
 from podwire.policy.selectors import SelectorIndex
 from podwire.policy.subjects import Subjects
 
-ProfileChoices = dict[tuple[frozenset[int], tuple[NamedPort, ...]], tuple[ProfileKey | None, ProfileKey | None]]
-"""The profiles of ingress and egress, by the subjects of the policies that select a pod and by its named ports."""
+ProfileChoice = tuple[ProfileKey | None, ProfileKey | None]
+"""What selects a pod in ingress and egress, as keys with ``copy`` 0; None: no policy applies."""
+ProfileChoices = dict[tuple[frozenset[int], tuple[NamedPort, ...]], ProfileChoice]
+"""The choices by the subjects of the policies that select a pod and by its named ports."""
+_NO_PROFILES: ProfileChoice = (None, None)
 
 
 class PodProfiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +79,10 @@ class NodePods:
         """How many pods have each profile."""
         self.profiles: dict[str, PodProfiles] = {}
         """The profiles of each pod of the node by its key."""
+        self.chosen: dict[ProfileKey, ProfileKey] = {}
+        """By profile: what selects its pods, as a key with ``copy`` 0."""
+        self._profile_of: dict[ProfileKey, ProfileKey] = {}
+        """The profiles by what selects their pods."""
 
     def selected_by(self, subjects: Set[int]) -> Iterator[str]:
         """The pods of this node that changed policies select now, or selected before."""
@@ -84,13 +99,79 @@ class NodePods:
         unused = [key for key, uses in self.uses.items() if not uses]
         for key in unused:
             del self.uses[key]
+            del self._profile_of[self.chosen.pop(key)]
         return unused
 
-    def settle(self, key: str, delta: PolicyDelta, choices: ProfileChoices) -> None:
-        """Updates the profiles of one pod of this node."""
-        before = self.profiles.get(key)
+    def settle(self, keys: Iterable[str], delta: PolicyDelta) -> dict[ProfileKey, tuple[str, ...]]:
+        """Updates the profiles of some pods of this node.
+
+        Returns the profiles whose pods have other selectors now, each with its selectors from before.
+        """
+        choices: ProfileChoices = {}
+        wanted = {key: self._choice(key, choices) for key in sorted(keys)}
+        kept = self._keep(wanted)
+        for key, choice in wanted.items():
+            self._place(key, choice, delta)
+        return kept
+
+    def _choice(self, key: str, choices: ProfileChoices) -> ProfileChoice | None:
+        """What selects a pod; None: it is not a pod of this node. ``choices`` has those of other pods."""
         pod = self._pods.get(key)
-        after = self._profiles_of(key, pod, choices) if pod is not None and pod.spec.node_name == self._node else None
+        if pod is None or pod.spec.node_name != self._node:
+            return None
+        ports = named_ports(pod.declared_ports)
+        matching = self._index.matching(pod.metadata.namespace, pod.metadata.labels)
+        subjects = self._selected_by[key] = self._subjects.among(matching)
+        choice = choices.get((subjects, ports))
+        if choice is None:
+            ingress, egress = (self._key(direction, subjects, ports) for direction in DIRECTIONS)
+            choice = choices[subjects, ports] = (ingress, egress)
+        return choice
+
+    def _keep(self, wanted: Mapping[str, ProfileChoice | None]) -> dict[ProfileKey, tuple[str, ...]]:
+        """Gives profiles the selectors of a new profile, if exactly their own pods would go there, and all of them."""
+        changing: Counter[ProfileKey] = Counter()
+        targets: dict[ProfileKey, set[ProfileKey | None]] = {}
+        sources: dict[ProfileKey, set[ProfileKey | None]] = {}
+        for key, choice in wanted.items():
+            own = self.profiles.get(key)
+            before = (own.ingress, own.egress) if own is not None else _NO_PROFILES
+            changing.update(profile for profile in before if profile is not None)
+            for profile, target in zip(before, choice, strict=True) if choice is not None else ():
+                if profile is not None:
+                    targets.setdefault(profile, set()).add(target)
+                if target is not None:
+                    sources.setdefault(target, set()).add(profile)
+        kept: dict[ProfileKey, tuple[str, ...]] = {}
+        for profile, own_targets in targets.items():
+            target, before_choice = next(iter(own_targets)), self.chosen[profile]
+            if target is None or target in self._profile_of or before_choice in sources:
+                continue
+            alone = len(own_targets) == len(sources[target]) == 1 and changing[profile] == self.uses[profile]
+            if alone and replace(before_choice, subjects=()) == replace(target, subjects=()):
+                kept[profile] = before_choice.subjects
+                del self._profile_of[before_choice]
+                self.chosen[profile], self._profile_of[target] = target, profile
+        return kept
+
+    def _profile(self, choice: ProfileKey | None) -> ProfileKey | None:
+        """The profile for what selects a pod; a new one gets a key that no profile has."""
+        if choice is None:
+            return None
+        profile = self._profile_of.get(choice)
+        if profile is None:
+            profile = choice
+            while profile in self.chosen:
+                profile = replace(profile, copy=profile.copy + 1)
+            self._profile_of[choice], self.chosen[profile] = profile, choice
+        return profile
+
+    def _place(self, key: str, choice: ProfileChoice | None, delta: PolicyDelta) -> None:
+        """Gives a pod its profiles."""
+        before, after = self.profiles.get(key), None
+        if choice is not None:
+            ingress, egress = map(self._profile, choice)
+            after = PodProfiles(addresses=self._pods[key].addresses, ingress=ingress, egress=egress)
         if after == before:
             return
         for profiles, step in ((after, 1), (before, -1)):
@@ -102,17 +183,6 @@ class NodePods:
         else:
             self.profiles[key] = after
         delta.pods[key] = after
-
-    def _profiles_of(self, key: str, pod: Pod, choices: ProfileChoices) -> PodProfiles:
-        """The profiles of a pod of this node; ``choices`` has those of other pods in the same flush."""
-        ports = named_ports(pod.declared_ports)
-        matching = self._index.matching(pod.metadata.namespace, pod.metadata.labels)
-        subjects = self._selected_by[key] = self._subjects.among(matching)
-        choice = choices.get((subjects, ports))
-        if choice is None:
-            ingress, egress = (self._key(direction, subjects, ports) for direction in DIRECTIONS)
-            choice = choices[subjects, ports] = (ingress, egress)
-        return PodProfiles(addresses=pod.addresses, ingress=choice[0], egress=choice[1])
 
     def _key(self, direction: str, selecting: Iterable[int], ports: tuple[NamedPort, ...]) -> ProfileKey | None:
         subjects = [subject for subject in map(self._subjects.__getitem__, selecting) if subject.concerns(direction)]

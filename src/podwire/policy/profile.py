@@ -1,9 +1,10 @@
 """The rules of policies for some pods in one direction: the port table of each peer, at the cost of a change (pure).
 
 Pods share a profile when policies with the same subjects select them, and when they give the same numbers to the named
-ports of these policies. A profile has the rules of all tiers (:mod:`podwire.policy.profilerules`). Peers to which the
-same rules apply make a :class:`HostGroup` with one :class:`~podwire.policy.ports.PortTable`, so ten thousand peers cost
-a few tables. Peers to which only the rules for everyone and for their address apply are in no group.
+ports of these policies (:mod:`podwire.policy.nodepods`). A profile has the rules of all tiers
+(:mod:`podwire.policy.profilerules`). Peers to which the same rules apply make a :class:`HostGroup` with one
+:class:`~podwire.policy.ports.PortTable`, so ten thousand peers cost a few tables. Peers to which only the rules for
+everyone and for their address apply are in no group.
 
 A policy that comes, changes or goes changes the tables of the groups that its rules match. A rule with selectors that
 another rule has too matches whole groups; a rule with new selectors splits groups, at the cost of the peers that it
@@ -40,20 +41,23 @@ class PeerMatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProfileKey(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of a profile: pods with equal keys share one profile.
+    """The identity of a profile: what selected its pods when the profile was made.
 
-    It names what selects the pods, not the policies, so it stays the same when policies come or go for the same pods.
+    It stays the same when policies come or go for the same pods, also if these have selectors of their own: then
+    :attr:`Profile.subjects` has the current selectors.
     """
 
     direction: str
     subjects: tuple[str, ...] = ()
-    """The selectors of the policies that apply to the pods, in their JSON form, in order."""
+    """The selectors of the policies that applied to the pods, in their JSON form, in order."""
     cluster: bool = False
     """Whether cluster policies are among them; these also apply to what pods send to their own node."""
     named: tuple[NamedPort, ...] = ()
     """The pods' own ports that the policies name; ingress only."""
     own_node_egress: bool = True
     """Whether pods reach their own node regardless of NetworkPolicies."""
+    copy: int = 0
+    """Distinguishes profiles whose pods the same selectors selected at different times."""
 
     @property
     def to_own_node(self) -> bool:
@@ -84,6 +88,8 @@ class Profile:
 
     def __init__(self, key: ProfileKey, policies: Iterable[CompiledPolicy]) -> None:
         self.key = key
+        self.subjects = key.subjects
+        """The selectors of the policies that apply to the pods now, in their JSON form, in order."""
         self._rules = ProfileRules(key.direction, key.named)
         for policy in policies:
             self._rules.add(policy)

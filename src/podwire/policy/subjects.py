@@ -74,3 +74,7 @@ class Subjects:
     def with_text(self, text: str) -> Subject:
         """The subject with a selector in its JSON form."""
         return self._by_text[text]
+
+    def get(self, text: str) -> Subject | None:
+        """The subject with a selector in its JSON form; None: no policy has the selector."""
+        return self._by_text.get(text)

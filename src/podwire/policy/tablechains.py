@@ -15,7 +15,8 @@ from typing import NamedTuple, Protocol
 
 from podwire.policy.hostgroups import HostGroup
 from podwire.policy.ports import PortTable, Ruling
-from podwire.policy.profile import Profile, ProfileKey
+from podwire.policy.profile import Profile
+from podwire.policy.profilenames import ProfileName
 from podwire.policy.verdicts import RuleHit, RuleIdentity, made_together, rule_identity
 
 _KEPT_HITS = 1024
@@ -27,9 +28,9 @@ class _Meaning:
 
     __slots__ = ("_hash", "direction", "owner", "table")
 
-    def __init__(self, table: PortTable, key: ProfileKey, rulings: Iterable[Ruling]) -> None:
-        self.direction = key.direction
-        self.owner = key if any(map(made_together, rulings)) else None
+    def __init__(self, table: PortTable, profile: ProfileName, rulings: Iterable[Ruling]) -> None:
+        self.direction = profile.direction
+        self.owner = profile if any(map(made_together, rulings)) else None
         self.table = table
         entries = table.entries
         self._hash = hash((self.direction, len(entries), entries[len(entries) // 2], entries[-1], table.other))
@@ -49,7 +50,7 @@ class _Meaning:
 class ChainWriter(Protocol):
     """Writes the chains of tables and rules into the contents of a data plane."""
 
-    def table_name(self, table: PortTable, key: ProfileKey, attempt: int) -> str:
+    def table_name(self, table: PortTable, profile: ProfileName, attempt: int) -> str:
         """The name of a new chain of a table: a hash of its meaning and of the number of the attempt."""
         ...
 
@@ -57,15 +58,15 @@ class ChainWriter(Protocol):
         """The name of the chain of a rule."""
         ...
 
-    def signature(self, table: PortTable, key: ProfileKey) -> str:
+    def signature(self, table: PortTable, profile: ProfileName) -> str:
         """The contents of a table's chain, as text without the name of the chain."""
         ...
 
-    def add_table(self, name: str, table: PortTable, key: ProfileKey) -> None:
+    def add_table(self, name: str, table: PortTable, profile: ProfileName) -> None:
         """Adds the chain of a table; the chains of its rules exist."""
         ...
 
-    def change_table(self, name: str, table: PortTable, key: ProfileKey) -> bool:
+    def change_table(self, name: str, table: PortTable, profile: ProfileName) -> bool:
         """Changes the table of a chain, if that is possible in one step that packets see whole or not at all.
 
         The chains of the new rules exist; those of the old rules exist until the call returns.
@@ -76,8 +77,8 @@ class ChainWriter(Protocol):
         """Removes the chain of a table."""
         ...
 
-    def add_rule(self, name: str, identity: RuleIdentity) -> None:
-        """Adds the chain of a rule."""
+    def add_rule(self, name: str, identity: RuleIdentity, text: str) -> None:
+        """Adds the chain of a rule, or gives the chain another text for readers of the kernel's rules."""
         ...
 
     def remove_rule(self, name: str) -> None:
@@ -101,18 +102,22 @@ class TableChains:
         self._rules: dict[str, dict[Ruling, str]] = {}
         """The chains of rules that the chain of each table leads to."""
         self._identities: dict[str, RuleIdentity] = {}
-        self._denials: dict[ProfileKey, set[str]] = {}
+        self._denials: dict[ProfileName, set[str]] = {}
+        self._texts: dict[str, str] = {}
+        """The texts of the chains of rules."""
         self._gone: dict[str, RuleHit] = {}
-        self._profiles: dict[ProfileKey, Profile] = {}
+        self._profiles: dict[ProfileName, Profile] = {}
 
-    def know(self, profile: Profile) -> None:
-        """Takes over the policies of a profile, which :meth:`meaning` names."""
-        self._profiles[profile.key] = profile
+    def know(self, name: ProfileName, profile: Profile) -> None:
+        """Takes over the policies of a profile, which :meth:`meaning` names, and the selectors of its pods."""
+        self._profiles[name] = profile
+        for denial in self._denials.get(name, ()):
+            self._write_rule(denial)
 
-    def forget(self, key: ProfileKey) -> None:
+    def forget(self, name: ProfileName) -> None:
         """Forgets a profile that has no chains any more."""
-        self._profiles.pop(key, None)
-        self._denials.pop(key, None)
+        self._profiles.pop(name, None)
+        self._denials.pop(name, None)
 
     def settle(self) -> None:
         """Reports that the kernel gets the contents as they are now: names of removed chains are free again."""
@@ -126,34 +131,34 @@ class TableChains:
         """How many uses a chain has."""
         return self._uses[name]
 
-    def take(self, table: PortTable, key: ProfileKey) -> str:
+    def take(self, table: PortTable, profile: ProfileName) -> str:
         """The chain of a table; it exists until each taken use is dropped."""
         rulings = table.rulings
-        meaning = _Meaning(table, key, rulings)
+        meaning = _Meaning(table, profile, rulings)
         name = self._names.get(meaning)
         if name is None:
-            name = self._new_name(table, key)
-            self._rules[name] = {ruling: self._take_rule(rule_identity(key, ruling)) for ruling in rulings}
+            name = self._new_name(table, profile)
+            self._rules[name] = {ruling: self._take_rule(rule_identity(profile, ruling)) for ruling in rulings}
             self._mean(name, meaning)
-            self._writer.add_table(name, table, key)
+            self._writer.add_table(name, table, profile)
         self._uses[name] += 1
         return name
 
-    def _new_name(self, table: PortTable, key: ProfileKey) -> str:
-        known = self._known.pop(self._writer.signature(table, key), "") if self._known else ""
+    def _new_name(self, table: PortTable, profile: ProfileName) -> str:
+        known = self._known.pop(self._writer.signature(table, profile), "") if self._known else ""
         if known and known not in self._meanings:
             return known
-        names = (self._writer.table_name(table, key, attempt) for attempt in count())
+        names = (self._writer.table_name(table, profile, attempt) for attempt in count())
         return next(name for name in names if name not in self._meanings and name not in self._reserved)
 
-    def change(self, name: str, table: PortTable, key: ProfileKey) -> bool:
+    def change(self, name: str, table: PortTable, profile: ProfileName) -> bool:
         """Changes the table of a chain in place; returns False, with nothing changed, if that is not possible."""
         rulings, rules = table.rulings, self._rules[name]
-        meaning = _Meaning(table, key, rulings)
+        meaning = _Meaning(table, profile, rulings)
         if meaning in self._names:
             return False
-        added = {ruling: self._take_rule(rule_identity(key, ruling)) for ruling in rulings - rules.keys()}
-        if not self._writer.change_table(name, table, key):
+        added = {ruling: self._take_rule(rule_identity(profile, ruling)) for ruling in rulings - rules.keys()}
+        if not self._writer.change_table(name, table, profile):
             self._drop_rules(added.values())
             return False
         rules.update(added)
@@ -173,9 +178,18 @@ class TableChains:
             if identity.profile is not None:
                 self._denials.setdefault(identity.profile, set()).add(name)
             self._gone.pop(name, None)
-            self._writer.add_rule(name, identity)
+            self._write_rule(name)
         self._uses[name] += 1
         return name
+
+    def _write_rule(self, name: str) -> None:
+        """Writes the chain of a rule, if it is new or has another text."""
+        identity = self._identities[name]
+        profile = self._profiles.get(identity.profile) if identity.profile is not None else None
+        text = identity.text(profile.subjects if profile is not None else ())
+        if self._texts.get(name) != text:
+            self._texts[name] = text
+            self._writer.add_rule(name, identity, text)
 
     def drop(self, name: str) -> None:
         """Drops one use of a table's chain; with the last use, the chain is removed."""
@@ -194,6 +208,7 @@ class TableChains:
                 continue
             del self._uses[name]
             identity = self._identities.pop(name)
+            del self._texts[name]
             if identity.profile is not None:
                 self._denials[identity.profile].discard(name)
             self._gone[name] = self._hit(identity)
@@ -210,9 +225,10 @@ class TableChains:
         profile = self._profiles.get(identity.profile) if identity.profile is not None else None
         return identity.hit(profile.policies if profile is not None else None)
 
-    def denials(self, keys: Iterable[ProfileKey]) -> set[str]:
+    def denials(self, profiles: Iterable[ProfileName | None]) -> set[str]:
         """The chains of the denials of some profiles, whose policies :meth:`meaning` names."""
-        return {name for key in keys for name in self._denials.get(key, ())}
+        known = (profile for profile in profiles if profile is not None)
+        return {name for profile in known for name in self._denials.get(profile, ())}
 
 
 class GroupChange(NamedTuple):
@@ -229,9 +245,10 @@ class GroupChange(NamedTuple):
 class GroupChains:
     """The chains of the tables of one profile, by the groups of its peers and of its surroundings."""
 
-    def __init__(self, tables: TableChains, profile: Profile, family: str) -> None:
+    def __init__(self, tables: TableChains, name: ProfileName, profile: Profile, family: str) -> None:
+        """``name`` is the name of the profile."""
         self._tables = tables
-        self._key = profile.key
+        self._name = name
         self._family = family
         self._version = 6 if family == "ip6" else 4
         self._blocks = profile.blocks[self._version]
@@ -244,7 +261,7 @@ class GroupChains:
     def take(self, group: HostGroup) -> str:
         """The chain of a group of the surroundings."""
         if group not in self._chains:
-            self._chains[group] = self._tables.take(group.table, self._key)
+            self._chains[group] = self._tables.take(group.table, self._name)
         return self._chains[group]
 
     def update(
@@ -272,7 +289,7 @@ class GroupChains:
             if table is None:
                 del self._chains[group]
             else:
-                self._chains[group] = self._tables.take(table, self._key)
+                self._chains[group] = self._tables.take(table, self._name)
         for chain in before:
             self._tables.drop(chain)
         return moved
@@ -324,7 +341,7 @@ class GroupChains:
             if table is None or chain in left_chains or self._tables.uses(chain) != len(own):
                 continue
             if all(self._desired_table(group) == table for group in own):
-                self._tables.change(chain, table, self._key)
+                self._tables.change(chain, table, self._name)
 
     def drop(self) -> None:
         """Drops all chains."""

@@ -7,12 +7,13 @@ list of these policies changes, and may be long.
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 import msgspec
 
 from podwire.policy.annotations import ALL, DROPS
 from podwire.policy.ports import Ruling
-from podwire.policy.profile import ProfileKey
+from podwire.policy.profilenames import ProfileName
 from podwire.policy.profilerules import ProfilePolicies
 from podwire.policy.selectors import PodSelector
 from podwire.policy.settings import LogSettings
@@ -27,6 +28,8 @@ APART = {
 """Why packets are dropped for reasons other than policies, by log prefix."""
 
 
+_LONGEST = 256
+"""No comment in the kernel is longer, in characters."""
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9 _./=!,()-]")
 """Characters that neither labels nor the text form of valid selectors contain."""
 
@@ -71,13 +74,14 @@ class RuleIdentity(msgspec.Struct, frozen=True, gc=False):
 
     direction: str
     ruling: Ruling
-    profile: ProfileKey | None = None
+    profile: ProfileName | None = None
     """For a denial because no rule allows (also in audit): the profile whose policies deny together."""
 
-    @property
-    def text(self) -> str:
-        """The policy, direction and rule, or the pods of the profile, as text."""
-        subjects = self.profile.subjects if self.profile is not None else ()
+    def text(self, subjects: tuple[str, ...] = ()) -> str:
+        """The policy, direction and rule, or the pods of the profile, as text.
+
+        ``subjects`` are the selectors of these pods, in their JSON form.
+        """
         return _text(self.direction, self.ruling, f"for {subjects_text(subjects)}")
 
     def logged(self, log: LogSettings) -> bool:
@@ -99,9 +103,9 @@ class RuleIdentity(msgspec.Struct, frozen=True, gc=False):
         return RuleHit(self.direction, self.ruling, isolated_by)
 
 
-def rule_identity(key: ProfileKey, ruling: Ruling) -> RuleIdentity:
+def rule_identity(name: ProfileName, ruling: Ruling) -> RuleIdentity:
     """The identity of a ruling in a port table of a profile."""
-    return RuleIdentity(key.direction, ruling, key if made_together(ruling) else None)
+    return RuleIdentity(name.direction, ruling, name if made_together(ruling) else None)
 
 
 def made_together(ruling: Ruling) -> bool:
@@ -119,10 +123,18 @@ def _text(direction: str, ruling: Ruling, together: str) -> str:
 
 
 def subjects_text(subjects: Iterable[str]) -> str:
-    """The pods that selectors in their JSON form select, as text for a comment in the kernel."""
-    return _NOT_PLAIN.sub("?", " and ".join(map(_pods_text, subjects)))
+    """The pods that selectors in their JSON form select, as text for a comment in the kernel; not all if it is long."""
+    texts: list[str] = []
+    length = 0
+    for subject in subjects:
+        texts.append(_pods_text(subject))
+        length += len(texts[-1])
+        if length > _LONGEST:
+            break
+    return _NOT_PLAIN.sub("?", " and ".join(texts))
 
 
+@lru_cache(maxsize=1 << 10)
 def _pods_text(subject: str) -> str:
     selector = msgspec.json.decode(subject, type=PodSelector)
     labels = str(selector.pods.requirements())

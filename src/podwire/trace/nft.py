@@ -10,6 +10,7 @@ skipped.
 Cost: one walk of the rules per choice.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
 
@@ -50,6 +51,7 @@ from podwire.trace.nft_field_values import FlowContext, text_of
 from podwire.trace.nft_numgen import Draw, alike
 from podwire.trace.packet import LocalAddresses, Outcome, Packet, TraceStep
 
+_COMMENT = re.compile(r' comment "([^"]*)"$')
 _ADDRESS_TYPES = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}
 
 
@@ -82,10 +84,12 @@ class Tracer:
         return _Walk(self, packet, list(choices)).run()
 
     def about(self, step: TraceStep) -> str:
-        """The comment of the step's chain."""
+        """The comment of the step's chain, or that of its rule if the chain has none."""
         for table in self.tables:
             if f"{table.family} {table.name}" == step.table:
-                return next((chain.comment for chain in table.chains if chain.name == step.chain), "")
+                comments = (chain.comment for chain in table.chains if chain.name == step.chain and chain.comment)
+                match = _COMMENT.search(step.rule)
+                return next(comments, match[1] if match is not None else "")
         return ""
 
     def hook(self, frame: Packet, name: str) -> Outcome:

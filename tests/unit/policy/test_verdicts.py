@@ -3,12 +3,12 @@
 import pytest
 
 from podwire.policy.ports import Ruling
-from podwire.policy.profile import ProfileKey
+from podwire.policy.profilenames import ProfileName
 from podwire.policy.profilerules import ProfilePolicies
 from podwire.policy.settings import SILENT, LogSettings
 from podwire.policy.verdicts import RuleHit, rule_identity, subjects_text
 
-OWNER = ProfileKey(direction="Ingress", subjects=('{"namespace":"shop","namespaces":{},"pods":{}}',))
+OWNER = ProfileName("Ingress", "0a1b2c")
 POLICIES = ProfilePolicies(isolating=("shop/a", "shop/b"), audited=("shop/c",))
 
 

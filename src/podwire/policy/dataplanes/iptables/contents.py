@@ -21,8 +21,9 @@ from podwire.policy.dataplanes.iptables.portchains import NumberedChainWriter, k
 from podwire.policy.dataplanes.iptables.steps import FamilyContents, Steps, steps
 from podwire.policy.nodepods import PodProfiles, PolicyDelta
 from podwire.policy.profile import Profile, ProfileKey
+from podwire.policy.profilenames import NO_NAMES, KernelNames, ProfileNames
 from podwire.policy.tablechains import GroupChains, GroupChange, TableChains
-from podwire.policy.verdicts import RuleHit
+from podwire.policy.verdicts import RuleHit, subjects_text
 from podwire.state.ipset import IpSet, IpSetElement
 from podwire.state.iptables import Rules, Ruleset
 from podwire.state.iptables_diff import Saved
@@ -31,7 +32,14 @@ from podwire.state.iptables_diff import Saved
 class Contents:
     """One family; ``chains`` and ``sets`` are the kernel's current ones: chain names keep their numbers from there."""
 
-    def __init__(self, layout: ChainLayout, chains: Mapping[str, Rules], sets: Mapping[str, IpSet]) -> None:
+    def __init__(
+        self,
+        layout: ChainLayout,
+        chains: Mapping[str, Rules],
+        sets: Mapping[str, IpSet],
+        known: KernelNames = NO_NAMES,
+    ) -> None:
+        """``known`` are the names of profiles in the kernel."""
         self.layout = layout
         marks = layout.marks
         self._numbers = {
@@ -40,6 +48,7 @@ class Contents:
             names.TABLES: Numbers(1, marks.last, known_numbers(chains, names.TABLES, names.PORTS, marks)),
         }
         self._keyed: KeyedContents[Rules, IpSet, str, IpSetElement] = KeyedContents()
+        self._profiles = ProfileNames(known)
         self._names: dict[ProfileKey, str] = {}
         self._elements = PodElements(layout, self._keyed, self._numbers, self._names, sets)
         self._groups: dict[ProfileKey, GroupChains] = {}
@@ -114,7 +123,7 @@ class Contents:
             if key in self._names:
                 self._end(self._names.pop(key))
                 self._groups.pop(key).drop()
-                self._tables.forget(key)
+                self._tables.forget(self._profiles.drop(key))
 
     # Profiles
 
@@ -122,34 +131,42 @@ class Contents:
         """Writes a whole profile: in place if its chain stays the same; else to a new chain, and moves its pods."""
         key, family = profile.key, self.layout.family
         before, groups_before = self._names.get(key), self._groups.get(key)
-        groups = self._groups[key] = GroupChains(self._tables, profile, family)
-        self._tables.know(profile)
+        name = self._profiles.take(key)
+        groups = self._groups[key] = GroupChains(self._tables, name, profile, family)
+        self._tables.know(name, profile)
         nets, rest = networks(profile, 6 if family == "ip6" else 4)
         default = groups.take(rest)
         ranges = {network: groups.take(group) for network, group in sorted(nets.items())}
         groups.update(profile.peers.groups())
-        chain = names.profile_chain(key, (default, ranges))
+        chain = names.profile_chain(name, (default, ranges))
+        rules = self.layout.profile(chain, name, default, subjects_text(profile.subjects), ranged=bool(ranges))
         if chain == before:
             self._keyed.fill_set(self._filled(chain, groups))
+            self._comment(chain, rules)
         else:
-            self._move(key, chain, ranges, default)
+            self._move(key, chain, rules, ranges)
         if groups_before is not None:
             groups_before.drop()
 
-    def _move(self, key: ProfileKey, chain: str, ranges: Mapping[str, str], default: str) -> None:
+    def _comment(self, chain: str, rules: Rules) -> None:
+        """Writes the rules of a profile's chain again if their comment is another one; that is all that may differ."""
+        if self._keyed.chains[chain] != rules:
+            self._keyed.put_chain(chain, rules)
+
+    def _move(self, key: ProfileKey, chain: str, rules: Rules, ranges: Mapping[str, str]) -> None:
         """Adds the chain of a profile, moves the pods of the profile there, and removes the chain from before."""
         before = self._names.get(key)
         pods = [(pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)]
         for pod, device, profiles in pods:
             self._elements.release(pod, device, profiles)
-        self._add(key, chain, ranges, default)
+        self._add(key, chain, rules, ranges)
         self._names[key] = chain
         for pod, device, profiles in pods:
             self._elements.claim(pod, device, profiles)
         if before is not None:
             self._end(before)
 
-    def _add(self, key: ProfileKey, chain: str, ranges: Mapping[str, str], default: str) -> None:
+    def _add(self, key: ProfileKey, chain: str, rules: Rules, ranges: Mapping[str, str]) -> None:
         layout = self.layout
         self._numbers[_root(key)].take(chain)
         self._keyed.add_set(self._filled(chain, self._groups[key]))
@@ -159,7 +176,7 @@ class Contents:
             )
             elements = {network: self._writer.element(name) for network, name in ranges.items()}
             self._keyed.add_set(replace(declared, elements=elements))
-        self._keyed.put_chain(chain, layout.profile(chain, key, default, ranged=bool(ranges)))
+        self._keyed.put_chain(chain, rules)
 
     def _filled(self, chain: str, groups: GroupChains) -> IpSet:
         """The set of a profile's exact addresses."""
@@ -189,11 +206,13 @@ class Contents:
             element = have.get(address)
             return chains.get(element) if element is not None else None
 
-        self._tables.know(profile)
+        name = self._profiles[profile.key]
+        self._tables.know(name, profile)
         addresses, ranges = groups.follow(profile, change, led, in_place=in_place)
         if ranges:
             self._write(profile)
             return
+        self._comment(chain, self.layout.commented(self._keyed.chains[chain], subjects_text(profile.subjects)))
         elements: dict[str, IpSetElement] = {}
         changes: dict[str, IpSetElement | None] = {}
         for address in addresses:
@@ -209,7 +228,7 @@ class Contents:
 
     def denials(self, keys: Iterable[ProfileKey]) -> set[str]:
         """The chains of the denials of some profiles, whose policies :meth:`meaning` names."""
-        return self._tables.denials(keys)
+        return self._tables.denials(map(self._profiles.get, keys))
 
     # Steps
 
@@ -236,6 +255,7 @@ class Contents:
             del during[name]
         result = steps(saved, have, want, during)
         self._tables.settle()
+        self._profiles.settle()
         for numbers in (*self._numbers.values(), self._elements.devices):
             numbers.settle()
         self._generated = final

@@ -38,6 +38,7 @@ from podwire.policy.dataplanes.iptables.kernel import clear
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.names import RULE, TABLE
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
+from podwire.policy.dataplanes.iptables.podelements import names_in_kernel
 from podwire.policy.dataplanes.iptables.steps import Steps
 from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.status.counts import Count, Counted, RuleCounters
@@ -151,7 +152,9 @@ class IptablesPolicy:
                 continue
             have = kernel.read_sets(self._sets, family)
             chains = {name: tuple(rules) for name, rules in saved.get(TABLE, {}).items()}
-            contents = Contents(layout_of(self._facts, family, uplinks), chains, have)
+            layout = layout_of(self._facts, family, uplinks)
+            known = names_in_kernel(layout, chains, have, compiler.pods, devices)
+            contents = Contents(layout, chains, have, known)
             follow(contents, compiler, compiler.everything(), devices)
             done.append(contents.loaded(saved, have))
             self._apply(tool, done[-1])

@@ -17,7 +17,8 @@ checked in POSTROUTING, because only there their destination is translated. A pa
 checked twice, with the same result.
 
 Packets in the reply direction of a known connection and packets related to a connection pass without a look-up; with
-``keep``, both directions pass. Chains for a profile or a rule never change: another meaning makes another chain.
+``keep``, both directions pass. Chains for a profile or a rule never change but for their comments: another meaning
+makes another chain.
 Default deny in doubt, as in the data plane ``nftables``.
 
 If no element matches the device and address of a packet, the device alone is looked up. A set accepts 64 devices for
@@ -32,8 +33,7 @@ import msgspec
 from podwire.policy.dataplane import FamilyFacts
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
-from podwire.policy.profile import ProfileKey
-from podwire.policy.verdicts import subjects_text
+from podwire.policy.profilenames import ProfileName
 from podwire.state.ipset import PLAIN, Family, IpSet, IpSetElement
 from podwire.state.iptables import Rules
 from podwire.trace.bytecode import same_ends
@@ -143,19 +143,26 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         """Whether pods are forbidden to encapsulate."""
         return bool(self.encapsulation_ports)
 
-    def profile(self, chain: str, key: ProfileKey, default: str, *, ranged: bool) -> Rules:
-        """The chain of a profile; ``default`` is the chain for all other peers."""
+    def profile(self, chain: str, profile: ProfileName, default: str, comment: str, *, ranged: bool) -> Rules:
+        """The chain of a profile; ``default`` is the chain for all other peers, ``comment`` names the pods.
+
+        The first rule names the profile, so that a restarted agent gives the profile the same name.
+        """
         hosts, ranges = names.profile_sets(chain, self.family)
-        peer = "src" if key.direction == "Ingress" else "dst"
+        peer = "src" if profile.direction == "Ingress" else "dst"
         goto_table = f"{self.marked} -g {names.TABLES}"
-        comment = names.comment(subjects_text(key.subjects))
         return (
-            self.clear,
+            f"{names.profile_comment(profile)} {self.clear}",
             maps(hosts, peer),
             goto_table,
             *((maps(ranges, peer), goto_table) if ranged else ()),
-            f"{comment} -g {default}",
+            f"{names.comment(comment)} -g {default}",
         )
+
+    def commented(self, rules: Rules, comment: str) -> Rules:
+        """The chain of a profile with another comment."""
+        *most, last = rules
+        return *most, f"{names.comment(comment)} -g {last.rpartition(' -g ')[2]}"
 
     @property
     def log_limit(self) -> str:

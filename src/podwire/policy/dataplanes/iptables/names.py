@@ -6,12 +6,13 @@ Chains are in the table ``mangle``. Names of new chains for policies end in a ha
 import hashlib
 import re
 from base64 import b32encode
+from collections.abc import Iterable
 from functools import lru_cache
 
 import msgspec
 
 from podwire.policy.ports import PortTable
-from podwire.policy.profile import ProfileKey
+from podwire.policy.profilenames import ProfileName
 from podwire.policy.verdicts import RuleIdentity
 
 TABLE = "mangle"
@@ -44,10 +45,10 @@ def short(value: object) -> str:
     return b32encode(digest[:5]).decode()
 
 
-def profile_chain(key: ProfileKey, meaning: object) -> str:
+def profile_chain(profile: ProfileName, meaning: object) -> str:
     """The name of a profile's chain; ``meaning`` covers its tables, exact addresses left out."""
-    root = IN if key.direction == "Ingress" else OUT
-    return f"{root}-{short((key, meaning))}"
+    root = IN if profile.direction == "Ingress" else OUT
+    return f"{root}-{short((profile, meaning))}"
 
 
 def profile_sets(chain: str, family: str) -> tuple[str, str]:
@@ -56,9 +57,9 @@ def profile_sets(chain: str, family: str) -> tuple[str, str]:
     return f"{name}-hosts", f"{name}-ranges"
 
 
-def ports_chain(table: PortTable, key: ProfileKey, attempt: int = 0) -> str:
+def ports_chain(table: PortTable, profile: ProfileName, attempt: int = 0) -> str:
     """The name of a new chain of a table of ports; another attempt gives another name."""
-    return PORTS + short((key, table, attempt))
+    return PORTS + short((profile, table, attempt))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -71,3 +72,20 @@ def comment(text: str) -> str:
     """The iptables match that only carries a comment."""
     text = text.encode()[:_COMMENT].decode(errors="ignore").strip()
     return f"-m comment --comment {text}" if _PLAIN.fullmatch(text) else f'-m comment --comment "{text}"'
+
+
+_PROFILE = re.compile(r"--comment profile-(in|out)-([0-9a-z]+)(?: |$)")
+
+
+def profile_comment(profile: ProfileName) -> str:
+    """The iptables match that names the profile of a chain."""
+    return comment(f"profile-{profile.text}")
+
+
+def profile_of(rules: Iterable[str]) -> ProfileName | None:
+    """The profile of a chain of the kernel by its rules; None: it is not the chain of a profile."""
+    for rule in rules:
+        match = _PROFILE.search(rule)
+        if match is not None:
+            return ProfileName("Ingress" if match[1] == "in" else "Egress", match[2])
+    return None

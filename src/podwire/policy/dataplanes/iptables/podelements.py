@@ -1,13 +1,14 @@
 """The set elements of pods, which give packets the numbers of their profiles' chains (pure)."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from podwire.dataplane.contents import KeyedContents
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.layout import OPEN, PER_SET, SHARED, ChainLayout
-from podwire.policy.dataplanes.iptables.numbers import Numbers
+from podwire.policy.dataplanes.iptables.numbers import Numbers, known_numbers
 from podwire.policy.nodepods import PodProfiles
 from podwire.policy.profile import ProfileKey
+from podwire.policy.profilenames import KernelNames, ProfileName, kernel_names
 from podwire.state.ipset import PLAIN, IpSet, IpSetElement
 from podwire.state.iptables import Rules
 
@@ -72,6 +73,33 @@ class PodElements:
 
     def _number_of(self, root: str, key: ProfileKey | None) -> int:
         return self._numbers[root].used[self._names[key]] if key is not None else OPEN
+
+
+def names_in_kernel(
+    layout: ChainLayout,
+    chains: Mapping[str, Rules],
+    sets: Mapping[str, IpSet],
+    pods: Mapping[str, PodProfiles],
+    devices: Mapping[str, str],
+) -> KernelNames:
+    """The names that the profiles of pods have in the kernel's chains; ``devices`` has the device of each pod."""
+    leads: list[tuple[Hashable, ProfileName]] = []
+    for word, root in (("ingress", names.IN), ("egress", names.OUT)):
+        numbers = known_numbers(chains, root, f"{root}-", layout.marks)
+        profiles = {
+            layout.numbered(number): names.profile_of(chains.get(chain, ())) for chain, number in numbers.items()
+        }
+        declared = sets.get(layout.set_name(word))
+        for key, element in declared.elements.items() if declared is not None else ():
+            name = profiles.get(element)
+            if name is not None:
+                leads.append(((word, key), name))
+    owners: dict[Hashable, ProfileKey | None] = {}
+    for pod, own in pods.items():
+        for address in own.addresses if devices.get(pod) else ():
+            key = f"{address},{devices[pod]}"
+            owners |= {("ingress", key): own.ingress, ("egress", key): own.egress}
+    return kernel_names(leads, owners)
 
 
 def _device_sets(layout: ChainLayout, sets: Mapping[str, IpSet]) -> dict[int, IpSet]:

@@ -8,7 +8,7 @@ from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import Numbers
 from podwire.policy.dataplanes.iptables.rulechains import RuleChains
 from podwire.policy.ports import PortTable
-from podwire.policy.profile import ProfileKey
+from podwire.policy.profilenames import ProfileName
 from podwire.policy.verdicts import RuleIdentity
 from podwire.state.ipset import IpSet, IpSetElement
 from podwire.state.iptables import Rules
@@ -28,36 +28,36 @@ class NumberedChainWriter:
         self._numbers = numbers
         self._chains_of: dict[str, tuple[str, ...]] = {}
 
-    def table_name(self, table: PortTable, key: ProfileKey, attempt: int) -> str:
+    def table_name(self, table: PortTable, profile: ProfileName, attempt: int) -> str:
         """The name of a new chain of a table: a hash of its meaning and of the number of the attempt."""
-        return names.ports_chain(table, key, attempt)
+        return names.ports_chain(table, profile, attempt)
 
     def rule_name(self, identity: RuleIdentity) -> str:
         """The name of the chain of a rule."""
         return names.rule_chain(identity)
 
-    def signature(self, table: PortTable, key: ProfileKey) -> str:
+    def signature(self, table: PortTable, profile: ProfileName) -> str:
         """The rules of a table's chains, as text without the name of the chain."""
-        return _signature(_WITHOUT_NAME, RuleChains(self.layout).ports(_WITHOUT_NAME, table, key).items())
+        return _signature(_WITHOUT_NAME, RuleChains(self.layout).ports(_WITHOUT_NAME, table, profile).items())
 
-    def add_table(self, name: str, table: PortTable, key: ProfileKey) -> None:
+    def add_table(self, name: str, table: PortTable, profile: ProfileName) -> None:
         """Adds the chains of a table.
 
         Raises: KernelError when the packet mark has too few numbers.
         """
         self._numbers.take(name)
-        self._put(name, table, key)
+        self._put(name, table, profile)
 
-    def change_table(self, name: str, table: PortTable, key: ProfileKey) -> bool:
+    def change_table(self, name: str, table: PortTable, profile: ProfileName) -> bool:
         """Replaces the chains of a table, which iptables-restore does at once; always possible."""
         before = self._chains_of[name]
-        self._put(name, table, key)
+        self._put(name, table, profile)
         for chain in set(before) - set(self._chains_of[name]):
             self._keyed.remove_chain(chain)
         return True
 
-    def _put(self, name: str, table: PortTable, key: ProfileKey) -> None:
-        chains = RuleChains(self.layout).ports(name, table, key)
+    def _put(self, name: str, table: PortTable, profile: ProfileName) -> None:
+        chains = RuleChains(self.layout).ports(name, table, profile)
         for chain, rules in chains.items():
             self._keyed.put_chain(chain, rules)
         self._chains_of[name] = tuple(chains)
@@ -68,9 +68,10 @@ class NumberedChainWriter:
             self._keyed.remove_chain(chain)
         self._numbers.give_back(name)
 
-    def add_rule(self, name: str, identity: RuleIdentity) -> None:
-        """Adds the chain of a rule."""
-        self._keyed.put_chain(name, RuleChains(self.layout).rule(identity, name.removeprefix(names.CHAIN).lower()))
+    def add_rule(self, name: str, identity: RuleIdentity, text: str) -> None:
+        """Adds the chain of a rule, or gives the chain another text."""
+        prefix = name.removeprefix(names.CHAIN).lower()
+        self._keyed.put_chain(name, RuleChains(self.layout).rule(identity, prefix, text))
 
     def remove_rule(self, name: str) -> None:
         """Removes the chain of a rule."""

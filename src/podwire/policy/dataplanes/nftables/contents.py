@@ -1,8 +1,8 @@
 """The contents of the table of one family; an update costs only as much as the change (pure).
 
 A change is the difference of two partial tables: the chains and sets that it touches, before and after. A profile's
-chain and its ranges never change: other ranges make another chain, with the same map of exact addresses. These
-addresses, and the single ports of tables, change one by one.
+chain and its ranges never change: other ranges, or another comment, make another chain, with the same map of exact
+addresses. These addresses, and the single ports of tables, change one by one.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -13,6 +13,7 @@ from podwire.policy.dataplanes.nftables.fixedchains import FixedChains
 from podwire.policy.dataplanes.nftables.layout import (
     TABLE,
     TableLayout,
+    comment_of,
     leading_to,
     node_name,
     profile_name,
@@ -22,6 +23,7 @@ from podwire.policy.dataplanes.nftables.portchains import PortChainWriter, known
 from podwire.policy.dataplanes.nftables.rangechains import RangeChain, RangeChains
 from podwire.policy.nodepods import PodProfiles, PolicyDelta
 from podwire.policy.profile import Profile, ProfileKey
+from podwire.policy.profilenames import NO_NAMES, KernelNames, ProfileName, ProfileNames
 from podwire.policy.tablechains import GroupChains, GroupChange, TableChains
 from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Chain, Element, Set, Table
@@ -39,8 +41,8 @@ from podwire.state.nft_diff import (
 class Contents:
     """One family's table."""
 
-    def __init__(self, layout: TableLayout, have: Table | None = None) -> None:
-        """``have`` is the kernel's table, whose names of chains are used again."""
+    def __init__(self, layout: TableLayout, have: Table | None = None, known: KernelNames = NO_NAMES) -> None:
+        """``have`` is the kernel's table, whose names of chains are used again; ``known`` are those of profiles."""
         self.layout = layout
         self._keyed: KeyedContents[Chain, Set, bytes, Element] = KeyedContents()
         for chain in FixedChains(layout).chains():
@@ -48,6 +50,7 @@ class Contents:
         for declared in layout.sets():
             self._keyed.add_set(declared)
         self._keyed.changes()  # the fixed chains and sets are not part of the first change
+        self._profiles = ProfileNames(known)
         self._names: dict[ProfileKey, str] = {}
         self._hosts: dict[ProfileKey, str] = {}
         self._ranges: dict[ProfileKey, tuple[RangeChain, ...]] = {}
@@ -63,7 +66,7 @@ class Contents:
 
     def denials(self, keys: Iterable[ProfileKey]) -> set[str]:
         """The chains of the denials of some profiles, whose policies :meth:`meaning` names."""
-        return self._tables.denials(keys)
+        return self._tables.denials(map(self._profiles.get, keys))
 
     def table(self) -> Table:
         """The whole table."""
@@ -128,7 +131,7 @@ class Contents:
                 self._parts.drop(self._ranges.pop(key))
                 self._keyed.remove_set(self._hosts.pop(key))
                 self._groups.pop(key).drop()
-                self._tables.forget(key)
+                self._tables.forget(self._profiles.drop(key))
 
     def _end(self, name: str) -> None:
         for chain in {name, node_name(name)} & self._keyed.chains.keys():
@@ -138,6 +141,7 @@ class Contents:
     def commit(self) -> Transaction:
         """The transaction for all changes since the last call."""
         self._tables.settle()
+        self._profiles.settle()
         return diff(*map(self._partial, self._keyed.changes()))
 
     def _partial(self, extract: ContentsExtract[Chain, Set]) -> Table:
@@ -147,12 +151,13 @@ class Contents:
     def _write(self, profile: Profile) -> None:
         """Writes a whole profile."""
         key, before = profile.key, self._groups.get(profile.key)
-        groups = self._groups[key] = GroupChains(self._tables, profile, self.layout.family)
-        self._tables.know(profile)
+        name = self._profiles.take(key)
+        groups = self._groups[key] = GroupChains(self._tables, name, profile, self.layout.family)
+        self._tables.know(name, profile)
         for group in (profile.peers.surroundings(), *(group for _, _, group in profile.peers.ranges(self._version))):
             groups.take(group)
         groups.update(profile.peers.groups())
-        hosts = self._filled(key, groups)
+        hosts = self._filled(name, groups)
         if key in self._hosts:
             self._keyed.fill_set(hosts)
         else:
@@ -167,10 +172,16 @@ class Contents:
         key, groups = profile.key, self._groups[profile.key]
         default = groups.take(profile.peers.surroundings())
         ranges = [(first, last, groups.take(group)) for first, last, group in profile.peers.ranges(self._version)]
-        arranged = self._parts.take(ranges, key)
-        name, before = profile_name(key, default, arranged), self._names.get(key)
+        own, comment = self._profiles[key], comment_of(profile.subjects)
+        arranged = self._parts.take(ranges, own)
+        name, before = profile_name(own, default, arranged, comment), self._names.get(key)
         if name != before:
-            self._add(name, key, arranged, default)
+            self._keyed.add_set(
+                self.layout.ranges(name).with_elements(self.layout.ranged(*entry) for entry in arranged)
+            )
+            self._keyed.put_chain(name, self.layout.profile_chain(name, own, default, comment))
+            if key.to_own_node:
+                self._keyed.put_chain(node_name(name), self.layout.node_chain(name, comment))
             self._names[key] = name
             self._pods.lead(key)
             if before is not None:
@@ -182,18 +193,10 @@ class Contents:
     def _version(self) -> int:
         return 6 if self.layout.family == "ip6" else 4
 
-    def _add(self, name: str, key: ProfileKey, ranges: tuple[RangeChain, ...], default: str) -> None:
-        elements = (self.layout.ranged(*interval) for interval in ranges)
-        self._keyed.add_set(self.layout.ranges(name).with_elements(elements))
-        self._keyed.put_chain(name, self.layout.profile_chain(name, key, default))
-        if key.to_own_node:
-            node_chain = self.layout.node_chain(name, key)
-            self._keyed.put_chain(node_chain.name, node_chain)
-
-    def _filled(self, key: ProfileKey, groups: GroupChains) -> Set:
+    def _filled(self, name: ProfileName, groups: GroupChains) -> Set:
         """The map of a profile's exact addresses."""
         pairs = ((group, leading_to(chain)) for group, chain in groups.items())
-        return self.layout.hosts(key).with_elements(
+        return self.layout.hosts(name).with_elements(
             (self.layout.key(address), element)
             for group, element in pairs
             for address in group.addresses[self.layout.family]
@@ -208,9 +211,9 @@ class Contents:
             element = have.get(self.layout.key(address))
             return element.verdict.chain if element is not None and element.verdict is not None else None
 
-        self._tables.know(profile)
+        self._tables.know(self._profiles[profile.key], profile)
         addresses, ranges = groups.follow(profile, change, led, in_place=in_place)
-        if ranges:
+        if ranges or comment_of(profile.subjects) != self._keyed.chains[self._names[profile.key]].comment:
             self._arrange(profile)
         elements: dict[str | None, Element | None] = {None: None}
         changes: dict[bytes, Element | None] = {}

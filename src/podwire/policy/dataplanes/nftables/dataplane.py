@@ -20,6 +20,7 @@ from podwire.policy.contents import follow
 from podwire.policy.dataplane import PolicyFacts, of_family
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.layout import RULE, TABLE, TableLayout
+from podwire.policy.dataplanes.nftables.placements import names_in_kernel
 from podwire.policy.dataplanes.nftables.steps import steps
 from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.status.counts import Count, Counted, RuleCounters
@@ -78,7 +79,9 @@ class NftablesPolicy:
         new_contents: dict[str, Contents] = {}
 
         def want(family: str, have: Table | None) -> Table:
-            contents = new_contents[family] = Contents(layout_of(self._facts, family), have)
+            layout = layout_of(self._facts, family)
+            known = names_in_kernel(have, layout, compiler.pods, devices)
+            contents = new_contents[family] = Contents(layout, have, known)
             follow(contents, compiler, compiler.everything(), devices)
             contents.commit()
             return contents.table()

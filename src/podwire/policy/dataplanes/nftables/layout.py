@@ -43,12 +43,13 @@ of base chains is accept, and rules drop, because replacing rules under a policy
 """
 
 import hashlib
+import re
 from collections.abc import Iterable
 
 import msgspec
 
 from podwire.policy.dataplane import FamilyFacts
-from podwire.policy.profile import ProfileKey
+from podwire.policy.profilenames import ProfileName
 from podwire.policy.verdicts import subjects_text
 from podwire.state.address import pack_ip
 from podwire.state.nft import Chain, Element, Set
@@ -136,38 +137,38 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
         """Whether pods are forbidden to encapsulate."""
         return bool(self.encapsulation_ports)
 
-    def hosts(self, key: ProfileKey) -> Set:
+    def hosts(self, profile: ProfileName) -> Set:
         """The map of a profile's exact addresses; it stays when other ranges make another chain."""
-        return Set(name=f"{_word(key)}-{digest(_json(key))}{HOSTS}", key=(self.address,), data=("verdict",))
+        return Set(name=f"{profile.text}{HOSTS}", key=(self.address,), data=("verdict",))
 
     def ranges(self, name: str) -> Set:
         """The map of the ranges of a profile's chain."""
         return Set(name=f"{name}-ranges", key=(self.address,), data=("verdict",), flags=("interval",))
 
-    def profile_chain(self, name: str, key: ProfileKey, default: str) -> Chain:
+    def profile_chain(self, name: str, profile: ProfileName, default: str, comment: str) -> Chain:
         """The chain of a profile; ``default`` is the chain for all other peers."""
         known = "" if self.keep else "ct direction reply "
         rules = self.rules(
             f"{known}ct state established accept",
             "ct state invalid counter drop",
-            f"{self._peer(key)} vmap @{self.hosts(key).name}",
-            f"{self._peer(key)} vmap @{name}-ranges",
+            f"{self._peer(profile)} vmap @{self.hosts(profile).name}",
+            f"{self._peer(profile)} vmap @{name}-ranges",
             f"goto {default}",
         )
-        return Chain(name=name, comment=comment(key), rules=rules)
+        return Chain(name=name, comment=comment, rules=rules)
 
-    def part(self, name: str, key: ProfileKey) -> tuple[Set, Chain]:
+    def part(self, name: str, profile: ProfileName) -> tuple[Set, Chain]:
         """The map and the chain of a part of a profile's ranges; packets from elsewhere return."""
         declared = Set(name=f"{name}-map", key=(self.address,), data=("verdict",), flags=("interval",))
-        return declared, Chain(name=name, rules=self.rules(f"{self._peer(key)} vmap @{declared.name}"))
+        return declared, Chain(name=name, rules=self.rules(f"{self._peer(profile)} vmap @{declared.name}"))
 
-    def _peer(self, key: ProfileKey) -> str:
-        return f"{self.family} {'saddr' if key.direction == 'Ingress' else 'daddr'}"
+    def _peer(self, profile: ProfileName) -> str:
+        return f"{self.family} {'saddr' if profile.direction == 'Ingress' else 'daddr'}"
 
-    def node_chain(self, name: str, key: ProfileKey) -> Chain:
+    def node_chain(self, name: str, comment: str) -> Chain:
         """The chain for packets from pods of a profile to their own node: only the node's addresses are looked up."""
         rules = self.rules(f"{self.family} daddr @node-addresses goto {name}", "accept")
-        return Chain(name=node_name(name), comment=comment(key), rules=rules)
+        return Chain(name=node_name(name), comment=comment, rules=rules)
 
     def key(self, address: str) -> bytes:
         """The key of an exact address in a profile's map."""
@@ -203,18 +204,20 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _word(key: ProfileKey) -> str:
-    return "in" if key.direction == "Ingress" else "out"
+def profile_name(
+    profile: ProfileName, default: str, ranges: tuple[tuple[int, int, str], ...], comment: str = ""
+) -> str:
+    """The name of a profile's chain, given the chains for all other peers and for ranges of addresses.
+
+    The comment of a chain cannot be changed, so another comment makes another chain.
+    """
+    word = profile.text.partition("-")[0]
+    return f"{word}-{digest(_json((profile, default, ranges, comment)))}"
 
 
-def profile_name(key: ProfileKey, default: str, ranges: tuple[tuple[int, int, str], ...]) -> str:
-    """The name of a profile's chain, given the chains for all other peers and for ranges of addresses."""
-    return f"{_word(key)}-{digest(_json((key, default, ranges)))}"
-
-
-def part_name(key: ProfileKey, ranges: tuple[tuple[int, int, str], ...]) -> str:
+def part_name(profile: ProfileName, ranges: tuple[tuple[int, int, str], ...]) -> str:
     """The name of the chain of a part of a profile's ranges, which profiles of the same direction share."""
-    return f"{PART}{digest(_json((key.direction, ranges)))}"
+    return f"{PART}{digest(_json((profile.direction, ranges)))}"
 
 
 def node_name(name: str) -> str:
@@ -222,6 +225,18 @@ def node_name(name: str) -> str:
     return name.replace("out-", "node-")
 
 
-def comment(key: ProfileKey) -> str:
-    """The pods of a profile, as text for the chain's comment."""
-    return comment_text(subjects_text(key.subjects))
+def comment_of(subjects: tuple[str, ...]) -> str:
+    """The pods that selectors in their JSON form select, as the comment of a chain."""
+    return comment_text(subjects_text(subjects))
+
+
+_HOSTS_OF = re.compile(rf"@((?:in|out)-([0-9a-z]+)){HOSTS}\b")
+
+
+def profile_of(chain: Chain) -> ProfileName | None:
+    """The profile of a chain of the kernel; None: it is not the chain of a profile."""
+    for rule in chain.rules:
+        match = _HOSTS_OF.search(f"{rule}")
+        if match is not None:
+            return ProfileName("Ingress" if match[1].startswith("in-") else "Egress", match[2])
+    return None

@@ -1,18 +1,20 @@
 """The pods of the table of one family, and the elements that lead their packets to the chains of profiles (pure)."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from podwire.dataplane.contents import KeyedContents
-from podwire.policy.dataplanes.nftables.layout import (
-    TableLayout,
-    node_name,
-)
+from podwire.policy.dataplanes.nftables.layout import TableLayout, node_name, profile_of
 from podwire.policy.dataplanes.nftables.podelements import Chains, PodElements
 from podwire.policy.nodepods import PodProfiles
 from podwire.policy.profile import ProfileKey
-from podwire.state.nft import Chain, Element, Set
+from podwire.policy.profilenames import KernelNames, kernel_names
+from podwire.state.nft import Chain, Element, Set, Table
 
 Elements = dict[str, dict[bytes, Element]]
+
+_LEADING = ("ingress", "bridged", "egress")
+"""The sets whose elements lead pods to profiles, and do not also lead other pods there."""
+_NO_CHAINS = Chains(ingress="", egress="", to_node="")
 
 
 class PodPlacements:
@@ -65,3 +67,27 @@ class PodPlacements:
     def _to_own_node(self, key: ProfileKey | None) -> str:
         """The chain for packets from pods to their own node; empty: no policy applies to them."""
         return node_name(self._names[key]) if key is not None and key.to_own_node else ""
+
+
+def names_in_kernel(
+    have: Table | None, layout: TableLayout, pods: Mapping[str, PodProfiles], devices: Mapping[str, str]
+) -> KernelNames:
+    """The names that the profiles of pods have in the kernel's table; ``devices`` has the device of each pod."""
+    if have is None:
+        return KernelNames()
+    profiles = {chain.name: profile_of(chain) for chain in have.chains}
+    leads = (
+        ((declared.name, key), profile)
+        for declared in have.sets
+        if declared.name in _LEADING
+        for key, element in declared.elements.items()
+        if element.verdict is not None and (profile := profiles.get(element.verdict.chain)) is not None
+    )
+    elements = PodElements(layout)
+    owners: dict[Hashable, ProfileKey | None] = {}
+    for pod, own in pods.items():
+        if devices.get(pod):
+            for direction, profile_key in (("Ingress", own.ingress), ("Egress", own.egress)):
+                leading = elements.leading(devices[pod], own.addresses, _NO_CHAINS, direction)
+                owners |= {(name, key): profile_key for name, entries in leading.items() for key in entries}
+    return kernel_names(leads, owners)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from podwire.dataplane.contents import KeyedContents
 from podwire.policy.dataplanes.nftables.layout import TableLayout, part_name
-from podwire.policy.profile import ProfileKey
+from podwire.policy.profilenames import ProfileName
 from podwire.state.nft import Chain, Element, Set
 
 FEW = 64
@@ -39,19 +39,19 @@ class RangeChains:
         self._parts: dict[str, tuple[str, tuple[RangeChain, ...]]] = {}
         self._maps: dict[str, str] = {}
 
-    def take(self, ranges: Sequence[RangeChain], key: ProfileKey) -> tuple[RangeChain, ...]:
+    def take(self, ranges: Sequence[RangeChain], profile: ProfileName) -> tuple[RangeChain, ...]:
         """The ranges for the map of a profile; the parts among them exist until :meth:`drop`."""
         if len(ranges) <= FEW:
             return tuple(ranges)
-        return tuple((part[0][0], part[-1][1], self._take(part, key)) for part in _parts(ranges))
+        return tuple((part[0][0], part[-1][1], self._take(part, profile)) for part in _parts(ranges))
 
-    def _take(self, part: tuple[RangeChain, ...], key: ProfileKey) -> str:
-        meaning = key.direction, part
+    def _take(self, part: tuple[RangeChain, ...], profile: ProfileName) -> str:
+        meaning = profile.direction, part
         name = self._names.get(meaning)
         if name is None:
-            name = self._names[meaning] = part_name(key, part)
+            name = self._names[meaning] = part_name(profile, part)
             self._parts[name] = meaning
-            declared, chain = self._layout.part(name, key)
+            declared, chain = self._layout.part(name, profile)
             self._keyed.add_set(declared.with_elements(self._layout.ranged(*interval) for interval in part))
             self._keyed.put_chain(name, chain)
             self._maps[name] = declared.name

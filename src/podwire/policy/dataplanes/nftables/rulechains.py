@@ -7,7 +7,7 @@ import msgspec
 
 from podwire.policy.dataplanes.nftables.layout import PORTS, RULE, TableLayout, comment_text, digest
 from podwire.policy.ports import PROTOCOLS, PortRuling, PortTable, Ruling, SinglePorts
-from podwire.policy.profile import ProfileKey
+from podwire.policy.profilenames import ProfileName
 from podwire.policy.verdicts import RuleIdentity, rule_identity
 from podwire.state.nft import Chain, Element, Set
 from podwire.state.nft_rules import Verdict
@@ -25,7 +25,7 @@ class RuleChains:
         bridged = (f"ct status dnat {self._layout.bridge_itself} accept",) if self._layout.bridges else ()
         return f"ct status dnat oifname . {self._layout.family} saddr @own accept", *bridged
 
-    def ports_sets(self, name: str, table: PortTable, key: ProfileKey) -> tuple[Set, ...]:
+    def ports_sets(self, name: str, table: PortTable, profile: ProfileName) -> tuple[Set, ...]:
         """The maps of a table of ports, one for each protocol whose ports have different rulings.
 
         A map of single ports can be changed while packets use it. The kernel finds no interval while another one with
@@ -39,23 +39,29 @@ class RuleChains:
                 flags = ("interval",) if singles is None else ()
                 declared = Set(name=map_name(name, protocol), key=("inet_service",), data=("verdict",), flags=flags)
                 if singles is None:
-                    sets.append(declared.with_elements(_ports_element(entry, key) for entry in entries))
+                    sets.append(declared.with_elements(_ports_element(entry, profile) for entry in entries))
                 else:
-                    elements = (port_element(port, ruling, key) for port, ruling in singles.ports.items())
+                    elements = (port_element(port, ruling, profile) for port, ruling in singles.ports.items())
                     sets.append(declared.with_elements(elements))
         return tuple(sets)
 
-    def ports_chain(self, name: str, table: PortTable, key: ProfileKey) -> Chain:
+    def ports_chain(self, name: str, table: PortTable, profile: ProfileName) -> Chain:
         """The chain of a table of ports."""
-        return Chain(name=name, rules=self._layout.rules(*ports_texts(name, table, key)))
+        return Chain(name=name, rules=self._layout.rules(*ports_texts(name, table, profile)))
 
-    def rule_chain(self, hit: RuleIdentity) -> Chain:
-        """The chain of one rule, or of a denial because no rule allows."""
+    def rule_chain(self, hit: RuleIdentity, text: str) -> Chain:
+        """The chain of one rule, or of a denial because no rule allows; ``text`` is for readers.
+
+        The text of a denial names the pods and may change, so it is the comment of a rule: that of a chain cannot
+        change.
+        """
         name, verdict = rule_name(hit), "accept" if hit.ruling.accept else "drop"
         exempt = ("ct state related accept", *self._to_itself)
         exempt = exempt if hit.ruling.audit or not hit.ruling.accept else ()
-        texts = (*exempt, *(self._logs(hit, name) if hit.logged(self._layout.log) else ()), f"counter {verdict}")
-        return Chain(name=name, comment=comment_text(hit.text), rules=self._layout.rules(*texts))
+        comment = comment_text(text)
+        tail, chain_comment = (f' comment "{comment}"', "") if hit.profile is not None else ("", comment)
+        texts = (*exempt, *(self._logs(hit, name) if hit.logged(self._layout.log) else ()), f"counter {verdict}{tail}")
+        return Chain(name=name, comment=chain_comment, rules=self._layout.rules(*texts))
 
     def _logs(self, hit: RuleIdentity, name: str) -> tuple[str, ...]:
         """The log rules: for denials each packet within the rate limit; for accepted packets the first of a connection.
@@ -80,13 +86,13 @@ def single_ports(table: PortTable) -> SinglePortsByProtocol:
 
 
 def ports_texts(
-    name: str, table: PortTable, key: ProfileKey, singles: SinglePortsByProtocol | None = None
+    name: str, table: PortTable, profile: ProfileName, singles: SinglePortsByProtocol | None = None
 ) -> tuple[str, ...]:
     """The rules of the chain of a table of ports; ``singles`` are those of the table, if they are known."""
     singles = singles or single_ports(table)
 
     def chain_of(ruling: Ruling) -> str:
-        return rule_name(rule_identity(key, ruling))
+        return rule_name(rule_identity(profile, ruling))
 
     texts = []
     for protocol in PROTOCOLS:
@@ -106,20 +112,20 @@ def map_name(name: str, protocol: str) -> str:
     return f"{name}-{protocol.lower()}"
 
 
-def port_element(port: int, ruling: Ruling, key: ProfileKey) -> tuple[bytes, Element]:
+def port_element(port: int, ruling: Ruling, profile: ProfileName) -> tuple[bytes, Element]:
     """The element of a single port."""
-    return port.to_bytes(2, "big"), Element(verdict=Verdict("goto", rule_name(rule_identity(key, ruling))))
+    return port.to_bytes(2, "big"), Element(verdict=Verdict("goto", rule_name(rule_identity(profile, ruling))))
 
 
-def _ports_element(entry: PortRuling, key: ProfileKey) -> tuple[bytes, Element]:
+def _ports_element(entry: PortRuling, profile: ProfileName) -> tuple[bytes, Element]:
     """The element of a range of ports."""
-    first, element = port_element(entry.first, entry.ruling, key)
+    first, element = port_element(entry.first, entry.ruling, profile)
     return first, msgspec.structs.replace(element, end=entry.last.to_bytes(2, "big"))
 
 
-def ports_name(table: PortTable, key: ProfileKey, attempt: int = 0) -> str:
+def ports_name(table: PortTable, profile: ProfileName, attempt: int = 0) -> str:
     """The name of a new chain of a table of ports; another attempt gives another name."""
-    return f"{PORTS}{digest(msgspec.json.encode((key, table, attempt)).decode())}"
+    return f"{PORTS}{digest(msgspec.json.encode((profile, table, attempt)).decode())}"
 
 
 @lru_cache(maxsize=1 << 14)

@@ -8,7 +8,7 @@ from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
 from podwire.policy.dataplanes.iptables.rulechains import RuleChains
 from podwire.policy.ports import PortTableBuilder, Ruling, selection
-from podwire.policy.profile import ProfileKey
+from podwire.policy.profilenames import ProfileName
 from podwire.policy.settings import LogSettings
 from podwire.policy.verdicts import RuleIdentity, rule_identity
 from podwire.trace.bytecode import same_ends
@@ -27,7 +27,7 @@ SIX = ChainLayout(family="ip6", marks=MarkBits(0xFF), bridges=("cni0",))
 TELL = "-m limit --limit 10/sec --limit-burst 50 -j NFLOG --nflog-prefix {} --nflog-group 5"
 SHOP_DB = '{"namespace":"shop","namespaces":{},"pods":{"matchLabels":{"app":"db"}}}'
 """The selector of the policies, in its JSON form."""
-OWNER = ProfileKey(direction="Ingress", subjects=(SHOP_DB,))
+OWNER = ProfileName("Ingress", "0a1b2c")
 ALLOWED, DENIED = (
     names.rule_chain(rule_identity(OWNER, item)) for item in (Ruling(True, "shop/db", 0), Ruling(accept=False))
 )
@@ -78,7 +78,7 @@ def test_unknown_addresses_are_looked_up_by_device() -> None:
 def test_on_a_bridge_addresses_identify_pods() -> None:
     itself = f'-m bpf --bytecode "{same_ends("ip6")}" -j RETURN'
     assert itself in FixedChains(SIX).chains(1)[names.SENT]
-    denied = RuleChains(SIX).rule(rule_identity(OWNER, Ruling(accept=False)), "")
+    denied = RuleChains(SIX).rule(rule_identity(OWNER, Ruling(accept=False)), "", "")
     assert f"-m conntrack --ctstate DNAT {itself}" in denied
     assert not any("bpf" in rule for rules in FixedChains(LAYOUT).chains(1).values() for rule in rules)
 
@@ -153,16 +153,18 @@ def lead(chains: dict[str, tuple[str, ...]], chain: str, port: int) -> tuple[str
 
 def test_a_rule_counts_logs_and_decides() -> None:
     denied = rule_identity(OWNER, Ruling(accept=False))
-    assert RuleChains(LAYOUT).rule(denied, "rule-x") == (
+    assert RuleChains(LAYOUT).rule(denied, "rule-x", denied.text((SHOP_DB,))) == (
         "-m conntrack --ctstate RELATED -j RETURN",
         "-m conntrack --ctstate DNAT -m set --match-set podwire4-own src,dst -j RETURN",
         "-m limit --limit 10/sec --limit-burst 50 -j NFLOG --nflog-prefix rule-x --nflog-group 5",
         '-m comment --comment "no ingress rule for pods app=db of shop" -j DROP',
     )
     quiet = RuleIdentity("Ingress", Ruling(True, "shop/db", 0))
-    assert RuleChains(LAYOUT).rule(quiet, "rule-x") == ('-m comment --comment "shop/db ingress 0" -j RETURN',)
+    assert RuleChains(LAYOUT).rule(quiet, "rule-x", quiet.text()) == (
+        '-m comment --comment "shop/db ingress 0" -j RETURN',
+    )
     audited = rule_identity(OWNER, Ruling(accept=True, audit=True, audit_policy="shop/new", audit_rule=1))
-    logged = RuleChains(LAYOUT).rule(audited, "rule-x")
+    logged = RuleChains(LAYOUT).rule(audited, "rule-x", audited.text())
     assert [rule.split(" -j NFLOG")[0] for rule in logged[2:]] == [
         "-m conntrack --ctstate NEW -m limit --limit 10/sec --limit-burst 50",
         "-m conntrack ! --ctstate NEW -m limit --limit 1/sec",
@@ -177,12 +179,17 @@ def test_connections_are_kept_on_request() -> None:
 
 
 def test_a_profile_looks_up_addresses_then_networks_then_default() -> None:
-    assert LAYOUT.profile("PODWIRE-IN-X", OWNER, "PODWIRE-PORTS-Y", ranged=True) == (
-        "-j MARK --set-xmark 0x0/0xfff00000",
+    rules = LAYOUT.profile("PODWIRE-IN-X", OWNER, "PODWIRE-PORTS-Y", "pods app=db of shop", ranged=True)
+    assert rules == (
+        "-m comment --comment profile-in-0a1b2c -j MARK --set-xmark 0x0/0xfff00000",
         "-j SET --map-set podwire4-in-x-hosts src --map-mark",
         "-m mark ! --mark 0x0/0xfff00000 -g PODWIRE-TABLES",
         "-j SET --map-set podwire4-in-x-ranges src --map-mark",
         "-m mark ! --mark 0x0/0xfff00000 -g PODWIRE-TABLES",
         '-m comment --comment "pods app=db of shop" -g PODWIRE-PORTS-Y',
     )
-    assert len(LAYOUT.profile("PODWIRE-IN-X", OWNER, "PODWIRE-PORTS-Y", ranged=False)) == 4
+    assert LAYOUT.commented(rules, "other pods") == (
+        *rules[:-1],
+        '-m comment --comment "other pods" -g PODWIRE-PORTS-Y',
+    )
+    assert len(LAYOUT.profile("PODWIRE-IN-X", OWNER, "PODWIRE-PORTS-Y", "", ranged=False)) == 4

@@ -1,11 +1,11 @@
 """The pieces of the table, as nft prints them."""
 
 from podwire.policy.dataplanes.nftables.fixedchains import FixedChains
-from podwire.policy.dataplanes.nftables.layout import TableLayout, profile_name
+from podwire.policy.dataplanes.nftables.layout import TableLayout, comment_of, profile_name, profile_of
 from podwire.policy.dataplanes.nftables.podelements import Chains, PodElements
 from podwire.policy.dataplanes.nftables.rulechains import RuleChains, ports_name, rule_name
 from podwire.policy.ports import PortTableBuilder, Ruling, selection
-from podwire.policy.profile import ProfileKey
+from podwire.policy.profilenames import ProfileName
 from podwire.policy.settings import LogSettings
 from podwire.policy.verdicts import RuleIdentity, rule_identity
 from podwire.state.nft import Table
@@ -17,7 +17,7 @@ LAYOUT = TableLayout(
 SPARED = ["ct state related accept", "ct status dnat oifname . ip saddr @own accept"]
 SHOP_DB = '{"namespace":"shop","namespaces":{},"pods":{"matchLabels":{"app":"db"}}}'
 """The selector of the policies, in its JSON form."""
-OWNER = ProfileKey(direction="Ingress", subjects=(SHOP_DB,))
+OWNER = ProfileName("Ingress", "0a1b2c")
 
 
 def test_ports_with_one_ruling_need_no_map() -> None:
@@ -68,32 +68,32 @@ def test_single_ports_are_elements_of_their_own() -> None:
 
 def test_a_denial_names_the_pods_and_is_logged() -> None:
     hit = rule_identity(OWNER, Ruling(accept=False))
-    chain = RuleChains(LAYOUT).rule_chain(hit)
-    assert chain.comment == "no ingress rule for pods app=db of shop"
+    chain = RuleChains(LAYOUT).rule_chain(hit, hit.text((SHOP_DB,)))
+    assert not chain.comment, "the comment of a chain cannot be changed, and other selectors may select the pods later"
+    comment = 'comment "no ingress rule for pods app=db of shop"'
     assert [str(rule) for rule in chain.rules] == [
         *SPARED,
         f'limit rate 10/second burst 50 packets log prefix "{chain.name}" group 5',
-        "counter packets 0 bytes 0 drop",
+        f"counter packets 0 bytes 0 drop {comment}",
     ]
-    quiet = RuleChains(TableLayout(family="ip")).rule_chain(hit)
-    assert [str(rule) for rule in quiet.rules] == [*SPARED, "counter packets 0 bytes 0 drop"]
+    quiet = RuleChains(TableLayout(family="ip")).rule_chain(hit, hit.text((SHOP_DB,)))
+    assert [str(rule) for rule in quiet.rules] == [*SPARED, f"counter packets 0 bytes 0 drop {comment}"]
 
 
 def test_audited_packets_are_logged_first_and_then_occasionally() -> None:
     hit = rule_identity(OWNER, Ruling(accept=True, audit=True))
-    chain = RuleChains(LAYOUT).rule_chain(hit)
-    assert chain.comment == "audit: no ingress rule for pods app=db of shop"
+    chain = RuleChains(LAYOUT).rule_chain(hit, hit.text((SHOP_DB,)))
     tell = f'log prefix "{chain.name}" group 5'
     assert [str(rule) for rule in chain.rules] == [
         *SPARED,
         f"ct state new limit rate 10/second burst 50 packets {tell}",
         f"ct state != new limit rate 1/second {tell}",
-        "counter packets 0 bytes 0 accept",
+        'counter packets 0 bytes 0 accept comment "audit: no ingress rule for pods app=db of shop"',
     ]
 
 
 def test_first_packets_of_allowed_connections_are_logged_on_request() -> None:
-    chain = RuleChains(LAYOUT).rule_chain(RuleIdentity("Egress", Ruling(True, "shop/web", 2, log="all")))
+    chain = RuleChains(LAYOUT).rule_chain(RuleIdentity("Egress", Ruling(True, "shop/web", 2, log="all")), "")
     limit = "limit rate 10/second burst 50 packets"
     assert [str(rule) for rule in chain.rules] == [
         f'ct state new {limit} log prefix "{chain.name}" group 5',
@@ -102,22 +102,24 @@ def test_first_packets_of_allowed_connections_are_logged_on_request() -> None:
 
 
 def test_a_rule_that_allows_counts() -> None:
-    chain = RuleChains(LAYOUT).rule_chain(RuleIdentity("Egress", Ruling(True, "shop/web", 2)))
+    hit = RuleIdentity("Egress", Ruling(True, "shop/web", 2))
+    chain = RuleChains(LAYOUT).rule_chain(hit, hit.text())
     assert chain.comment == "shop/web egress 2"
     assert [str(rule) for rule in chain.rules] == ["counter packets 0 bytes 0 accept"]
 
 
 def test_long_comments_are_cut() -> None:
-    key = ProfileKey(direction="Ingress", subjects=(SHOP_DB,) * 100)
-    assert len(LAYOUT.profile_chain("in-x", key, "ports-x").comment) == 127
-    long = rule_identity(key, Ruling(accept=False))
-    assert len(RuleChains(LAYOUT).rule_chain(long).comment) == 127
+    assert len(comment_of((SHOP_DB,) * 100)) == 127
+    hit = rule_identity(OWNER, Ruling(accept=False))
+    chain = RuleChains(LAYOUT).rule_chain(hit, hit.text((SHOP_DB,) * 100))
+    assert len(chain.rules[-1].comment) == 127
 
 
 def test_names_differ_where_meanings_differ() -> None:
-    item, other = (ProfileKey(direction="Ingress", subjects=(text,)) for text in ("a", "b"))
+    item, other = (ProfileName("Ingress", text) for text in ("a", "b"))
     assert len({profile_name(item, "a", ()), profile_name(other, "a", ()), profile_name(item, "b", ())}) == 3
     assert profile_name(item, "a", ()) != profile_name(item, "a", ((1, 2, "b"),))
+    assert profile_name(item, "a", (), "pods of shop") != profile_name(item, "a", (), "pods of blog")
     created = PortTableBuilder().table(Ruling(accept=False))
     assert len({ports_name(created, item), ports_name(created, other), ports_name(created, item, 1)}) == 3
 
@@ -158,7 +160,7 @@ def test_pods_of_a_bridge_are_known_by_their_addresses() -> None:
     assert rules["on-bridge"] == ["ip6 daddr vmap @bridged", "counter packets 0 bytes 0 drop"]
     result = 'oifname "cni0" icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept'
     assert rules["forward-egress"][0] == rules["forward-ingress"][0] == result
-    judged = [str(rule) for rule in RuleChains(layout).rule_chain(rule_identity(OWNER, Ruling(accept=False))).rules]
+    judged = [str(rule) for rule in RuleChains(layout).rule_chain(rule_identity(OWNER, Ruling(accept=False)), "").rules]
     assert "ct status dnat ip6 saddr . ip6 daddr @self accept" in judged
 
 
@@ -188,7 +190,7 @@ def test_encapsulated_packets_reach_only_pods() -> None:
 
 def test_connections_that_are_kept_pass_in_both_directions() -> None:
     first = [
-        str(TableLayout(family="ip", keep=keep).profile_chain("in-x", OWNER, "ports-x").rules[0])
+        str(TableLayout(family="ip", keep=keep).profile_chain("in-x", OWNER, "ports-x", "").rules[0])
         for keep in (False, True)
     ]
     assert first == ["ct direction reply ct state established accept", "ct state established accept"]
@@ -218,3 +220,10 @@ def test_drops_independent_of_policies_are_logged() -> None:
     ]
     quiet = rules(LogSettings(drops=False))
     assert quiet == [text for text in rules(LogSettings(group=5)) if "log" not in text]
+
+
+def test_a_chain_tells_the_name_of_its_profile() -> None:
+    for direction in ("Ingress", "Egress"):
+        name = ProfileName(direction, "0a1b2c")
+        assert profile_of(LAYOUT.profile_chain("in-x", name, "ports-x", "")) == name
+    assert profile_of(FixedChains(LAYOUT).chains()[0]) is None
