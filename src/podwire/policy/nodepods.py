@@ -184,15 +184,15 @@ class NodePods:
             self.profiles[key] = after
         delta.pods[key] = after
 
-    def _key(self, direction: str, selecting: Iterable[int], ports: tuple[NamedPort, ...]) -> ProfileKey | None:
-        subjects = [subject for subject in map(self._subjects.__getitem__, selecting) if subject.concerns(direction)]
+    def _key(self, direction: str, selecting: frozenset[int], ports: tuple[NamedPort, ...]) -> ProfileKey | None:
+        subjects = self._subjects.concerning(direction, selecting)
         if not subjects:
             return None
-        names = {name for subject in subjects for name in subject.names(direction)} if direction == INGRESS else set()
+        names = self._subjects.names(direction, subjects) if direction == INGRESS else set()
         return ProfileKey(
             direction=direction,
-            subjects=tuple(sorted(subject.text for subject in subjects)),
-            cluster=any(subject.cluster for subject in subjects),
+            subjects=self._subjects.texts(subjects),
+            cluster=self._subjects.any_cluster(subjects),
             named=tuple(sorted(port for port in ports if port[0] in names)),
             own_node_egress=self.own_node_egress,
         )

@@ -69,15 +69,19 @@ def _index_groups(scope: str, selector: LabelSelector) -> Iterator[tuple[Place, 
 
 
 class SelectorMatches:
-    """The selectors that match one set of labels in one namespace; ``last_tested`` is the newest selector tested."""
+    """The selectors that match one set of labels in one namespace; ``last_tested`` is the newest selector tested.
 
-    __slots__ = ("labels", "last_tested", "namespace", "numbers")
+    ``released`` is how many selectors were deleted when :attr:`numbers` was last rid of these.
+    """
+
+    __slots__ = ("labels", "last_tested", "namespace", "numbers", "released")
 
     def __init__(self, namespace: str, labels: dict[str, str]) -> None:
         self.namespace = namespace
         self.labels = labels
         self.numbers: frozenset[int] = frozenset()
         self.last_tested = 0
+        self.released = 0
 
 
 class SelectorIndex:
@@ -90,6 +94,7 @@ class SelectorIndex:
         self._uses: Counter[int] = Counter()
         self._selectors: dict[int, tuple[bytes, PodSelector]] = {}
         self._next = 1
+        self._released = 0
         self._matches: dict[str, dict[tuple[tuple[str, str], ...], SelectorMatches]] = {}
         self._entry_of: dict[int, tuple[Place, ...]] = {}
         self._at: dict[Place, set[int]] = {}
@@ -141,6 +146,7 @@ class SelectorIndex:
         self._uses[number] -= 1
         if not self._uses[number]:
             del self._uses[number]
+            self._released += 1
             text, selector = self._selectors.pop(number)
             del self._numbers[text]
             self._keys.subtract(selector.keys())
@@ -189,8 +195,11 @@ class SelectorIndex:
             for n in new
             if n > match.last_tested and self._selectors[n][1].matches(match.namespace, own, match.labels)
         }
+        if matching and match.released != self._released:
+            match.numbers = frozenset(number for number in match.numbers if number in self._selectors)
+            match.released = self._released
         if matching:
-            match.numbers = frozenset(number for number in match.numbers if number in self._selectors) | matching
+            match.numbers |= matching
         match.last_tested = self._next - 1
 
     def _newest(self, newest_known: int) -> Iterator[int]:

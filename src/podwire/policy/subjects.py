@@ -1,7 +1,7 @@
 """The policies by the pods that they select: policies with equal selectors have one subject (pure)."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from podwire.policy.compiled import CompiledPolicy
 from podwire.policy.rules import DIRECTIONS
@@ -49,6 +49,12 @@ class Subjects:
     def __init__(self) -> None:
         self._by_number: dict[int, Subject] = {}
         self._by_text: dict[str, Subject] = {}
+        self._concerned: dict[str, set[int]] = {direction: set() for direction in DIRECTIONS}
+        """By direction: the subjects with a policy that applies to their pods."""
+        self._with_names: dict[str, set[int]] = {direction: set() for direction in DIRECTIONS}
+        """By direction: the subjects with a policy that names ports."""
+        self._cluster: set[int] = set()
+        """The subjects of cluster policies."""
 
     def add(self, key: tuple[str, str], policy: CompiledPolicy) -> None:
         """Adds a policy."""
@@ -56,20 +62,46 @@ class Subjects:
         if subject is None:
             subject = self._by_number[policy.subject] = self._by_text[policy.selects] = Subject(policy.selects)
         subject.add(key, policy)
+        self._index(policy.subject, subject)
 
     def remove(self, key: tuple[str, str], policy: CompiledPolicy) -> None:
         """Removes a policy."""
         subject = self._by_number[policy.subject]
         subject.add(key, policy, -1)
+        self._index(policy.subject, subject)
         if not subject.policies:
             del self._by_number[policy.subject], self._by_text[policy.selects]
+
+    def _index(self, number: int, subject: Subject) -> None:
+        """Takes over what the policies of a subject do."""
+        for direction in DIRECTIONS:
+            _put(self._concerned[direction], number, present=subject.concerns(direction))
+            _put(self._with_names[direction], number, present=any(subject.names(direction)))
+        _put(self._cluster, number, present=bool(subject.policies) and subject.cluster)
 
     def among(self, selectors: frozenset[int]) -> frozenset[int]:
         """The selectors that are subjects."""
         return frozenset(self._by_number.keys() & selectors)
 
-    def __getitem__(self, number: int) -> Subject:
-        return self._by_number[number]
+    def concerning(self, direction: str, numbers: frozenset[int]) -> frozenset[int]:
+        """Those of some subjects that have a policy which applies to their pods in a direction."""
+        return numbers & self._concerned[direction]
+
+    def any_cluster(self, numbers: frozenset[int]) -> bool:
+        """Whether cluster policies have one of some subjects."""
+        return not numbers.isdisjoint(self._cluster)
+
+    def names(self, direction: str, numbers: frozenset[int]) -> set[str]:
+        """The named ports of the policies with some subjects in a direction."""
+        return {
+            name
+            for number in numbers & self._with_names[direction]
+            for name in self._by_number[number].names(direction)
+        }
+
+    def texts(self, numbers: Iterable[int]) -> tuple[str, ...]:
+        """The selectors of some subjects in their JSON form, in order."""
+        return tuple(sorted(self._by_number[number].text for number in numbers))
 
     def with_text(self, text: str) -> Subject:
         """The subject with a selector in its JSON form."""
@@ -78,3 +110,10 @@ class Subjects:
     def get(self, text: str) -> Subject | None:
         """The subject with a selector in its JSON form; None: no policy has the selector."""
         return self._by_text.get(text)
+
+
+def _put(numbers: set[int], number: int, *, present: bool) -> None:
+    if present:
+        numbers.add(number)
+    else:
+        numbers.discard(number)

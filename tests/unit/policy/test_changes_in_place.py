@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.policy.test_compile import CASES, Chaos, agree, copy, follow
+from tests.unit.policy.test_compile import CASES, Chaos, agree, copy, current, follow
 
 from podwire.model.meta import key_of
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
@@ -29,8 +29,8 @@ FIRST, COUNT = int(os.environ.get("SEED", "0")), int(os.environ.get("SEEDS", "15
 class Crowd(Chaos):
     """More policies for the same pods; half of the changes give a policy only another selector, or mode."""
 
-    POLICIES = ("shop/a", "shop/b", "shop/c", "shop/d", "blog/a")
-    CLUSTER_POLICIES = ("w", "x", "y", "z")
+    POLICIES: tuple[str, ...] = ("shop/a", "shop/b", "shop/c", "shop/d", "blog/a")
+    CLUSTER_POLICIES: tuple[str, ...] = ("w", "x", "y", "z")
 
     def policy(self, name: str) -> NetworkPolicy:
         created = super().policy(name)
@@ -66,6 +66,23 @@ class Blocks(Crowd):
         cidr = ip_network(f"{base}/{pick((24, 26, 28, 32))}", strict=False)
         inner = ip_network(f"{base}/{min(32, cidr.prefixlen + 2)}", strict=False)
         return {"cidr": str(cidr), "except": [str(inner)] if inner != cidr and self.random.random() < 0.2 else []}
+
+
+class Selectors(Crowd):
+    """Many policies with selectors of their own for the same pods, for some of them, and for pods of other policies."""
+
+    POLICIES = tuple(f"shop/{letter}" for letter in "abcdefgh")
+    CLUSTER_POLICIES = ("x",)
+
+    def selector(self) -> dict[str, Any]:
+        pick, number = self.random.choice, self.random.randrange(12)
+        wide = {"key": "own", "operator": "NotIn", "values": [f"none{number}"]}
+        narrow = {"key": "app", "operator": pick(("In", "NotIn")), "values": [pick(("web", "db")), f"none{number}"]}
+        return {"matchExpressions": [pick((wide, wide, wide, narrow))]}
+
+    def change(self) -> None:
+        """Mostly policies that come, go or change, one by one."""
+        self.random.choice((self.change_policy, self.change_policy, self.change_policy, super().change))()
 
 
 def policy(name: str, pods: dict[str, Any], *ports: int) -> NetworkPolicy:
@@ -224,7 +241,65 @@ def test_egress_policy_with_a_known_port_name_changes_in_place() -> None:
     flush(compiler)
 
 
-@pytest.mark.parametrize("kind", [Crowd, Blocks])
+def own_selector(number: int) -> dict[str, Any]:
+    """A selector of its own for all pods of a namespace."""
+    return {"matchExpressions": [{"key": "own", "operator": "NotIn", "values": [f"none{number}"]}]}
+
+
+def test_pods_keep_their_profile_when_selectors_come_and_go() -> None:
+    compiler = compile_world(WORLD, "n1")
+    compiler.set_policy("shop/p0", policy("p0", own_selector(0), 1000))
+    compiler.flush()
+    keys = {pod.ingress for pod in compiler.pods.values()}
+    for number in (1, 2, 3):
+        compiler.set_policy(f"shop/p{number}", policy(f"p{number}", own_selector(number), 1000 + number))
+        flush(compiler)
+    compiler.set_policy("shop/p0", None)
+    flush(compiler)
+    assert {pod.ingress for pod in compiler.pods.values()} == keys
+    assert len(ingress(compiler).subjects) == 3
+    table = ingress(compiler).at(PEER)
+    assert [table.ruling("TCP", 1000 + number).accept for number in range(5)] == [False, True, True, True, False]
+
+
+def test_profile_goes_on_for_the_pods_that_stay() -> None:
+    """A policy for some of the pods gives these another profile; the rest keep theirs, whose rules stay the same."""
+    compiler = compile_world(WORLD, "n1")
+    compiler.set_policy("shop/all", policy("all", own_selector(0), 80))
+    compiler.flush()
+    before = ingress(compiler)
+    compiler.set_policy("shop/db", policy("db", {"matchLabels": {"app": "db"}}, 81))
+    flush(compiler, in_place=False)
+    assert ingress(compiler) is before
+    db = compiler.pods["shop/db"].ingress
+    assert db is not None
+    assert db != before.key
+    assert compiler.profiles[db].at(PEER).ruling("TCP", 81).accept
+    assert not before.at(PEER).ruling("TCP", 81).accept
+
+
+def test_new_profile_with_the_first_selectors_of_another_gets_its_own_key() -> None:
+    compiler = compile_world(WORLD, "n1")
+    compiler.set_policy("shop/a", policy("a", EVERYONE, 80))
+    compiler.flush()
+    compiler.set_policy("shop/db", policy("db", {"matchLabels": {"app": "db"}}, 81))
+    compiler.flush()
+    compiler.set_policy("shop/web", policy("web", {"matchLabels": {"app": "web"}}, 82))
+    compiler.flush()
+    keys = [pod.ingress for pod in compiler.pods.values() if pod.ingress is not None]
+    for pod in WORLD.pods:
+        if key_of(pod.metadata) == "shop/db":
+            meta = msgspec.structs.replace(pod.metadata, name="plain", labels={})
+            status = msgspec.structs.replace(pod.status, pod_ip="10.180.0.99", pod_ips=())
+            compiler.set_pod("shop/plain", msgspec.structs.replace(pod, metadata=meta, status=status))
+    flush(compiler, in_place=False)
+    plain = compiler.pods["shop/plain"].ingress
+    assert plain is not None
+    assert plain not in keys
+    assert not compiler.profiles[plain].at(PEER).ruling("TCP", 81).accept
+
+
+@pytest.mark.parametrize("kind", [Crowd, Blocks, Selectors])
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
 def test_crowds_of_policies_agree_with_the_evaluator(seed: int, kind: type[Crowd]) -> None:
     crowd = kind(seed)
@@ -235,5 +310,6 @@ def test_crowds_of_policies_agree_with_the_evaluator(seed: int, kind: type[Crowd
         for name, compiler in crowd.compilers.items():
             follow(mirror[name], compiler, compiler.flush())
             assert mirror[name] == copy(compiler)
+            assert current(compiler) == current(compile_world(crowd.world, name))
         for connection in crowd.connections():
             agree(crowd.world, crowd.compilers, connection, EvaluationOptions())

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.policy.test_changes_in_place import Blocks
+from tests.unit.policy.test_changes_in_place import COUNT, FIRST, Blocks, Selectors
 from tests.unit.policy.test_compile import CASES, Chaos
 
 from podwire.errors import KernelError
@@ -14,6 +14,7 @@ from podwire.policy.dataplanes.iptables.contents import Contents
 from podwire.policy.dataplanes.iptables.fixedchains import FixedChains
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
+from podwire.policy.dataplanes.iptables.podelements import names_in_kernel
 from podwire.policy.dataplanes.iptables.steps import Steps
 from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.settings import LogSettings
@@ -157,6 +158,23 @@ def test_steps_replace_many_ranges_by_many_other_ranges(seed: int, family: str) 
     follow_changes(Blocks(seed), family)
 
 
+@pytest.mark.parametrize("family", LAYOUTS)
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+def test_selectors_come_and_go_between_restarts(seed: int, family: str) -> None:
+    follow_changes(Selectors(seed), family)
+
+
+def restarted(layout: ChainLayout, compiler: Compiler, kernel: Kernel) -> Contents:
+    """The contents of an agent that knows what the kernel holds, and nothing of earlier changes."""
+    chains: dict[str, Rules] = {name: tuple(rules) for name, rules in kernel.chains.items()}
+    devices = {pod: device(pod) for pod in compiler.pods}
+    contents = Contents(
+        layout, chains, kernel.held(), names_in_kernel(layout, chains, kernel.held(), compiler.pods, devices)
+    )
+    follow(contents, compiler, compiler.everything())
+    return contents
+
+
 def follow_changes(chaos: Chaos, family: str) -> None:
     layout, kernel = LAYOUTS[family], Kernel()
     compiler = chaos.compilers["n1"]
@@ -169,9 +187,13 @@ def follow_changes(chaos: Chaos, family: str) -> None:
         follow(contents, compiler, compiler.flush())
         kernel.take(contents.changed())
         assert kernel.holds(contents)
-        again = fresh(layout, compiler, kernel)
+        compiler_after_restart = compile_world(chaos.world, "n1")
+        again = restarted(layout, compiler_after_restart, kernel)
         assert not again.loaded(kernel.saved, kernel.held()), "a restart writes nothing"
         assert not contents.changed()
+        if chaos.random.random() < 0.2:
+            contents, compiler = again, compiler_after_restart
+            chaos.compilers["n1"] = compiler
 
 
 @pytest.mark.parametrize("seed", range(4))

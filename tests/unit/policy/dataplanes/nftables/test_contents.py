@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.unit.policy.test_changes_in_place import Blocks
+from tests.unit.policy.test_changes_in_place import COUNT, FIRST, Blocks, Selectors
 from tests.unit.policy.test_compile import CASES, Chaos
 
 from podwire.model.pod import Pod
@@ -15,6 +15,7 @@ from podwire.policy.dataplanes.nftables import rangechains
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.fixedchains import FixedChains
 from podwire.policy.dataplanes.nftables.layout import TableLayout
+from podwire.policy.dataplanes.nftables.placements import names_in_kernel
 from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.settings import LogSettings
 from podwire.state.address import pack_ip
@@ -137,6 +138,14 @@ def fresh(layout: TableLayout, compiler: Compiler, have: Table | None = None) ->
     return contents
 
 
+def restarted(layout: TableLayout, compiler: Compiler, have: Table) -> Contents:
+    """The contents of an agent that knows the current world and the kernel's table, and nothing of earlier changes."""
+    devices = {pod: device(pod) for pod in compiler.pods}
+    contents = Contents(layout, have, names_in_kernel(have, layout, compiler.pods, devices))
+    follow(contents, compiler, compiler.everything())
+    return contents
+
+
 @pytest.mark.parametrize("family", LAYOUTS)
 @pytest.mark.parametrize("seed", range(12))
 def test_transactions_lead_from_one_state_to_the_next(seed: int, family: str) -> None:
@@ -152,7 +161,13 @@ def test_transactions_replace_many_ranges_by_many_other_ranges(
     follow_changes(Blocks(seed), family)
 
 
-def follow_changes(chaos: Chaos, family: str) -> None:
+@pytest.mark.parametrize("family", LAYOUTS)
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+def test_selectors_come_and_go_between_restarts(seed: int, family: str) -> None:
+    follow_changes(Selectors(seed), family, restarts=True)
+
+
+def follow_changes(chaos: Chaos, family: str, *, restarts: bool = False) -> None:
     layout = LAYOUTS[family]
     contents = Contents(layout)
     kernel = Kernel(contents.table())
@@ -165,7 +180,12 @@ def follow_changes(chaos: Chaos, family: str) -> None:
         follow(contents, compiler, compiler.flush())
         kernel.commit(contents.commit())
         assert kernel.holds(contents.table())
-        assert contents.table().canonical() == fresh(layout, compiler, contents.table()).table().canonical()
+        again = compile_world(chaos.world, "n1")
+        after_restart = restarted(layout, again, contents.table())
+        assert contents.table().canonical() == after_restart.table().canonical()
+        if restarts and chaos.random.random() < 0.3:
+            chaos.compilers["n1"], compiler, contents = again, again, after_restart
+            contents.commit()
 
 
 def led(table: Table, addresses: set[str]) -> dict[tuple[str, bytes, str], str]:
@@ -197,7 +217,7 @@ def inside(table: Table, name: str, packed: bytes) -> Element | None:
     return inside(table, f"{element.verdict.chain}-map", packed)
 
 
-@pytest.mark.parametrize("kind", [Chaos, Blocks])
+@pytest.mark.parametrize("kind", [Chaos, Blocks, Selectors])
 @pytest.mark.parametrize("seed", range(10))
 def test_chains_change_in_place_only_if_no_packet_leaves_them(
     seed: int, kind: type[Chaos], monkeypatch: pytest.MonkeyPatch

@@ -5,10 +5,10 @@ import random
 from podwire.dataplane.contents import KeyedContents
 from podwire.policy.dataplanes.nftables.layout import TableLayout
 from podwire.policy.dataplanes.nftables.rangechains import FEW, MOST, RangeChain, RangeChains
-from podwire.policy.profile import ProfileKey
+from podwire.policy.profilenames import ProfileName
 from podwire.state.nft import Chain, Element, Set
 
-KEY = ProfileKey(direction="Ingress")
+KEY = ProfileName("Ingress", "0a1b2c")
 Contents = KeyedContents[Chain, Set, bytes, Element]
 
 
@@ -64,9 +64,9 @@ def test_ranges_of_ipv6_are_parted_too() -> None:
 def test_directions_share_no_parts_and_profiles_do() -> None:
     created, keyed = parts()
     many = ranges(list(range(200)))
-    item, other = created.take(many, KEY), created.take(many, ProfileKey(direction="Egress"))
+    item, other = created.take(many, KEY), created.take(many, ProfileName("Egress", "0a1b2c"))
     assert not {name for _, _, name in item} & {name for _, _, name in other}
-    assert created.take(many, ProfileKey(direction="Ingress", subjects=("a",))) == item
+    assert created.take(many, ProfileName("Ingress", "3d4e5f")) == item
     created.drop(item)
     assert {name for _, _, name in item} <= keyed.chains.keys()
     for spans in (item, other):
