@@ -8,6 +8,9 @@ and system time of this process. "Compare" reads everything afterwards. With mor
 is written by that comparison. Beside it, in turns, nft(8) replaces the same table by the text of a file, while this
 process does not listen to changes.
 
+In mode iptables (:mod:`bench.iptables_repairs`) the program iptables flushes chains and tables; what is timed begins
+with its end and contains the notice, but not the comparison of everything that follows.
+
     sudo python -m bench.repairs [--quick]
 """
 
@@ -22,6 +25,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from bench import iptables_repairs
 from bench.alone import run_alone
 from bench.services import NODE, resolved
 from bench.table import Row
@@ -129,6 +133,8 @@ def run(quick: bool) -> list[Row]:
                 rows.append(
                     Row(name, "ms", tuple(result[subject + suffix]), ((PEER, tuple(result[PEER + suffix])),), aim)
                 )
+    for count in COUNTS[:2]:
+        rows += iptables_repairs.rows(count, 5 if quick else 15)
     return rows
 
 

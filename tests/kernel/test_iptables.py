@@ -1,5 +1,6 @@
 """The programs of iptables: their input, their answers, and the timer descriptor."""
 
+import contextlib
 import fcntl
 import os
 import select
@@ -12,6 +13,7 @@ from podwire.errors import KernelError, Unsupported
 from podwire.kernel import netns
 from podwire.kernel.iptables import Iptables, Kind, Ticker, choose, find, locked, nft_tables
 from podwire.kernel.iptables_tables import drop_tables, make_tables
+from podwire.kernel.xtables_lock import LockUses
 from podwire.state.iptables import parse_save
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -153,3 +155,15 @@ def test_a_ticker_becomes_readable_every_period() -> None:
     assert select.select([ticker], [], [], 1)[0] == [ticker]
     assert ticker.ticked() and not ticker.ticked()
     ticker.close()
+
+
+def test_programs_of_legacy_iptables_are_noticed_as_they_end(place: str) -> None:
+    legacy = find("legacy")
+    assert legacy is not None
+    with Iptables("ip", legacy, place) as tool, contextlib.closing(LockUses()) as uses:
+        tool.restore("*filter\nCOMMIT\n")
+        uses.watch()
+        uses.used()
+        tool.restore("*filter\n:ONE - [0:0]\nCOMMIT\n")
+        assert select.select([uses.fileno()], [], [], 30)[0]
+        assert uses.used()

@@ -254,7 +254,9 @@ def test_lost_legacy_rules_are_noticed_by_table_sizes(
             assert not plane.disturbed(), "these are changes of podwire"
         iptables(plane, "-t", "nat", *arguments)
         assert reported(plane)
-        plane.heal()
+        first, *compared = plane.heal()
+        assert first.startswith("*nat"), "the table that changed is read and written first"
+        assert not any(compared)
         assert in_kernel(plane) == desired_rulesets(plane)
         assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
         plane.remove()
@@ -273,6 +275,57 @@ def test_a_flushed_chain_is_written_before_rules_are_read(world: World, chain: s
         assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
         assert not plane.disturbed()
         assert not any(plane.heal())
+        plane.remove()
+
+
+@pytest.mark.parametrize(
+    ("table", "chain", "jumps"),
+    [
+        ("nat", "PREROUTING", ["KUBE-SERVICES"]),
+        ("nat", "OUTPUT", ["KUBE-SERVICES"]),
+        ("nat", "POSTROUTING", ["KUBE-POSTROUTING"]),
+        ("filter", "FORWARD", ["KUBE-EXTERNAL-SERVICES", "KUBE-SERVICES", "KUBE-FORWARD", "KUBE-PROXY-FIREWALL"]),
+    ],
+)
+def test_jumps_of_a_flushed_chain_are_written_without_reading(
+    world: World, table: str, chain: str, jumps: list[str]
+) -> None:
+    with contextlib.closing(ServiceOwner(IptablesDataPlane(NODE, path("node"), programs("nft")))) as plane:
+        plane.load(by_name("ClusterIP").resolved())
+        iptables(plane, "-t", table, "-F", chain)
+        assert plane.disturbed()
+        first, *compared = plane.heal()
+        head, *rules, last = first.splitlines()
+        assert (head, last) == (f"*{table}", "COMMIT")
+        assert [(rule.split()[:2], rule.split()[-1]) for rule in rules] == [(["-I", chain], jump) for jump in jumps]
+        assert not any(compared)
+        assert in_kernel(plane) == desired_rulesets(plane)
+        assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
+        assert not plane.disturbed()
+        plane.remove()
+
+
+def test_flushed_tables_are_written_before_rules_are_read(world: World) -> None:
+    with contextlib.closing(ServiceOwner(IptablesDataPlane(NODE, path("node"), programs("nft")))) as plane:
+        plane.load(by_name("ClusterIP").resolved())
+        for table in ("nat", "filter"):
+            iptables(plane, "-t", table, "-F")
+        assert plane.disturbed()
+        first, *compared = plane.heal()
+        assert first
+        assert not any(compared)
+        assert in_kernel(plane) == desired_rulesets(plane)
+        assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
+        plane.remove()
+
+
+def test_rules_of_others_beside_the_jumps_cause_no_write(world: World) -> None:
+    with contextlib.closing(ServiceOwner(IptablesDataPlane(NODE, path("node"), programs("nft")))) as plane:
+        plane.load(by_name("ClusterIP").resolved())
+        iptables(plane, "-t", "nat", "-A", "PREROUTING", "-j", "RETURN")
+        assert plane.disturbed()
+        assert not any(plane.heal())
+        iptables(plane, "-t", "nat", "-D", "PREROUTING", "-j", "RETURN")
         plane.remove()
 
 

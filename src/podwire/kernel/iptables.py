@@ -25,6 +25,7 @@ from podwire.errors import KernelError, Unsupported
 from podwire.kernel import netns
 from podwire.kernel.failure import refusal
 from podwire.kernel.nft import Nft
+from podwire.kernel.xtables_lock import LOCK
 from podwire.model.wording import count
 from podwire.runtime.child import Finished, call
 
@@ -37,7 +38,6 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NAMES = {"ip": "ip_tables_names", "ip6": "ip6_tables_names"}
 _TIMEOUT_S = 300.0
 _LOCK_WAIT = "5"
-_LOCK = "/run/xtables.lock"
 _TABLES = frozenset(("nat", "filter", "mangle", "raw", "security"))
 _CLOCK_MONOTONIC = 1  # linux/time.h
 _TFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
@@ -102,7 +102,7 @@ def locked(programs: Programs) -> bool:
     if programs.kind != "legacy":
         return False
     try:
-        descriptor = os.open(_LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False  # No process has taken the lock since boot.
     try:

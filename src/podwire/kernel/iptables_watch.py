@@ -1,13 +1,14 @@
 """Detects changes of iptables rules by other programs in a network namespace.
 
 For the nft kind the kernel sends notifications. For legacy rules it sends none. There the numbers of entries, the sizes
-and the hook offsets of the tables are compared every 0.05 s with those after the last write of podwire, by one system
-call for each table. A change that keeps all of them, such as a rule that takes the place of an equally long one, is not
-seen; for these ``changed`` also returns True every 30 s. While changes follow one another, the pause after each doubles
-up to 30 s.
+and the hook offsets of the tables are compared with those after the last write of podwire, by one system call for each
+table: when a program of legacy iptables ends (:mod:`podwire.kernel.xtables_lock`), and every 0.05 s. A change that
+keeps all of them, such as a rule that takes the place of an equally long one, is not seen; for these ``changed`` also
+returns True every 30 s. While changes follow one another, the pause after each doubles up to 30 s.
 """
 
 import ctypes
+import select
 import socket
 import struct
 import threading
@@ -22,6 +23,7 @@ from podwire.kernel.looks import LOOK_S
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_monitor import NftMonitor
+from podwire.kernel.xtables_lock import LockUses
 
 POLL_S = 30.0  # as kube-proxy's syncPeriod
 _SO_GET_INFO = 64  # IPT_SO_GET_INFO and IP6T_SO_GET_INFO, linux/netfilter_ipv4/ip_tables.h
@@ -43,7 +45,17 @@ class ChainWatch(Protocol):
         ...
 
     def take_chains(self) -> Mapping[tuple[str, str], frozenset[str]]:
-        """The chains by family and table that other programs are known to have changed since the last call."""
+        """The chains by family and table that other programs are known to have changed since the last call.
+
+        A table without chains: other programs changed some chains of it.
+        """
+        ...
+
+    def empty_chains(self, family: str, table: str, chains: Iterable[str]) -> frozenset[str]:
+        """Those of some chains that are known to hold no rule now.
+
+        Raises: KernelError.
+        """
         ...
 
     def ignore_process(self, process: int) -> None:
@@ -96,6 +108,9 @@ class _NftWatch:
         with self._lock:
             chains, self._chains = self._chains, {}
         return {table: frozenset(names) for table, names in chains.items()}
+
+    def empty_chains(self, family: str, table: str, chains: Iterable[str]) -> frozenset[str]:
+        return frozenset(chain for chain in chains if not self._nft.has_rules(family, table, chain))
 
     def restore(self, tool: Iptables, text: str) -> None:
         tool.restore(text, self.ignore_process)
@@ -165,25 +180,34 @@ class Poll:
     def __init__(self, netns_path: NetnsPath, tables: Iterable[str]) -> None:
         self._infos = TableInfos(netns_path, tables)
         self._ticker = Ticker(LOOK_S)
-        self.fileno = self._ticker.fileno
+        self._lock_uses = LockUses()
+        self._events = select.epoll()
+        for source in (self._ticker, self._lock_uses):
+            self._events.register(source.fileno(), select.EPOLLIN)
+        self.fileno = self._events.fileno
         self._lock = threading.Lock()
         """Held while podwire writes, because another thread calls :meth:`changed`."""
         self._known: dict[tuple[str, str], bytes] = {}
         self._missed = False
+        self._changed: set[tuple[str, str]] = set()
         self._compare_at = time.monotonic() + POLL_S
         self._pause_s, self._rested_at = LOOK_S, 0.0
 
     def close(self) -> None:
+        self._events.close()
         self._ticker.close()
+        self._lock_uses.close()
         self._infos.close()
 
     def changed(self) -> bool:
-        if not self._ticker.ticked() or not self._lock.acquire(blocking=False):
+        ticked, used = self._ticker.ticked(), self._lock_uses.used()
+        if not (ticked or used) or not self._lock.acquire(blocking=False):
             return False
         try:
             now = time.monotonic()
             if now >= self._rested_at and (self._missed or self._differs()):
-                self._known, self._missed = self._infos.again(self._known), False
+                before, self._known, self._missed = self._known, self._infos.again(self._known), False
+                self._changed.update(table for table, info in self._known.items() if info != before.get(table))
                 quiet = now - self._rested_at > 2 * self._pause_s
                 self._pause_s = LOOK_S if quiet else min(2 * self._pause_s, POLL_S)
                 self._rested_at = now + self._pause_s
@@ -199,7 +223,12 @@ class Poll:
         return self._infos.again(self._known) != self._known
 
     def take_chains(self) -> Mapping[tuple[str, str], frozenset[str]]:
-        return {}
+        with self._lock:
+            changed, self._changed = self._changed, set()
+        return {table: frozenset() for table in changed}
+
+    def empty_chains(self, family: str, table: str, chains: Iterable[str]) -> frozenset[str]:
+        return frozenset()
 
     def ignore_process(self, process: int) -> None:
         """Has no effect, since own changes cause no notifications."""
@@ -213,6 +242,7 @@ class Poll:
                 tool.restore(text)
             finally:
                 self._known = self._infos.read()
+                self._lock_uses.watch()
 
     def notifications_off(self, write: Callable[[], int]) -> None:
         with self._lock:
@@ -220,6 +250,7 @@ class Poll:
                 write()
             finally:
                 self._known, self._missed = self._infos.read(), False
+                self._lock_uses.watch()
 
 
 def watch(programs: Programs, tables: Iterable[str], netns_path: NetnsPath) -> ChainWatch:

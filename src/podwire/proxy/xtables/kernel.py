@@ -11,12 +11,12 @@ from podwire.state.iptables import parse_save
 from podwire.state.iptables_diff import Saved, count_tables, removal
 
 
-def read(tool: Iptables) -> Saved:
-    """All rules of a family.
+def read(tool: Iptables, table: str = "") -> Saved:
+    """All rules of a family, or those of one table.
 
     Raises: KernelError.
     """
-    return parse_save(tool.save())
+    return parse_save(tool.save(table))
 
 
 def remove(tool: Iptables, owner: ChainMark) -> int:

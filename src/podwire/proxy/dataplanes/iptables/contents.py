@@ -44,7 +44,21 @@ class Contents:
             for table in TABLES
         )
 
-    def rewritten(self, table: str, names: Collection[str]) -> dict[str, Rules]:
+    def rewritten(
+        self, named: Mapping[str, Collection[str]], empty: Mapping[str, Collection[str]]
+    ) -> tuple[Ruleset, ...]:
+        """Our chains among those named of each table, and the jumps from the kernel's own chains that are empty."""
+        return tuple(
+            Ruleset(
+                family=self.layout.family,
+                table=table,
+                chains=self._named(table, named.get(table, ())),
+                jumps=tuple(jump for jump in jumps if jump[0] in empty.get(table, ())),
+            )
+            for table, jumps in self.layout.jumps().items()
+        )
+
+    def _named(self, table: str, names: Collection[str]) -> dict[str, Rules]:
         """Our chains of a table among these names, with their rules."""
         rules_by_chain = {
             name: rules for (of, name), rules in self.layout.chains().items() if of == table and name in names

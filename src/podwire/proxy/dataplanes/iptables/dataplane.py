@@ -5,9 +5,9 @@
 2. ``update`` writes the chains of the changed Services and their rules in the shared chains, without reading, in one
    call of iptables-restore for each family that changed.
 3. A refused text is followed by a full load. When that fails too, the error is raised and the next call loads again.
-4. ``heal`` writes the chains that the kernel's notifications name, then reads and writes what else another program
-   changed. Rules of the nft kind notify of changes at once; the sizes of legacy tables are compared every 0.05 s, and
-   ``disturbed`` is true every 30 s for changes that keep them.
+4. ``heal`` writes the chains that the kernel's notifications name, and the jumps of chains that were flushed; then it
+   reads the kernel and writes what else another program changed. Rules of the nft kind notify of changes at once; the
+   sizes of legacy tables are compared every 0.05 s, and ``disturbed`` is true every 30 s for changes that keep them.
 5. ``close`` leaves everything in force; ``remove`` removes our chains, of both kinds, and nothing else.
 6. Where node ports answer on loopback, ``route_localnet`` is turned on after the rules that guard it exist, and turned
    off before they are removed.
@@ -15,8 +15,10 @@
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+
+import msgspec
 
 from podwire.errors import KernelError
 from podwire.kernel import netns, sysctl
@@ -34,10 +36,10 @@ from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.proxy.xtables import kernel as xtables
 from podwire.state.chain_marks import KUBE_PROXY_MARK, PROXY_IPTABLES
 from podwire.state.iptables import Ruleset
-from podwire.state.iptables_diff import Saved, chains_text, count_rules, count_tables, document, repair
+from podwire.state.iptables_diff import Saved, count_rules, count_tables, repair
 
 _NAMED = 64
-"""Up to this many chains are written before the rules are read; more of them take longer than to read and compare."""
+"""Up to this many changed chains are written before the rules are read; more may take longer than reading."""
 COUNTERS = (INVALID_DROPPED, LOCALHOST_ACCEPTED)
 _ROUTE_LOCALNET = "net/ipv4/conf/all/route_localnet"
 _LIBERAL = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
@@ -210,31 +212,56 @@ class IptablesDataPlane:
         return text
 
     def heal(self, services: ServiceMap) -> tuple[str, ...]:
-        """Writes what notifications named, then reads the kernel and writes what differs; returns what was written.
+        """Writes what was noticed, then reads the kernel and writes what differs; returns what was written.
 
         Raises: KernelError.
         """
-        return (*(() if self._lost else self._rewrite_named()), *self.load(services))
+        return (*self.repair(), *self.load(services))
 
-    def _rewrite_named(self) -> list[str]:
-        """Writes our chains that another program changed, unread; what the kernel refuses is left to the load."""
-        named = self._watch.take_chains()
+    def repair(self) -> tuple[str, ...]:
+        """Writes what other programs are known to have changed; what the kernel refuses is left to :meth:`heal`.
+
+        With the nft kind these are our chains, and the jumps to them from chains that are empty now; nothing is read.
+        Many chains are written only if a chain of the kernel's is empty, because then another program flushed a table.
+        With the legacy kind only the tables that changed are read.
+        """
+        named = {} if self._lost else self._watch.take_chains()
         written: list[str] = []
         for family, rules in self._rules.items():
-            if rules.contents is None:
+            tables = {table: chains for (of, table), chains in named.items() if of == family}
+            if rules.contents is None or not tables:
                 continue
-            tables = {
-                table: rules.contents.rewritten(table, names) for (of, table), names in named.items() if of == family
-            }
-            if sum(map(len, tables.values())) > _NAMED:
-                continue
-            text = document((table, chains_text(chains)) for table, chains in tables.items())
             try:
-                self._watch.restore(rules.tool, text)
+                written += (self._rewrite if self.programs.kind == "nft" else self._compare)(rules, tables)
             except KernelError:
                 continue
-            written += [text] if text else []
-        return written
+        return tuple(written)
+
+    def _compare(self, rules: _FamilyRules, changed: Collection[str]) -> Iterator[str]:
+        """Reads tables of one family and writes what differs; yields the text."""
+        assert rules.contents is not None, "there is something to write"
+        tables = tuple(table for table in PROXY_IPTABLES.tables if table in changed)
+        saved = {table: xtables.read(rules.tool, table).get(table, {}) for table in tables}
+        text = repair(saved, rules.contents.rulesets(), msgspec.structs.replace(PROXY_IPTABLES, tables=tables))
+        if text:
+            self._watch.restore(rules.tool, text)
+            yield text
+
+    def _rewrite(self, rules: _FamilyRules, named: Mapping[str, Collection[str]]) -> Iterator[str]:
+        """Writes chains of one family by table, and yields the texts."""
+        assert rules.contents is not None, "there is something to write"
+        empty = {
+            table: self._watch.empty_chains(
+                rules.contents.layout.family, table, {chain for chain, _ in jumps} & set(named.get(table, ()))
+            )
+            for table, jumps in rules.contents.layout.jumps().items()
+        }
+        desired = rules.contents.rewritten(named, empty)
+        if not any(empty.values()) and sum(len(ruleset.chains) for ruleset in desired) > _NAMED:
+            return
+        for text in self._repair({}, desired):
+            self._watch.restore(rules.tool, text)
+            yield text
 
     @property
     def missing(self) -> frozenset[str]:

@@ -1,0 +1,78 @@
+"""Rules of Services in iptables that another program takes away: what it costs to write them again.
+
+Each number of Services, of two endpoints each, works in a network namespace of its own, with each kind of iptables. The
+program iptables flushes the chain that every connection passes, the kernel's chain that leads there, the table of
+translations, and the table of filters. What is timed is from the end of that program, through the notice of it, until
+all that was lost is in the kernel again; the comparison of everything that follows is not in it. CPU is user and system
+time of this process and of the programs that it starts.
+"""
+
+import os
+import resource
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from bench.services import NODE, resolved
+from bench.table import Row
+
+from podwire.kernel import netns
+from podwire.kernel.iptables import Kind, find
+from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane
+from podwire.proxy.servicemap import ServiceMap
+
+AIM_MS = 20.0
+KINDS: tuple[Kind, ...] = ("nft", "legacy")
+LOST = {
+    "-t nat -F KUBE-SERVICES": ("-t", "nat", "-F", "KUBE-SERVICES"),
+    "-t nat -F PREROUTING": ("-t", "nat", "-F", "PREROUTING"),
+    "-t nat -F": ("-t", "nat", "-F"),
+    "-F": ("-F",),
+}
+_REST_S = 0.3
+"""Repairs that follow one another wait for each other; this pause is longer than the first wait."""
+
+
+def rows(count: int, turns: int) -> Iterator[Row]:
+    """The rows for a number of Services."""
+    services = {f"bench/service-{number}": resolved(number, 2) for number in range(1, count + 1)}
+    for kind in KINDS:
+        netns_path = Path(f"/run/netns/pwbench-{os.getpid()}-{kind}")
+        netns.create(netns_path)
+        try:
+            programs = find(kind)
+            with closing(IptablesDataPlane(NODE, netns_path, programs)) as plane:
+                plane.load(services)
+                yield from _measured(plane, netns_path, services, turns)
+        finally:
+            netns.delete(netns_path)
+
+
+def _measured(plane: IptablesDataPlane, netns_path: Path, services: ServiceMap, turns: int) -> Iterator[Row]:
+    for name, arguments in LOST.items():
+        walls, cpus = [], []
+        for _ in range(turns):
+            with netns.inside(netns_path):
+                subprocess.run([f"iptables-{plane.programs.kind}", *arguments], check=True)
+            wall, cpu = time.perf_counter(), _cpu_ms()
+            while not plane.disturbed():
+                select.select([plane.fileno()], [], [])
+            plane.repair()
+            walls.append((time.perf_counter() - wall) * 1000)
+            cpus.append(_cpu_ms() - cpu)
+            if any(plane.load(services)):
+                raise SystemExit(f"{name}: the repair left a difference")
+            plane.disturbed()
+            time.sleep(_REST_S)
+        title = f"{len(services):,} Services, iptables ({plane.programs.kind}): {name}"
+        aim = AIM_MS if len(services) < 1_000 else None
+        yield Row(title, "ms", tuple(walls), aim=aim)
+        yield Row(f"{title}, CPU", "ms", tuple(cpus), aim=aim)
+
+
+def _cpu_ms() -> float:
+    usages = (resource.getrusage(user) for user in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) * 1000
