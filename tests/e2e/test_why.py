@@ -320,7 +320,7 @@ def test_policies_do_what_why_states(world: Cluster, row: Row) -> None:
     assert policy["ingress"]["isolatedBy"] == [{"policy": "default/shut"}]
     missed = policy["ingress"]["nearest"][0]["misses"]
     assert NEAR in policy["message"] or missed[0]["text"] == "ports TCP 80"
-    (rule,) = [step for step in policy["nodes"][-1]["steps"] if step["rule"].endswith("drop")]
+    (rule,) = [step for step in policy["nodes"][-1]["steps"] if " drop comment " in step["rule"]]
     assert rule["object"] == "no ingress rule for pods app=shut of default"
 
 

@@ -110,6 +110,10 @@ def test_missing_rules_are_shown_as_drift(places: Places, mode: str) -> None:
     assert any(line.sign == "+" and "drop" in line.text.lower() for line in result.nodes[0].drift)
 
 
+COUNTED = 'counter packets 7 bytes 420 drop comment "no ingress rule for pods app=db of shop"'
+"""The rule that denies, with a count that no packet caused."""
+
+
 def test_counters_of_rules_are_shown(places: Places) -> None:
     case = quiet()
     nodes = KernelRules(case, "nftables", places)
@@ -120,10 +124,10 @@ def test_counters_of_rules_are_shown(places: Places) -> None:
             listed = subprocess.run(["nft", "-a", "list", "chain", "ip", "podwire-policy", chain],
                                     capture_output=True, text=True, check=True).stdout  # fmt: skip
             handle = next(line.rpartition(" ")[2] for line in listed.splitlines() if "counter" in line)
-            subprocess.run([*rule, "handle", handle, "counter packets 7 bytes 420 drop"], check=True)
+            subprocess.run([*rule, "handle", handle, COUNTED], check=True)
         nodes.rules.clear()
         steps = verdict_of(nodes, case, 0, 4).nodes[0].steps
-        assert steps[-1].rule == "counter packets 7 bytes 420 drop"
+        assert steps[-1].rule == COUNTED
         assert steps[-1].object == "no ingress rule for pods app=db of shop"
         assert not verdict_of(nodes, case, 0, 4).nodes[0].drift
     finally:

@@ -144,14 +144,14 @@ class Compiler:
         delta = PolicyDelta()
         self._owners.refresh()
         self._dirty_pods.update(self._node_pods.selected_by(self._dirty_subjects))
-        kept = self._node_pods.settle(self._dirty_pods, delta)
+        subjects_before = self._node_pods.settle(self._dirty_pods, delta)
         for unused in self._node_pods.drop_unused():
             if self.profiles.pop(unused, None) is not None:
                 delta.ended.add(unused)
         peers: dict[str, PeerMatch | None] = {}
         changes = PolicyChanges(self._before, self._policies, self._subjects)
         for profile_key in self._node_pods.uses:
-            profile = self._change(profile_key, changes, kept.get(profile_key), peers, delta)
+            profile = self._change(profile_key, changes, subjects_before.get(profile_key), peers, delta)
             if profile is None:
                 self.profiles[profile_key] = self._make(profile_key, peers)
                 delta.new_profiles.add(profile_key)

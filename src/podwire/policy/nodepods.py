@@ -108,11 +108,11 @@ class NodePods:
         Returns the profiles whose pods have other selectors now, each with its selectors from before.
         """
         choices: ProfileChoices = {}
-        wanted = {key: self._choice(key, choices) for key in sorted(keys)}
-        kept = self._keep(wanted)
-        for key, choice in wanted.items():
+        choice_of = {key: self._choice(key, choices) for key in sorted(keys)}
+        subjects_before = self._keep(choice_of)
+        for key, choice in choice_of.items():
             self._place(key, choice, delta)
-        return kept
+        return subjects_before
 
     def _choice(self, key: str, choices: ProfileChoices) -> ProfileChoice | None:
         """What selects a pod; None: it is not a pod of this node. ``choices`` has those of other pods."""
@@ -128,12 +128,12 @@ class NodePods:
             choice = choices[subjects, ports] = (ingress, egress)
         return choice
 
-    def _keep(self, wanted: Mapping[str, ProfileChoice | None]) -> dict[ProfileKey, tuple[str, ...]]:
+    def _keep(self, choice_of: Mapping[str, ProfileChoice | None]) -> dict[ProfileKey, tuple[str, ...]]:
         """Gives profiles the selectors of a new profile, if exactly their own pods would go there, and all of them."""
         changing: Counter[ProfileKey] = Counter()
         targets: dict[ProfileKey, set[ProfileKey | None]] = {}
         sources: dict[ProfileKey, set[ProfileKey | None]] = {}
-        for key, choice in wanted.items():
+        for key, choice in choice_of.items():
             own = self.profiles.get(key)
             before = (own.ingress, own.egress) if own is not None else _NO_PROFILES
             changing.update(profile for profile in before if profile is not None)
@@ -142,17 +142,17 @@ class NodePods:
                     targets.setdefault(profile, set()).add(target)
                 if target is not None:
                     sources.setdefault(target, set()).add(profile)
-        kept: dict[ProfileKey, tuple[str, ...]] = {}
+        subjects_before: dict[ProfileKey, tuple[str, ...]] = {}
         for profile, own_targets in targets.items():
             target, before_choice = next(iter(own_targets)), self.chosen[profile]
             if target is None or target in self._profile_of or before_choice in sources:
                 continue
             alone = len(own_targets) == len(sources[target]) == 1 and changing[profile] == self.uses[profile]
             if alone and replace(before_choice, subjects=()) == replace(target, subjects=()):
-                kept[profile] = before_choice.subjects
+                subjects_before[profile] = before_choice.subjects
                 del self._profile_of[before_choice]
                 self.chosen[profile], self._profile_of[target] = target, profile
-        return kept
+        return subjects_before
 
     def _profile(self, choice: ProfileKey | None) -> ProfileKey | None:
         """The profile for what selects a pod; a new one gets a key that no profile has."""

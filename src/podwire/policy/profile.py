@@ -24,6 +24,8 @@ from podwire.policy.hostgroups import NO_RULES, OWN_NODE, HostGroup, HostGroupKe
 from podwire.policy.ports import PortTable
 from podwire.policy.profilerules import ProfilePolicies, ProfileRules, SinglePortRules
 
+_MOST_CHANGES = 64
+
 
 class PeerMatch(msgspec.Struct, frozen=True, kw_only=True):
     """Which selectors match the owner of an address."""
@@ -217,7 +219,12 @@ class Profile:
     # Changes of policies
 
     def fits(self, changes: Sequence[PolicyChange]) -> bool:
-        """Whether :meth:`replace` can take over all of these changes; otherwise a new profile is needed."""
+        """Whether :meth:`replace` can take over all of these changes; otherwise the profile must be made anew.
+
+        Many changes at once cost less that way.
+        """
+        if len(changes) > _MOST_CHANGES:
+            return False
         direction, names = self.key.direction, Counter(self._rules.names)
         for before, after in changes:
             old = before.rules[direction] if before is not None else ()

@@ -32,7 +32,7 @@ class ProfileName(msgspec.Struct, frozen=True, gc=False):
 class KernelNames(msgspec.Struct, frozen=True):
     """The names in the kernel for the profiles of a node."""
 
-    kept: Mapping[ProfileKey, ProfileName] = {}
+    by_profile: Mapping[ProfileKey, ProfileName] = {}
     """The names that profiles have there."""
     reserved: frozenset[ProfileName] = frozenset()
     """The names that lead packets of pods with another profile, or of several profiles."""
@@ -47,14 +47,14 @@ class ProfileNames:
     def __init__(self, known: KernelNames) -> None:
         self._known = known
         self._names: dict[ProfileKey, ProfileName] = {}
-        self._used: set[ProfileName] = set(known.reserved) | set(known.kept.values())
+        self._used: set[ProfileName] = set(known.reserved) | set(known.by_profile.values())
         self._dropped: set[ProfileName] = set()
 
     def take(self, key: ProfileKey) -> ProfileName:
         """The name of a profile; a new profile gets the name that it has in the kernel, or a new name."""
         name = self._names.get(key)
         if name is None:
-            name = self._known.kept.get(key) or next(new for new in _new_names(key) if new not in self._used)
+            name = self._known.by_profile.get(key) or next(new for new in _new_names(key) if new not in self._used)
             self._names[key] = name
             self._used.add(name)
         return name
@@ -85,24 +85,29 @@ def _new_names(key: ProfileKey) -> Iterator[ProfileName]:
 
 
 def kernel_names(
-    leads: Iterable[tuple[Hashable, ProfileName]], owners: Mapping[Hashable, ProfileKey | None]
+    leads: Iterable[tuple[Hashable, ProfileName]],
+    owners: Mapping[Hashable, ProfileKey | None],
+    other_family: Mapping[ProfileKey, ProfileName],
 ) -> KernelNames:
     """The names that profiles keep.
 
     ``leads`` are the kernel's elements for pods, each with the profile that it leads to; ``owners`` has the elements
-    that there should be, each with the profile of its pod (None: no policy applies).
+    that there should be, each with the profile of its pod (None: no policy applies). A profile to which no element of
+    this family leads has its name in ``other_family``.
     """
     users: dict[ProfileName, Counter[ProfileKey | None]] = {}
     for element, name in leads:
         own = users.setdefault(name, Counter())
         if element in owners:
             own[owners[element]] += 1
-    kept: dict[ProfileKey, ProfileName] = {}
+    by_profile: dict[ProfileKey, ProfileName] = {}
     reserved: set[ProfileName] = set()
     for name, own in sorted(users.items(), key=lambda item: (-item[1].total(), item[0].token)):
         keys = tuple(own)
-        if len(keys) == 1 and keys[0] is not None and keys[0] not in kept:
-            kept[keys[0]] = name
+        if len(keys) == 1 and keys[0] is not None and keys[0] not in by_profile:
+            by_profile[keys[0]] = name
         elif keys:
             reserved.add(name)
-    return KernelNames(kept=kept, reserved=frozenset(reserved))
+    taken = reserved.union(by_profile.values())
+    by_profile |= {key: name for key, name in other_family.items() if key not in by_profile and name not in taken}
+    return KernelNames(by_profile=by_profile, reserved=frozenset(reserved))

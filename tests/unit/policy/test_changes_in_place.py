@@ -278,7 +278,7 @@ def test_profile_goes_on_for_the_pods_that_stay() -> None:
     assert not before.at(PEER).ruling("TCP", 81).accept
 
 
-def test_new_profile_with_the_first_selectors_of_another_gets_its_own_key() -> None:
+def test_new_profile_with_former_selectors_gets_its_own_key() -> None:
     compiler = compile_world(WORLD, "n1")
     compiler.set_policy("shop/a", policy("a", EVERYONE, 80))
     compiler.flush()

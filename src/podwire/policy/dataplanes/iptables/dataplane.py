@@ -38,9 +38,11 @@ from podwire.policy.dataplanes.iptables.kernel import clear
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.names import RULE, TABLE
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
-from podwire.policy.dataplanes.iptables.podelements import names_in_kernel
+from podwire.policy.dataplanes.iptables.podelements import KernelState, names_in_kernel
 from podwire.policy.dataplanes.iptables.steps import Steps
 from podwire.policy.nodepods import PolicyDelta
+from podwire.policy.profile import ProfileKey
+from podwire.policy.profilenames import ProfileName
 from podwire.policy.status.counts import Count, Counted, RuleCounters
 from podwire.policy.verdicts import RuleHit
 from podwire.state.ipset import IpSet
@@ -139,6 +141,7 @@ class IptablesPolicy:
         self._undeleted.clear()
         make_tables(self.programs, (TABLE,), self._netns_path, self._watch.ignore_process)
         uplinks = self._uplinks(devices)
+        names_of_profiles: dict[ProfileKey, ProfileName] = {}
         done = []
         for family, tool in self._tools.items():
             if family in self._missing:
@@ -153,7 +156,8 @@ class IptablesPolicy:
             have = kernel.read_sets(self._sets, family)
             chains = {name: tuple(rules) for name, rules in saved.get(TABLE, {}).items()}
             layout = layout_of(self._facts, family, uplinks)
-            known = names_in_kernel(layout, chains, have, compiler.pods, devices)
+            known = names_in_kernel(layout, KernelState(chains, have), compiler.pods, devices, names_of_profiles)
+            names_of_profiles.update(known.by_profile)
             contents = Contents(layout, chains, have, known)
             follow(contents, compiler, compiler.everything(), devices)
             done.append(contents.loaded(saved, have))

@@ -2,13 +2,15 @@
 
 from collections.abc import Hashable, Mapping
 
+import msgspec
+
 from podwire.dataplane.contents import KeyedContents
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.layout import OPEN, PER_SET, SHARED, ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import Numbers, known_numbers
 from podwire.policy.nodepods import PodProfiles
 from podwire.policy.profile import ProfileKey
-from podwire.policy.profilenames import KernelNames, ProfileName, kernel_names
+from podwire.policy.profilenames import NO_NAMES, KernelNames, ProfileName, kernel_names
 from podwire.state.ipset import PLAIN, IpSet, IpSetElement
 from podwire.state.iptables import Rules
 
@@ -75,21 +77,31 @@ class PodElements:
         return self._numbers[root].used[self._names[key]] if key is not None else OPEN
 
 
+class KernelState(msgspec.Struct, frozen=True):
+    """What the kernel holds of one family."""
+
+    chains: Mapping[str, Rules]
+    sets: Mapping[str, IpSet]
+
+
 def names_in_kernel(
     layout: ChainLayout,
-    chains: Mapping[str, Rules],
-    sets: Mapping[str, IpSet],
+    have: KernelState,
     pods: Mapping[str, PodProfiles],
     devices: Mapping[str, str],
+    other_family: Mapping[ProfileKey, ProfileName] = NO_NAMES.by_profile,
 ) -> KernelNames:
-    """The names that the profiles of pods have in the kernel's chains; ``devices`` has the device of each pod."""
+    """The names that the profiles of pods have in the kernel's chains; ``devices`` has the device of each pod.
+
+    ``other_family`` are those of the other family's chains.
+    """
     leads: list[tuple[Hashable, ProfileName]] = []
     for word, root in (("ingress", names.IN), ("egress", names.OUT)):
-        numbers = known_numbers(chains, root, f"{root}-", layout.marks)
+        numbers = known_numbers(have.chains, root, f"{root}-", layout.marks)
         profiles = {
-            layout.numbered(number): names.profile_of(chains.get(chain, ())) for chain, number in numbers.items()
+            layout.numbered(number): names.profile_of(have.chains.get(chain, ())) for chain, number in numbers.items()
         }
-        declared = sets.get(layout.set_name(word))
+        declared = have.sets.get(layout.set_name(word))
         for key, element in declared.elements.items() if declared is not None else ():
             name = profiles.get(element)
             if name is not None:
@@ -99,7 +111,7 @@ def names_in_kernel(
         for address in own.addresses if devices.get(pod) else ():
             key = f"{address},{devices[pod]}"
             owners |= {("ingress", key): own.ingress, ("egress", key): own.egress}
-    return kernel_names(leads, owners)
+    return kernel_names(leads, owners, other_family)
 
 
 def _device_sets(layout: ChainLayout, sets: Mapping[str, IpSet]) -> dict[int, IpSet]:

@@ -23,6 +23,8 @@ from podwire.policy.dataplanes.nftables.layout import RULE, TABLE, TableLayout
 from podwire.policy.dataplanes.nftables.placements import names_in_kernel
 from podwire.policy.dataplanes.nftables.steps import steps
 from podwire.policy.nodepods import PolicyDelta
+from podwire.policy.profile import ProfileKey
+from podwire.policy.profilenames import ProfileName
 from podwire.policy.status.counts import Count, Counted, RuleCounters
 from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Table
@@ -77,10 +79,12 @@ class NftablesPolicy:
         self._facts = facts or self._facts
         self._reload = True
         new_contents: dict[str, Contents] = {}
+        names: dict[ProfileKey, ProfileName] = {}
 
         def want(family: str, have: Table | None) -> Table:
             layout = layout_of(self._facts, family)
-            known = names_in_kernel(have, layout, compiler.pods, devices)
+            known = names_in_kernel(have, layout, compiler.pods, devices, names)
+            names.update(known.by_profile)
             contents = new_contents[family] = Contents(layout, have, known)
             follow(contents, compiler, compiler.everything(), devices)
             contents.commit()

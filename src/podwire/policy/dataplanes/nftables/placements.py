@@ -7,7 +7,7 @@ from podwire.policy.dataplanes.nftables.layout import TableLayout, node_name, pr
 from podwire.policy.dataplanes.nftables.podelements import Chains, PodElements
 from podwire.policy.nodepods import PodProfiles
 from podwire.policy.profile import ProfileKey
-from podwire.policy.profilenames import KernelNames, kernel_names
+from podwire.policy.profilenames import NO_NAMES, KernelNames, ProfileName, kernel_names
 from podwire.state.nft import Chain, Element, Set, Table
 
 Elements = dict[str, dict[bytes, Element]]
@@ -70,15 +70,20 @@ class PodPlacements:
 
 
 def names_in_kernel(
-    have: Table | None, layout: TableLayout, pods: Mapping[str, PodProfiles], devices: Mapping[str, str]
+    have: Table | None,
+    layout: TableLayout,
+    pods: Mapping[str, PodProfiles],
+    devices: Mapping[str, str],
+    other_family: Mapping[ProfileKey, ProfileName] = NO_NAMES.by_profile,
 ) -> KernelNames:
-    """The names that the profiles of pods have in the kernel's table; ``devices`` has the device of each pod."""
-    if have is None:
-        return KernelNames()
-    profiles = {chain.name: profile_of(chain) for chain in have.chains}
+    """The names that the profiles of pods have in the kernel's table; ``devices`` has the device of each pod.
+
+    ``other_family`` are those of the other family's table.
+    """
+    profiles = {chain.name: profile_of(chain) for chain in have.chains} if have is not None else {}
     leads = (
         ((declared.name, key), profile)
-        for declared in have.sets
+        for declared in (have.sets if have is not None else ())
         if declared.name in _LEADING
         for key, element in declared.elements.items()
         if element.verdict is not None and (profile := profiles.get(element.verdict.chain)) is not None
@@ -90,4 +95,4 @@ def names_in_kernel(
             for direction, profile_key in (("Ingress", own.ingress), ("Egress", own.egress)):
                 leading = elements.leading(devices[pod], own.addresses, _NO_CHAINS, direction)
                 owners |= {(name, key): profile_key for name, entries in leading.items() for key in entries}
-    return kernel_names(leads, owners)
+    return kernel_names(leads, owners, other_family)

@@ -14,7 +14,7 @@ from podwire.policy.dataplanes.iptables.contents import Contents
 from podwire.policy.dataplanes.iptables.fixedchains import FixedChains
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
-from podwire.policy.dataplanes.iptables.podelements import names_in_kernel
+from podwire.policy.dataplanes.iptables.podelements import KernelState, names_in_kernel
 from podwire.policy.dataplanes.iptables.steps import Steps
 from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.settings import LogSettings
@@ -168,9 +168,8 @@ def restarted(layout: ChainLayout, compiler: Compiler, kernel: Kernel) -> Conten
     """The contents of an agent that knows what the kernel holds, and nothing of earlier changes."""
     chains: dict[str, Rules] = {name: tuple(rules) for name, rules in kernel.chains.items()}
     devices = {pod: device(pod) for pod in compiler.pods}
-    contents = Contents(
-        layout, chains, kernel.held(), names_in_kernel(layout, chains, kernel.held(), compiler.pods, devices)
-    )
+    known = names_in_kernel(layout, KernelState(chains, kernel.held()), compiler.pods, devices)
+    contents = Contents(layout, chains, kernel.held(), known)
     follow(contents, compiler, compiler.everything())
     return contents
 
