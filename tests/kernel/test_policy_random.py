@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from tests.cases.policy_table import Case, Check
 from tests.cases.random_policies import RandomPolicies
+from tests.kernel.policy_checks import policy
 from tests.kernel.policy_namespaces import World, failures_of, load
 from tests.kernel.test_policy_packets import CASES, Planes, compilers, opened
 
@@ -72,11 +73,11 @@ def follow(compiler: Compiler, old: facts.World, new: facts.World) -> None:
     """Applies the differences between two worlds to a compiler."""
     for pod in new.pods:
         compiler.set_pod(key_of(pod.metadata), pod)
-    policies = {key_of(policy.metadata): policy for policy in new.policies}
-    for name in {key_of(policy.metadata) for policy in old.policies} | set(policies):
+    policies = {key_of(entry.metadata): entry for entry in new.policies}
+    for name in {key_of(entry.metadata) for entry in old.policies} | set(policies):
         compiler.set_policy(name, policies.get(name))
-    cluster = {policy.metadata.name: policy for policy in new.cluster_policies}
-    for name in {policy.metadata.name for policy in old.cluster_policies} | set(cluster):
+    cluster = {entry.metadata.name: entry for entry in new.cluster_policies}
+    for name in {entry.metadata.name for entry in old.cluster_policies} | set(cluster):
         compiler.set_cluster_policy(name, cluster.get(name))
 
 
@@ -99,3 +100,30 @@ def test_packets_and_evaluator_agree(world: World, planes: Planes, seed: int, mo
             planes[node].update(compiler, world.devices(node), compiler.flush())
         assert not failures_of(case_of(new, policies.connections(new, CONNECTIONS), f"seed {seed}, change {step}"))
         old = new
+
+
+def test_restart_after_selectors_came_one_by_one_writes_nothing(world: World, planes: Planes) -> None:
+    """The pods keep their profiles and these their names, which a restarted agent takes over from the kernel."""
+    old = compilers(BASE)
+    for node, compiler in old.items():
+        load(planes[node], compiler, world)
+    policies = [
+        policy(
+            f"shop/p{number}",
+            podSelector={"matchExpressions": [{"key": "own", "operator": "NotIn", "values": [f"none{number}"]}]},
+            ingress=[{"ports": [{"port": 1000 + number}]}],
+        )
+        for number in range(4)
+    ]
+    restarted = compilers(BASE)
+    for node, compiler in old.items():
+        new = 0
+        for item in policies:
+            compiler.set_policy(key_of(item.metadata), item)
+            restarted[node].set_policy(key_of(item.metadata), item)
+            delta = compiler.flush()
+            new += bool(delta.new_profiles)
+            planes[node].update(compiler, world.devices(node), delta)
+        assert new == 1
+        restarted[node].flush()
+        assert not any(planes[node].load(restarted[node], world.devices(node)))

@@ -110,25 +110,39 @@ OTHERS: tuple[list[dict[str, Any]], ...] = (
 """The peers of another policy: everybody, or ranges beside, within and around those of the first one."""
 
 
-def replace(plane: NftablesPolicy, world: World, compiler: Compiler, number: int) -> None:
-    """Rewords, adds, changes or deletes a policy, and sometimes reloads everything."""
+SELECTORS: tuple[dict[str, Any], ...] = (
+    {"matchLabels": {"app": "db"}},
+    {"matchExpressions": [{"key": "app", "operator": "In", "values": ["db", "none"]}]},
+    {"matchExpressions": [{"key": "own", "operator": "NotIn", "values": ["none"]}]},
+)
+"""Of the other policy: those of the first policy, another one for the same pod, and one for more pods."""
+
+
+def replace(plane: NftablesPolicy, world: World, compiler: Compiler, number: int) -> Compiler:
+    """Rewords, adds, changes or deletes a policy, and sometimes reloads everything, also after a restart."""
     rule = WORDINGS[number % len(WORDINGS)]
     allow = policy("shop/allow", podSelector={"matchLabels": {"app": "db"}}, ingress=[rule])
     ports = [{"port": 6000 + number % 5000}]
     rule = {"ports": ports, "from": OTHERS[number // 5 % len(OTHERS)]}
-    other = policy("shop/other", podSelector={"matchLabels": {"app": "db"}}, ingress=[rule])
-    change(plane, world, compiler, allow=allow, other=other if number % 3 else None)
+    other = policy("shop/other", podSelector=SELECTORS[number // 7 % len(SELECTORS)], ingress=[rule])
+    policies = {"shop/allow": allow, "shop/other": other if number % 3 else None}
+    change(plane, world, compiler, allow=allow, other=policies["shop/other"])
     if number % 50 == 0:
+        compiler = compilers(OPEN)["n1"]
+        for name, item in policies.items():
+            compiler.set_policy(name, item)
+        compiler.flush()
         load(plane, compiler, world)
+    return compiler
 
 
 def test_nothing_leaks_and_nothing_is_lost(world: World, plane: NftablesPolicy, seen: None) -> None:
     compiler = compilers(OPEN)["n1"]
-    replace(plane, world, compiler, 1)
+    compiler = replace(plane, world, compiler, 1)
     load(plane, compiler, world)
     flood = Flood()
     for number in range(REPLACEMENTS):
-        replace(plane, world, compiler, number)
+        compiler = replace(plane, world, compiler, number)
     allowed, denied = flood.stop()
     assert min(allowed, denied) > 5 * REPLACEMENTS
     leaked, lost = arrived(DENIED), allowed - arrived(ALLOWED)
