@@ -17,6 +17,9 @@ from podwire.runtime.program import Child
 from podwire.state.network import NetworkState
 from podwire.state.value import StateValue
 
+CARRIER_NICENESS = -10
+"""The priority of programs that packets of pods pass, as ovs-ctl has it: on a busy machine their queues fill else."""
+
 
 class BackendOptions(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """The options of one backend; a subclass has a field for each.

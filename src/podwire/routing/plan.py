@@ -239,14 +239,17 @@ def _masquerade(sets: ClusterSets, settings: RoutingSettings, tunnels: Sequence[
 
 
 def staged(before: NetworkState, desired: NetworkState) -> NetworkState:
-    """The state for the time until the child processes hold their values: new devices, and the ways of ``before``."""
+    """The state for the time until the child processes hold their values: new devices, and the ways of ``before``.
+
+    The new devices have their neighbours and forwarding entries already, because peers may send to them from now on.
+    """
     kept = {link.name for link in desired.links}
     return NetworkState(
         links=(*desired.links, *(link for link in before.links if link.name not in kept)),
         addresses=tuple(dict.fromkeys((*desired.addresses, *before.addresses))),
         routes=before.routes,
-        neighbours=before.neighbours,
-        fdb=before.fdb,
+        neighbours=tuple({entry.key: entry for entry in (*desired.neighbours, *before.neighbours)}.values()),
+        fdb=tuple({entry.key: entry for entry in (*desired.fdb, *before.fdb)}.values()),
         rules=before.rules,
         sysctls=tuple({sysctl.path: sysctl for sysctl in (*before.sysctls, *desired.sysctls)}.values()),
     )

@@ -38,6 +38,7 @@ parent knows of.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import signal
@@ -257,6 +258,8 @@ class Children:
 def spawn_program(child: Child) -> int:
     """Starts ``argv`` as a program of its own session and returns the number of its process.
 
+    Without the right to raise a priority the program runs with that of its parent.
+
     Raises: OSError when there is no such program or no such network namespace.
     """
     actions: list[tuple[int, int, str, int, int]] = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)]
@@ -267,7 +270,7 @@ def spawn_program(child: Child) -> int:
     try:
         if child.netns:
             enter_netns(child.netns)
-        return os.posix_spawn(
+        pid = os.posix_spawn(
             child.argv[0], child.argv, dict(child.environment), file_actions=actions, setsid=True,
             setsigmask=(), setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGHUP, signal.SIGTERM),
         )  # fmt: skip
@@ -275,6 +278,21 @@ def spawn_program(child: Child) -> int:
         if own >= 0:
             enter_namespace(own, 0)
             os.close(own)
+    if child.niceness:
+        _set_niceness(pid, child.niceness)
+    return pid
+
+
+def _set_niceness(pid: int, niceness: int) -> None:
+    """Sets the priority of a process, and that of its session.
+
+    With ``sched_autogroup_enabled`` the scheduler divides the processor between sessions, and the priority of a process
+    counts only within its own (sched(7), "The autogroup feature").
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, niceness)
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness), encoding="ascii")
 
 
 def record_self(directory: Path, name: str) -> None:

@@ -29,5 +29,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     """The signal that ends the child for a restart: "kill" where SIGTERM makes the program undo its work."""
     netns: str = ""
     """Path of the child's network namespace; empty for that of its parent."""
+    niceness: int = 0
+    """The scheduling priority, -20..19 as in nice(1); below 0 for programs that packets of pods pass."""
     log: str = ""
     """File to which standard output and error are appended; empty for those of the parent."""

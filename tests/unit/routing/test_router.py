@@ -12,6 +12,7 @@ from podwire.errors import ConfigError
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.routing.backends.bgp.objects import BgpObjects, ConfigurationValues
+from podwire.routing.backends.ovs.switch import INBOUND
 from podwire.routing.nodes import Address, NodeKey, RoutingFacts, Underlay
 from podwire.routing.plan import Plan
 from podwire.routing.router import CHECK_S, QUIET_S, RESYNC_S, SWITCH_S, Router
@@ -21,6 +22,7 @@ from podwire.runtime.program import Child
 from podwire.state.network import NetworkState
 from podwire.state.nft import AbsentTable, Table
 from podwire.state.value import StateValue
+from podwire.state.ovs import OvsSwitch
 from podwire.state.wireguard import WireGuard
 
 
@@ -63,7 +65,7 @@ class MemoryMachine:
 
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
         self.values = tuple(values)
-        return self.program_failures if any(isinstance(value, WireGuard) for value in values) else ()
+        return self.program_failures if any(isinstance(value, WireGuard | OvsSwitch) for value in values) else ()
 
     def follow_values(self, before: Sequence[StateValue], values: Sequence[StateValue]) -> Sequence[str]:
         return self.hold_values(values)
@@ -495,6 +497,23 @@ def test_a_process_that_is_never_configured_keeps_no_clear_routes() -> None:
             assert devices_of_routes(lab.machine.states[-1]) == {"10.244.2.0/24": "podwire-vxlan"}
             await lab.clock.advance(SWITCH_S + 11)
             assert devices_of_routes(lab.machine.states[-1]) == {"10.244.2.0/24": "podwire-wg"}
+
+    asyncio.run(body())
+
+
+def test_new_devices_have_their_neighbours_before_routes_lead_to_them() -> None:
+    async def body() -> None:
+        lab = Lab()
+        lab.machine.without = {"openvswitch"}
+        lab.router.programs = MemoryPrograms()
+        lab.router.configure(RoutingSettings(backend="hostgw"))
+        async with lab:
+            lab.machine.program_failures = ["ovs: its process does not answer"]
+            lab.router.configure(RoutingSettings(backend="ovs"))
+            await lab.clock.advance(1)
+            state = lab.machine.states[-1]
+            assert devices_of_routes(state) == {"10.244.2.0/24": "eth0"}
+            assert INBOUND[4] in {neighbour.ip for neighbour in state.neighbours}
 
     asyncio.run(body())
 

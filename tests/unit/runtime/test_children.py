@@ -111,6 +111,14 @@ def test_desired_children_run_with_their_files(folder: Path) -> None:
     run(folder, body)
 
 
+def test_a_child_has_the_priority_that_it_asks_for(folder: Path) -> None:
+    async def body(created: Parent) -> None:
+        await created.children.apply([created.child(niceness=5)])
+        assert os.getpriority(os.PRIO_PROCESS, created.pid()) == 5
+
+    run(folder, body)
+
+
 def test_the_same_set_again_changes_nothing(folder: Path) -> None:
     async def body(created: Parent) -> None:
         await created.children.apply([created.child()])

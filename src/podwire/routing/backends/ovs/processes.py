@@ -13,6 +13,7 @@ In the first 10 seconds after boot ovs-vswitchd counts no processor, takes no pa
 datapath, and may go on so (lib/ovs-thread.c, ``COUNT_CPU_UPDATE_TIME_MS``). It is started later than that.
 """
 
+from podwire.routing.backend import CARRIER_NICENESS
 from podwire.routing.nodes import LocalNode
 from podwire.runtime.program import Child
 
@@ -73,5 +74,6 @@ def processes(me: LocalNode) -> tuple[Child, ...]:
             environment={"PATH": _PATH},
             log=f"{me.run_dir}/vswitchd.log",
             restart_by="kill",
+            niceness=CARRIER_NICENESS,
         ),
     )

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from podwire.routing.backend import BackendOptions, BackendPlan, check_range
+from podwire.routing.backend import CARRIER_NICENESS, BackendOptions, BackendPlan, check_range
 from podwire.routing.mtu import device_mtu
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to
@@ -164,5 +164,6 @@ def _process(me: LocalNode, listen: str) -> Child:
         argv=(sys.executable, "-m", PROGRAM, DEVICE, listen, f"{file}.state"),
         restart_by="kill",  # ends the keeper; the worker goes on until the new process takes the descriptors from it
         environment={"PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8"},
+        niceness=CARRIER_NICENESS,
         log=f"{file}.log",
     )

@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from podwire.routing.backend import BackendOptions, BackendPlan, check_range
+from podwire.routing.backend import CARRIER_NICENESS, BackendOptions, BackendPlan, check_range
 from podwire.routing.mtu import device_mtu
 from podwire.routing.nodes import Address, ClusterView, LocalNode, NodeKey, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to
@@ -256,6 +256,7 @@ def _process(me: LocalNode, device: str) -> Child:
         name=device,
         argv=(*_ALONE, "/bin/sh", "-c", _START, "wireguard-go", folder, device),
         environment={"PATH": _PATH, "LOG_LEVEL": "error"},
+        niceness=CARRIER_NICENESS,
         log=f"{folder}.log",
     )
 
