@@ -21,8 +21,8 @@ from podwire.runtime.children import ChildEvent
 from podwire.runtime.program import Child
 from podwire.state.network import NetworkState
 from podwire.state.nft import AbsentTable, Table
-from podwire.state.value import StateValue
 from podwire.state.ovs import OvsSwitch
+from podwire.state.value import StateValue
 from podwire.state.wireguard import WireGuard
 
 
