@@ -63,6 +63,8 @@ class KernelKind(NamedTuple):
     differs: Callable[[NetnsPath, Sequence[Any]], bool] | None = None
     """For a kind that notifies nobody of changes: whether something of the desired values is missing. It costs so
     little CPU time that it is called every second."""
+    sessions: Callable[[Sequence[Any]], frozenset[str]] | None = None
+    """For a kind whose values have peers with public keys: those of the peers with which a session exists."""
 
 
 class _Watch(NamedTuple):
@@ -230,7 +232,7 @@ KERNEL_KINDS: dict[str, KernelKind] = {
     "iptables": KernelKind(_read_chains, _apply_chains, _watch_chains),
     "ipset": KernelKind(_read_sets, _apply_sets, _poll),
     "ipvs": KernelKind(_read_servers, _apply_servers, _poll),
-    "wireguard": KernelKind(_read_wireguard, _apply_wireguard, _poll),
+    "wireguard": KernelKind(_read_wireguard, _apply_wireguard, _poll, sessions=wireguard.sessions),
     "udp": KernelKind(udptunnel.read, _apply_tunnels, _poll),
     "offload": KernelKind(ethtool.read, ethtool.apply, _poll),
     "ovs": KernelKind(ovs.read, _apply_switches, _poll, _switches_differ),

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-from podwire.errors import KernelNotFound
+from podwire.errors import KernelError, KernelNotFound
 from podwire.kernel import wireguard_codec, x25519
 from podwire.kernel.failure import refusal
 from podwire.state.wireguard import WireGuard, WireGuardMark, key_bytes
@@ -32,6 +32,15 @@ def read(marks: Iterable[WireGuardMark]) -> tuple[WireGuard, ...]:
         with contextlib.suppress(KernelNotFound):
             devices.append(_read(mark))
     return tuple(devices)
+
+
+def sessions(devices: Iterable[WireGuard]) -> frozenset[str]:
+    """The public keys of the peers that have shaken hands; those of a process that does not answer are left out."""
+    keys: set[str] = set()
+    for device in devices:
+        with contextlib.suppress(KernelError, ValueError):
+            keys.update(wireguard_codec.sessions(_exchange(device.device, device.control, wireguard_codec.GET)))
+    return frozenset(keys)
 
 
 def _read(mark: WireGuardMark) -> WireGuard:

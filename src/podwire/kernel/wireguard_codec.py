@@ -57,6 +57,17 @@ def _peer(fields: dict[str, list[str]]) -> WireGuardPeer:
     )
 
 
+def sessions(answer: str) -> Iterator[str]:
+    """The public keys of the peers in an answer to ``get`` whose last handshake has a time."""
+    public = ""
+    for line in answer.splitlines():
+        key, _, value = line.partition("=")
+        if key == "public_key":
+            public = value
+        elif key == "last_handshake_time_sec" and value != "0":
+            yield base64_key(bytes.fromhex(public))
+
+
 def base64_key(key: bytes) -> str:
     """A key as people and Node objects write it."""
     return b64encode(key).decode()

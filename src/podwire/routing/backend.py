@@ -148,6 +148,15 @@ class KeyHolder(Protocol):
 
 
 @runtime_checkable
+class SessionHolder(Protocol):
+    """A backend whose first packets to a peer wait until a session with the peer exists."""
+
+    def has_session(self, me: LocalNode, peer: Peer) -> bool:
+        """Whether a session with the peer exists, by ``LocalNode.sessions``."""
+        ...
+
+
+@runtime_checkable
 class FeatureUser(Protocol):
     """A backend whose plan depends on features of the kernel beyond the one that it needs."""
 

@@ -182,6 +182,15 @@ class KernelMachine:
         present = {entry.path: entry.value.split() for entry in sysctl.snapshot(wanted, self._netns_path)}
         return present != wanted or self._values_differ(values)
 
+    def sessions(self, values: Sequence[StateValue]) -> frozenset[str]:
+        """The public keys of peers with which a session exists; a process that does not answer has none."""
+        keys: frozenset[str] = frozenset()
+        for name, kind in KINDS.items():
+            read = KERNEL_KINDS[name].sessions
+            held = [value for value in values if type(value) is kind.type]
+            keys |= read(held) if read is not None and held else frozenset()
+        return keys
+
     def _values_differ(self, values: Sequence[StateValue]) -> bool:
         if time.monotonic() < self._rested_at:
             return False

@@ -31,16 +31,19 @@ READ_ANNOTATIONS = ("projectcalico.org/", flannel.PREFIX, NODE_CLOUD_INTERFACES)
 class RoutingFacts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The facts that a node announces to its peers: the backend it sends with, and the backends it can receive from.
 
+    ``sends`` are other backends by which the node still sends to some peers during a switch; peers receive from them.
     ``details`` are further keys of the JSON object, which the backends write and read themselves.
     """
 
     backend: str
     receives: tuple[str, ...] = ()
     details: Mapping[str, Any] = {}
+    sends: tuple[str, ...] = ()
 
     def annotations(self) -> dict[str, str]:
         """The annotations of the Node that announce the facts to peers and users."""
-        document = {"backend": self.backend} | ({"receives": self.receives} if self.receives else {})
+        lists = {"receives": self.receives, "sends": self.sends}
+        document = {"backend": self.backend} | {key: names for key, names in lists.items() if names}
         text = msgspec.json.encode(document | dict(self.details)).decode()
         return {NODE_ROUTING_FACTS: text, NODE_ROUTING: self.backend}
 
@@ -131,6 +134,7 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     ``leg_obstacle`` is why no packet of a pod may pass the node unseen by a second interface; empty: it may.
     ``plain_checksums`` are the tunnel devices whose packets need checksums from the kernel.
     ``features`` are those of the kernel that backends asked for (``backend.FeatureUser``).
+    ``sessions`` are the public keys of peers with which a session exists; they are read during a switch only.
     """
 
     name: str
@@ -146,6 +150,7 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     leg_obstacle: str = ""
     plain_checksums: tuple[str, ...] = ()
     features: frozenset[str] = frozenset()
+    sessions: frozenset[str] = frozenset()
 
     def address(self, version: int) -> Address | None:
         """Its first address of a family, or None."""
@@ -234,7 +239,7 @@ def _facts(text: str) -> RoutingFacts | None:
         return None
     try:
         document = msgspec.json.decode(text, type=dict[str, Any])
-        own = {key: document.pop(key) for key in ("backend", "receives") if key in document}
+        own = {key: document.pop(key) for key in ("backend", "receives", "sends") if key in document}
         return replace(msgspec.convert(own, RoutingFacts), details=document)
     except msgspec.MsgspecError:
         return None

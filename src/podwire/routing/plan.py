@@ -9,7 +9,9 @@ them.
 :class:`Planner` keeps what follows from each peer, so a plan for one other peer costs 2-3 us for each peer that is the
 same, and a plan for unchanged peers nothing. It is the same plan as that of :func:`plan`, which keeps nothing.
 
-A node that is configured with a backend that encrypts sends by no other backend, except while ``switching``.
+A node that is configured with a backend that encrypts sends by no other backend, except during a switch: then packets
+to a peer take the backend of the last plan until the peer can receive from the configured one, and a session exists. A
+node announces the backends by which it still sends, so that its peers keep their devices.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +19,7 @@ from operator import attrgetter
 
 import msgspec
 
-from podwire.routing.backend import Backend, BackendPlan, KeyHolder, PodLeg
+from podwire.routing.backend import Backend, BackendPlan, KeyHolder, PodLeg, SessionHolder
 from podwire.routing.clustersets import ClusterUnions, with_kept
 from podwire.routing.masquerade import masquerade_rulesets, masquerade_scopes
 from podwire.routing.mtu import FACT as MTU_FACT
@@ -92,15 +94,16 @@ def plan(
     backends: Mapping[str, Backend],
     cidrs: Iterable[Network] = (),
     *,
-    switching: bool = False,
+    former: Mapping[str, str] | None = None,
 ) -> Plan:
     """The plan of this node for all peers, in the order of their names.
 
     ``backends`` are all that this kernel can run, by name, and the configured one; ``cidrs`` the configured pod
-    networks of the cluster. While ``switching`` to a backend that encrypts, packets to peers that announce another
-    backend take that one until they can take the configured one.
+    networks of the cluster. ``former`` are the backends of the last plan by peer during a switch, else None. During a
+    switch to a backend that encrypts, packets to peers that announce another backend take that one until they can take
+    the configured one.
     """
-    return Planner({}).plan(me, tuple(peers), settings, backends, tuple(cidrs), switching=switching)
+    return Planner({}).plan(me, tuple(peers), settings, backends, tuple(cidrs), former=former)
 
 
 class Planner:
@@ -125,18 +128,21 @@ class Planner:
         backends: Mapping[str, Backend],
         cidrs: Sequence[Network],
         *,
-        switching: bool,
+        former: Mapping[str, str] | None,
     ) -> Plan:
         """As :func:`plan`; the last one again while everything that it was made of is the same."""
-        inputs = (me, tuple(peers), settings, set(backends), tuple(cidrs), switching, dict(self._objects))
+        inputs = (me, tuple(peers), settings, set(backends), tuple(cidrs), former, dict(self._objects))
         if self._plan is None or inputs != self._inputs:
             ordered = tuple(sorted(peers, key=attrgetter("name")))
             sets = self._unions.take(me, ordered, cidrs, settings.exceptions)
             cluster = ClusterView(ordered, sets.pod_networks, sets)
-            others = switching or not backends[settings.backend].options.encrypts
-            basis = (me, settings, set(backends), others, dict(self._objects))
+            others = former is not None or not backends[settings.backend].options.encrypts
+            basis = (me, settings, set(backends), others, former, dict(self._objects))
+            before = former or {}
             choices = self._choices.take(
-                ordered, basis, lambda peer: choose(me, peer, settings, backends, others=others)
+                ordered,
+                basis,
+                lambda peer: choose(me, peer, settings, backends, others=others, former=before.get(peer.name, "")),
             )
             self._plan = _made(me, settings, backends, cluster, choices, self._narrow.take(me, ordered))
             self._inputs = inputs
@@ -209,6 +215,11 @@ def _made(
             backend=settings.backend,
             receives=tuple(sorted(name for name, backend in backends.items() if _receives(me, backend, used))),
             details={MTU_FACT: me.underlay.device_mtu, **announced},
+            sends=tuple(
+                name
+                for name, some in sorted(assigned.items())
+                if some and name != settings.backend and backends[name].announced
+            ),
         ),
         pod_mtus=pod_mtus(me, settings, added, senders, narrow),
         probes=ProbeBasis(me=me, peers=cluster.peers, senders=senders, headers=added, tunnels=tunnel_devices(by_name)),
@@ -263,13 +274,25 @@ def _receives(me: LocalNode, backend: Backend, used: Mapping[str, Backend]) -> b
 
 
 def choose(
-    me: LocalNode, peer: Peer, settings: RoutingSettings, backends: Mapping[str, Backend], *, others: bool = True
+    me: LocalNode,
+    peer: Peer,
+    settings: RoutingSettings,
+    backends: Mapping[str, Backend],
+    *,
+    others: bool = True,
+    former: str = "",
 ) -> tuple[str, str]:
     """The backend that sends to a peer, and an empty reason; or why no backend can.
 
     The configured backend comes first (plain routes before it, when direct routing is configured); other backends are
     used only when the peer announces that it does not have the new configuration yet, and only with ``others``.
+    ``former`` is the backend of the last plan during a switch: it stays until the configured one has a session.
     """
+    configured = backends[settings.backend]
+    if isinstance(configured, SessionHolder) and former != settings.backend and former in backends:
+        waits = not configured.reaches(me, peer) and not configured.has_session(me, peer)
+        if waits and not backends[former].reaches(me, peer):
+            return former, ""
     order = [settings.backend]
     if settings.direct_routing:
         order.insert(0, PLAIN)
@@ -289,7 +312,8 @@ def in_use(nodes: Iterable[Peer | LocalNode], configured: str) -> set[str]:
     The one that this node itself announced last stays until the new announcement is known, so that no packet on its way
     through a device is lost.
     """
-    return {configured} | {node.facts.backend for node in nodes if node.facts is not None}
+    facts = [node.facts for node in nodes if node.facts is not None]
+    return {configured, *(fact.backend for fact in facts), *(name for fact in facts for name in fact.sends)}
 
 
 def _common(me: LocalNode) -> NetworkState:

@@ -20,7 +20,7 @@ Guarantees:
 7. while a child process does not hold its values yet, the routes stay as they were; the new ones follow it;
 8. under a backend that encrypts, packets to peers are never sent in clear (docs/adr/0016-encryption-fails-closed.md):
    guarantee 7 does not keep clear routes then. A running node that switches to such a backend still uses the one of
-   before for peers that have not announced a key, for :data:`SWITCH_S` at most;
+   before for peers that have not announced a key or with which no session exists, for :data:`SWITCH_S` at most;
 9. every :data:`CHECK_S` a program or device that the node lacks is looked for, and sysctls and what child processes
    hold are compared, because nobody notifies of their changes; a run follows when one differs.
 
@@ -38,7 +38,7 @@ from podwire.errors import ConfigError
 from podwire.model.node import Node
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
-from podwire.routing.backend import Backend, ConfiguredByObjects
+from podwire.routing.backend import Backend, ConfiguredByObjects, SessionHolder
 from podwire.routing.egress.holder import EgressAssignment
 from podwire.routing.egress.plan import TABLE as EGRESS
 from podwire.routing.egress.plan import with_egress
@@ -100,6 +100,10 @@ class Machine(Protocol):
 
     def drifted(self, values: Sequence[StateValue]) -> bool:
         """Whether a sysctl differs from the state that was held last, or a child process lacks something of values."""
+        ...
+
+    def sessions(self, values: Sequence[StateValue]) -> frozenset[str]:
+        """The public keys of the peers among values of child processes with which a session exists."""
         ...
 
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
@@ -166,6 +170,7 @@ class Router:
         self._lacks: dict[str, str] = {}
         self._awaited: tuple[str, ...] = ()
         self._switch_until = float("-inf")
+        self._sessions: frozenset[str] = frozenset()
         self._clear_routes = False
         """Whether the kernel may hold routes to peers that do not encrypt, by the last run."""
         self._peers = PeerList(node)
@@ -256,9 +261,24 @@ class Router:
         """Whether a missing program has appeared, the time for a switch is over, or something changed unnoticed."""
         if self.own.waits_for_device or any(not self._machine.lacks(feature) for feature in self._awaited):
             return True
-        if self._clear_routes and self._encrypts and not self._switching:
-            return True
+        if self._clear_routes and self._encrypts:
+            over = not self._switching
+            if over or self._read_sessions(self.settings.backend) != self._sessions:
+                return True
         return self.plan is not None and self.settled and self._machine.drifted(self.plan.program_values)
+
+    def _former(self, backend: str) -> Mapping[str, str] | None:
+        """The backends of the last plan by peer during a switch, for which the sessions are read; else None."""
+        self._sessions = frozenset()
+        if self.plan is None or not self._switching:
+            return None
+        self._sessions = self._read_sessions(backend)
+        return self.plan.senders
+
+    def _read_sessions(self, backend: str) -> frozenset[str]:
+        """The sessions of a backend whose packets wait for them; none of other backends."""
+        waits = self.plan is not None and issubclass(self._registry.load(backend), SessionHolder)
+        return self._machine.sessions(self.plan.program_values) if waits and self.plan is not None else frozenset()
 
     @property
     def _encrypts(self) -> bool:
@@ -277,6 +297,7 @@ class Router:
         me, problem = self.own.look()
         peers = self._peers.read(self._nodes())
         settings, backends = self._usable()
+        former = self._former(settings.backend)
         used = in_use((*peers, me), settings.backend) & backends.keys() if me is not None else set()
         if unknown := self._unknown_objects(used):
             me, problem = None, f"the objects of {unknown} are not known yet"
@@ -286,12 +307,12 @@ class Router:
             self._unapplied = problem
             self._end(problem)
             return
-        desired = self._planner.plan(me, peers, settings, backends, self.cidrs, switching=self._switching)
+        desired = self._planner.plan(me, peers, settings, backends, self.cidrs, former=former)
         if not self._machine.lacks("nftables"):
             desired = with_egress(desired, me, peers, self.egress, backends, self._known_pods)
         self._staged = bool(self._hold_program_values(desired))  # Before routes lead to the processes.
         self._empty_programs(desired)
-        clear = self._switching or not self._encrypts
+        clear = former is not None or not self._encrypts
         if self.plan is not None and self._staged and (clear or not self._clear_routes):
             desired = msgspec.structs.replace(desired, state=staged(self.plan.state, desired.state))
         self._clear_routes = clear
@@ -388,12 +409,13 @@ class Router:
     def _equipped(
         self, me: LocalNode, peers: Sequence[Peer], used: Mapping[str, Backend]
     ) -> tuple[LocalNode | None, str]:
-        """The node with the key pairs and the features of the backends in use; or None, and why there are none."""
+        """The node with keys, features and sessions for the backends in use; or None, and why there are none."""
         usable = {name: backend for name, backend in used.items() if not self._lacks.get(name)}
         try:
-            return equipped(me, peers, usable, self.keys, self._machine.lacks), ""
+            made = equipped(me, peers, usable, self.keys, self._machine.lacks)
         except OSError as failure:
             return None, f"cannot keep the keys of routing: {failure}"
+        return msgspec.structs.replace(made, sessions=self._sessions), ""
 
     def _values(self, desired: Plan) -> tuple[StateValue, ...]:
         """The values of the plan, and ``AbsentTable`` for tables that are not in the plan."""

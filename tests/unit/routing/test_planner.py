@@ -75,8 +75,8 @@ def test_a_plan_with_a_memory_equals_a_plan_from_nothing(sequence: Turns) -> Non
     for at, (now, configured) in enumerate(sequence):
         if at and configured != sequence[at - 1][1]:
             loaded = configured.load()
-        created = planner.plan(ME, now, configured, loaded, (), switching=True)
-        fresh = plan(ME, now, configured, configured.load(), switching=True)
+        created = planner.plan(ME, now, configured, loaded, (), former={})
+        fresh = plan(ME, now, configured, configured.load(), former={})
         for field in fresh.__struct_fields__:
             assert getattr(created, field) == getattr(fresh, field), field
 
@@ -88,6 +88,6 @@ def test_a_plan_that_fails_is_made_again() -> None:
     planner, loaded = Planner({}), configured.load()
     for _ in range(2):
         with pytest.raises(ValueError, match="hardware address"):
-            planner.plan(ME, (refused,), configured, loaded, (), switching=False)
-    created = planner.plan(ME, (bad,), configured, loaded, (), switching=False)
+            planner.plan(ME, (refused,), configured, loaded, (), former=None)
+    created = planner.plan(ME, (bad,), configured, loaded, (), former=None)
     assert created.state == plan(ME, (bad,), configured, configured.load()).state

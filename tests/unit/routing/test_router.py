@@ -37,6 +37,7 @@ class MemoryMachine:
         self.carries = True
         self.without: set[str] = set()
         self.has_drifted = False
+        self.shakes_hands = True
         self.followed = 0
         self.take_time: Callable[[], None] = lambda: None
 
@@ -62,6 +63,10 @@ class MemoryMachine:
 
     def drifted(self, values: Sequence[StateValue]) -> bool:
         return self.has_drifted
+
+    def sessions(self, values: Sequence[StateValue]) -> frozenset[str]:
+        devices = (value for value in values if isinstance(value, WireGuard))
+        return frozenset(peer.public_key for device in devices for peer in device.peers if self.shakes_hands)
 
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
         self.values = tuple(values)
@@ -481,6 +486,52 @@ def test_a_switch_to_wireguard_waits_briefly_for_keys_of_peers() -> None:
             assert devices_of_routes(lab.machine.states[-1]) == {"10.244.3.0/24": "podwire-wg"}
             assert unreachable(lab.machine.states[-1]) >= {"10.244.2.0/23", "10.244.4.0/23"}
             assert "node node-2 has announced no WireGuard key yet" in lab.router.unreached
+
+    asyncio.run(body())
+
+
+def test_a_switch_to_wireguard_waits_briefly_for_sessions_with_peers() -> None:
+    async def body() -> None:
+        lab = Lab()
+        lab.router.keys, lab.router.programs = MemoryKeys(), MemoryPrograms()
+        vxlan = RoutingFacts("vxlan", ("vxlan",), {"mac": "02:00:00:00:00:02"})
+        lab.nodes["node-2"] = node(2, vxlan.annotations())
+        async with lab:
+            lab.machine.shakes_hands = False
+            lab.router.configure(RoutingSettings(backend="wireguard"))
+            before = lab.nodes["node-2"]
+            details = {"wireguard": {"generation": 0, "keys": {"0": "B" * 42 + "A="}}, **vxlan.details}
+            both = RoutingFacts("wireguard", ("vxlan", "wireguard"), details, ("vxlan",))
+            lab.nodes["node-2"] = node(2, both.annotations())
+            lab.router.node_changed("node-2", before, lab.nodes["node-2"])
+            lab.nodes["node-3"] = node(3, both.annotations())
+            lab.router.node_changed("node-3", None, lab.nodes["node-3"])
+            await lab.clock.advance(CHECK_S + 1)
+            ways = {"10.244.2.0/24": "podwire-vxlan", "10.244.3.0/24": "podwire-wg"}
+            assert devices_of_routes(lab.machine.states[-1]) == ways, "a node that joins has had no clear packets"
+            assert list(lab.announced[-1].facts.sends) == ["vxlan"]
+            lab.machine.shakes_hands = True
+            await lab.clock.advance(CHECK_S + 1)
+            assert set(devices_of_routes(lab.machine.states[-1]).values()) == {"podwire-wg"}
+            assert list(lab.announced[-1].facts.sends) == []
+            assert lab.machine.states[-1].link("podwire-vxlan") is not None, "node-2 announces that it sends by vxlan"
+
+    asyncio.run(body())
+
+
+def test_without_a_session_no_packet_stays_clear() -> None:
+    async def body() -> None:
+        lab = Lab()
+        lab.router.keys, lab.router.programs = MemoryKeys(), MemoryPrograms()
+        lab.nodes["node-2"] = node(2, with_key("hostgw"))
+        lab.router.configure(RoutingSettings(backend="hostgw"))
+        lab.machine.shakes_hands = False
+        async with lab:
+            lab.router.configure(RoutingSettings(backend="wireguard"))
+            await lab.clock.advance(SWITCH_S - 2)
+            assert devices_of_routes(lab.machine.states[-1]) == {"10.244.2.0/24": "eth0"}
+            await lab.clock.advance(4)
+            assert devices_of_routes(lab.machine.states[-1]) == {"10.244.2.0/24": "podwire-wg"}
 
     asyncio.run(body())
 

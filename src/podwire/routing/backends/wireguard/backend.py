@@ -187,6 +187,10 @@ class WireGuardTunnel:
             return f"node {peer.name} has WireGuard keys of generation {theirs}, this node has {own}"
         return ""
 
+    def has_session(self, me: LocalNode, peer: Peer) -> bool:
+        """Whether the device by which this node sends to the peer has shaken hands with it."""
+        return _peer_keys(peer).get(self._common(me, peer), "") in me.sessions
+
     def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
         """The route to a device, and the device's peer that owns the address."""
         path = follow_route(state.network, peer, address, DEVICES)
