@@ -133,7 +133,7 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/backends/cloudroutes.md", "ip route add default via 10.0.1.1 dev ens6 onlink table 2 proto 113"),
             (
                 "docs/backends/ovs.md",
-                "ip neighbour add 10.244.1.1 lladdr aa:bb:cc:dd:ee:ff dev podwire-ovs nud permanent",
+                "ip neighbour add 10.244.1.1 lladdr 02:c1:95:f8:32:c5 dev podwire-ovs nud permanent",
             ),
             (
                 "docs/backends/ovs.md",

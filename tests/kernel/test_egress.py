@@ -29,7 +29,8 @@ from podwire.model.pod import PodIP, PodSpec, PodStatus
 from podwire.model.selector import LabelSelector
 from podwire.routing.egress.flows import forget_connections, outdated_pods
 from podwire.routing.egress.holder import EgressAssignment, assign, known_pods, rules_of
-from podwire.routing.egress.plan import TABLE, held_addresses
+from podwire.routing.egress.plan import TABLE, held_addresses, marks_of, with_egress
+from podwire.routing.nodes import peer_of
 from podwire.routing.settings import RoutingSettings
 
 ADDRESS = {4: "10.89.0.200", 6: "fd89::200"}
@@ -135,7 +136,7 @@ def make(tmp_path: Path) -> Iterator[Callable[[str], EgressCluster]]:
         item.close()
 
 
-@pytest.mark.parametrize("backend", ["vxlan", "hostgw"])
+@pytest.mark.parametrize("backend", ["vxlan", "hostgw", "ovs"])
 def test_pods_leave_with_the_egress_address(make: Callable[[str], EgressCluster], backend: str) -> None:
     cluster = make(backend)
     pods = [cluster.pod("a", 1), cluster.pod("b", 2, app="a"), cluster.pod("c", 3, app="a")]
@@ -213,7 +214,7 @@ def objects_of(cluster: EgressCluster) -> list[str]:
     return shown
 
 
-@pytest.mark.parametrize("backend", ["vxlan", "hostgw"])
+@pytest.mark.parametrize("backend", ["vxlan", "hostgw", "ovs"])
 def test_no_packet_leaves_with_another_address_while_nodes_change(
     make: Callable[[str], EgressCluster], backend: str
 ) -> None:
@@ -322,8 +323,11 @@ def test_destinations_exceptions_order_and_families(make: Callable[[str], Egress
     assert "EgressPolicy second: it has no IPv6 address" in table
 
 
-def test_backends_that_lead_to_pods_alone_drop_with_the_reason(make: Callable[[str], EgressCluster]) -> None:
-    cluster = make("none")
+@pytest.mark.parametrize("backend", ["none", "cloudroutes"])
+def test_backends_that_lead_to_pods_alone_drop_with_the_reason(
+    make: Callable[[str], EgressCluster], backend: str
+) -> None:
+    cluster = make(backend)
     pod = cluster.pod("a", 1)
     cluster.policy("out", ADDRESS)
     cluster.settle()
@@ -365,3 +369,34 @@ def not_shown(place: Path) -> list[str]:
     """The rules that drop packets of pods that the API does not show."""
     table = inside(place, "nft", "list", "table", "inet", TABLE)
     return [line for line in table.splitlines() if "does not show the pod" in line]
+
+
+@pytest.mark.uml
+@pytest.mark.parametrize("backend", ["geneve", "ovs"])
+def test_marked_packets_take_the_tunnel_to_the_egress_node(make: Callable[[str], EgressCluster], backend: str) -> None:
+    """The routes of a policy alone, with marks of iptables: the kernel that has these tunnels has no nftables."""
+    cluster = make(backend)
+    pod, node = cluster.pod("a", 1), cluster.net.all[0]
+    cluster.policy("out", ADDRESS, (3,))
+    (item,) = cluster.assignments()
+    base, (me, _) = node.router.plan, node.router.own.look()
+    assert base is not None and me is not None
+    peers = [peer_of(each.object()) for each in cluster.net.all[1:]]
+    plan = with_egress(base, me, peers, (item,), RoutingSettings().load())
+    assert node.machine.hold(plan.state) == []
+    mark = str(marks_of(["node-3"])["node-3"])
+    for version, word in ((4, "iptables-legacy"), (6, "ip6tables-legacy")):
+        mangle = (word, "-t", "mangle")
+        inside(node.place, *mangle, "-A", "PREROUTING", "-d", WORLD[version], "-j", "MARK", "--set-mark", mark)
+        inside(node.place, *mangle, "-A", "POSTROUTING", "-j", "MARK", "--set-mark", "0")
+        inside(cluster.net.all[2].place, *mangle, "-A", "FORWARD", "-d", WORLD[version], "-j", "ACCEPT")
+    ip_batch(
+        cluster.net.fabric,
+        f"route add 10.244.1.0/24 via {node.ip}",
+        f"route add fd00:0:0:1::/64 via {node.ip6}",
+    )
+    with cluster.world.running(SOURCE_REPLY_SERVER):
+        assert [source_seen(pod.place, WORLD[v]) for v in (4, 6)] == [pod.address, pod.address6]
+    for word in ("iptables-legacy", "ip6tables-legacy"):
+        counters = inside(cluster.net.all[2].place, word, "-t", "mangle", "-vnxL", "FORWARD").splitlines()[2].split()
+        assert int(counters[0]) > 0, "the packets pass the egress node"

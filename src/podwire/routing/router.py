@@ -412,10 +412,10 @@ class Router:
         """The node with keys, features and sessions for the backends in use; or None, and why there are none."""
         usable = {name: backend for name, backend in used.items() if not self._lacks.get(name)}
         try:
-            made = equipped(me, peers, usable, self.keys, self._machine.lacks)
+            node = equipped(me, peers, usable, self.keys, self._machine.lacks)
         except OSError as failure:
             return None, f"cannot keep the keys of routing: {failure}"
-        return msgspec.structs.replace(made, sessions=self._sessions), ""
+        return msgspec.structs.replace(node, sessions=self._sessions), ""
 
     def _values(self, desired: Plan) -> tuple[StateValue, ...]:
         """The values of the plan, and ``AbsentTable`` for tables that are not in the plan."""

@@ -36,8 +36,8 @@ address 169.254.82.1/29 dev podwire-ovs-u
 route 10.244.1.0/24 via 10.244.1.1 dev podwire-ovs onlink src 10.244.0.1
 route fd44:0:0:1::/64 via fd44:0:0:1::1 dev podwire-ovs onlink src fd44::1
 route fd44:0:0:1::1/128 dev podwire-ovs
-neighbour 10.244.1.1 lladdr aa:bb:cc:dd:ee:ff dev podwire-ovs
-neighbour fd44:0:0:1::1 lladdr aa:bb:cc:dd:ee:ff dev podwire-ovs
+neighbour 10.244.1.1 lladdr 02:c1:95:f8:32:c5 dev podwire-ovs
+neighbour fd44:0:0:1::1 lladdr 02:c1:95:f8:32:c5 dev podwire-ovs
 neighbour 169.254.82.3 lladdr 02:a8:55:a4:86:fd dev podwire-ovs-u
 sysctl net/ipv4/conf/podwire-ovs-u/accept_local = 1
 sysctl net/ipv4/conf/podwire-ovs-u/rp_filter = 2
@@ -50,6 +50,10 @@ OPTIONS = "df_default=false,dst_port=6082,key=4096,remote_ip=flow"
 SENDING = (
     "ovs-flow podwire-ovs-br priority=100,{},in_port=1,{}_dst={} actions=set_field:{},set_field:0x70->pkt_mark,output:2"
 )
+OUTSIDE = (
+    "ovs-flow podwire-ovs-br priority=90,in_port=1,dl_dst=02:c1:95:f8:32:c5 "
+    "actions=set_field:{},set_field:0x70->pkt_mark,output:2"
+)
 TURNED = "ovs-flow podwire-ovs-u priority=100,{},in_port=LOCAL,{},tp_dst=6082 actions=set_field:{},IN_PORT"
 USERSPACE = f"""\
 ovs /run/test/ovs
@@ -57,6 +61,7 @@ ovs-bridge podwire-ovs-br datapath netdev
 ovs-port podwire-ovs-br podwire-ovs type tap number 1
 ovs-port podwire-ovs-br podwire-ovs-t type geneve number 2 options {OPTIONS}
 ovs-flow podwire-ovs-br priority=0 actions=drop
+{OUTSIDE.format("10.89.0.12->tun_dst")}
 {SENDING.format("ip", "nw", "10.244.1.0/24", "10.89.0.12->tun_dst")}
 {SENDING.format("ipv6", "ipv6", "fd44:0:0:1::/64", "10.89.0.12->tun_dst")}
 ovs-flow podwire-ovs-br priority=100,tun_src=10.89.0.12,in_port=2 actions=set_field:02:62:79:f1:a3:2d->eth_dst,output:1
@@ -72,6 +77,7 @@ ovs-bridge podwire-ovs-br datapath system
 ovs-port podwire-ovs-br podwire-ovs-p type system number 1
 ovs-port podwire-ovs-br podwire-ovs-t type geneve number 2 options df_default=false,dst_port=6082,key=4096,local_ip=10.89.0.11,remote_ip=flow
 ovs-flow podwire-ovs-br priority=0 actions=drop
+ovs-flow podwire-ovs-br priority=90,in_port=1,dl_dst=02:c1:95:f8:32:c5 actions=set_field:10.89.0.12->tun_dst,output:2
 ovs-flow podwire-ovs-br priority=100,ip,in_port=1,nw_dst=10.244.1.0/24 actions=set_field:10.89.0.12->tun_dst,output:2
 ovs-flow podwire-ovs-br priority=100,ipv6,in_port=1,ipv6_dst=fd44:0:0:1::/64 actions=set_field:10.89.0.12->tun_dst,output:2
 ovs-flow podwire-ovs-br priority=100,tun_src=10.89.0.12,in_port=2 actions=set_field:02:62:79:f1:a3:2d->eth_dst,output:1\
@@ -79,6 +85,7 @@ ovs-flow podwire-ovs-br priority=100,tun_src=10.89.0.12,in_port=2 actions=set_fi
 OVER_IPV6 = f"""\
 ovs-port podwire-ovs-br podwire-ovs-t type geneve number 2 options csum=true,{OPTIONS}
 ovs-flow podwire-ovs-br priority=0 actions=drop
+{OUTSIDE.format("fd89::12->tun_ipv6_dst")}
 {SENDING.format("ip", "nw", "10.244.1.0/24", "fd89::12->tun_ipv6_dst")}
 {SENDING.format("ipv6", "ipv6", "fd44:0:0:1::/64", "fd89::12->tun_ipv6_dst")}
 ovs-flow podwire-ovs-br priority=100,tun_ipv6_src=fd89::12,in_port=2 actions=set_field:{MAC}->eth_dst,output:1

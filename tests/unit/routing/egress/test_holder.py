@@ -5,9 +5,11 @@ from typing import Any
 import msgspec
 
 from podwire.model.egress import EgressPolicy
+from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.routing.egress.holder import assign, choose_node, known_pods, rules_of, unsupported
+from podwire.routing.settings import RoutingSettings
 
 
 def node(name: str, *, ready: bool = True, address: str = "10.89.0.1", **labels: str) -> Node:
@@ -90,6 +92,18 @@ def test_backends_that_lead_to_pods_alone_are_named() -> None:
     assert unsupported(NODES, ("hostgw",)) == (
         "the routing backend of a (vxlan), b (vxlan), c (vxlan) leads packets to pods alone; expected hostgw"
     )
+
+
+def test_egress_policies_refuse_the_backend_cloudroutes_by_name() -> None:
+    backends = tuple(name for name, backend in RoutingSettings().load().items() if backend.options.routes_outside)
+    assert set(backends) == {"vxlan", "hostgw", "geneve", "ovs"}
+    nodes = {"a": msgspec.structs.replace(NODES["a"], metadata=of_cloud(NODES["a"])), "b": NODES["b"]}
+    problem = unsupported(nodes, backends)
+    assert problem.startswith("the routing backend of a (cloudroutes) leads packets to pods alone; expected ")
+
+
+def of_cloud(node: Node) -> ObjectMeta:
+    return msgspec.structs.replace(node.metadata, annotations={"podwire.io/routing": "cloudroutes"})
 
 
 def test_known_pods_are_those_of_the_node() -> None:

@@ -118,3 +118,13 @@ def test_pods_that_the_api_does_not_show_are_dropped() -> None:
         "ip saddr @pods4 ip saddr != @known4 ip daddr != @cluster4 fib daddr type != local "
         'counter packets 0 bytes 0 drop comment "the API does not show the pod yet"'
     )
+
+
+def test_geneve_and_ovs_lead_packets_to_the_egress_node() -> None:
+    geneve = planned(assignment("node-3"), settings=RoutingSettings(backend="geneve"))
+    ovs = planned(assignment("node-3"), settings=RoutingSettings(backend="ovs"))
+    mark = marks_of(["node-3"])["node-3"]
+    encap = "encap ip id 4096 dst 10.89.0.13 ttl 64"
+    end = f"onlink table {11300 + mark}"
+    assert f"route default {encap} via 10.244.2.1 dev podwire-geneve {end}" in str(geneve.state).splitlines()
+    assert f"route default via 10.244.2.1 dev podwire-ovs {end}" in str(ovs.state).splitlines()

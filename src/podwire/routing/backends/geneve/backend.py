@@ -50,6 +50,8 @@ class GeneveSection(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_on
 class GeneveOptions(BackendOptions, frozen=True):
     """The section ``routing.geneve``."""
 
+    routes_outside = True
+
     geneve: GeneveSection = GeneveSection()
 
     def check(self, source: str) -> None:

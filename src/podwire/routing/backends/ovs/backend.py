@@ -11,7 +11,7 @@ they would bypass both.
 Where the kernel has the module openvswitch, its datapath forwards; else ovs-vswitchd itself does, in user space, which
 takes two passes through the kernel and one process for each packet. Such packets are lost while ovs-vswitchd is away.
 
-Per peer: a flow, and in both families a route (IPv6: two) and a neighbour, each per pod CIDR; and a flow for packets
+Per peer: two flows, and in both families a route (IPv6: two) and a neighbour, each per pod CIDR; and a flow for packets
 from it. Encapsulation takes 50 bytes over IPv4 and 70 over IPv6, for both protocols.
 """
 
@@ -80,6 +80,8 @@ class OvsSection(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=
 
 class OvsOptions(BackendOptions, frozen=True):
     """The section ``routing.ovs``."""
+
+    routes_outside = True
 
     ovs: OvsSection = OvsSection()
 

@@ -4,8 +4,12 @@ The bridge :data:`BRIDGE` has two ports: 1 is the gateway, by which packets come
 2 is the tunnel to all peers, whose remote end the flows choose. Its flows::
 
     priority=100,ip,in_port=1,nw_dst=POD_CIDR actions=set_field:NODE->tun_dst,output:2    one per peer and pod CIDR
+    priority=90,in_port=1,dl_dst=PEER_MAC actions=set_field:NODE->tun_dst,output:2        one per peer
     priority=100,tun_src=NODE,in_port=2 actions=set_field:DEVICE_MAC->eth_dst,output:1    one per peer
     priority=0 actions=drop
+
+The second one carries packets to addresses outside the cluster, which an EgressPolicy leads to the peer: the kernel
+sets the hardware address of the next hop behind the gateway, which is the one of the peer's device.
 
 In the datapath ``system`` the gateway is a veth pair, and the kernel sends and receives the outer packets itself.
 
@@ -41,12 +45,11 @@ BRIDGE = "podwire-ovs-br"
 TUNNEL_PORT = "podwire-ovs-t"
 VETH_PORT = "podwire-ovs-p"
 UNDERLAY = "podwire-ovs-u"
-GATEWAY_MAC = "aa:bb:cc:dd:ee:ff"
-"""The hardware address of every next hop behind the gateway, the same on all nodes, as Antrea has it."""
 MARK = 112
 """The mark of packets for the tunnel inside ovs-vswitchd: it selects the route of the outer packets."""
 _GATEWAY, _TUNNEL = 1, 2
 _PRIORITY = 100
+_PRIORITY_OUTSIDE = 90
 _ALIAS = "podwire/routing ovs"
 
 
@@ -112,14 +115,17 @@ def switch(me: LocalNode, peers: Sequence[Peer], tunnel: TunnelSettings, datapat
 
 
 def _sending(me: LocalNode, peers: Sequence[Peer], datapath: Datapath) -> Iterator[OvsFlow]:
-    """To each pod CIDR of each peer."""
+    """To each pod CIDR of each peer, and to each peer by the hardware address of its device."""
     version = me.addresses[0].version
     outer = "tun_dst" if version == 4 else "tun_ipv6_dst"
     marked = f"set_field:{MARK:#x}->pkt_mark," if datapath == "netdev" else ""
     reached = ((cidr, address) for peer in peers if (address := peer.address(version)) for cidr in peer.pod_cidrs)
     for cidr, address in dict(reached).items():
-        actions = f"set_field:{address}->{outer},{marked}output:{_TUNNEL}"
-        yield OvsFlow(_PRIORITY, inner(cidr), actions)
+        yield OvsFlow(_PRIORITY, inner(cidr), f"set_field:{address}->{outer},{marked}output:{_TUNNEL}")
+    devices = {tunnel_mac(peer.name): address for peer in peers if (address := peer.address(version))}
+    for mac, address in devices.items():
+        match = f"in_port={_GATEWAY},dl_dst={mac}"
+        yield OvsFlow(_PRIORITY_OUTSIDE, match, f"set_field:{address}->{outer},{marked}output:{_TUNNEL}")
 
 
 def inner(cidr: Network) -> str:
@@ -151,7 +157,7 @@ def _turning(me: LocalNode, tunnel: TunnelSettings, outside: OuterAddresses) -> 
 
 def way(peer: Peer, sources: Mapping[int, str]) -> Iterator[Object]:
     """The routes to the gateway and the neighbours behind it, for one peer; ``sources`` are those of own packets."""
-    for cidr, gateway in gateways(DEVICE, peer, GATEWAY_MAC):
+    for cidr, gateway in gateways(DEVICE, peer, tunnel_mac(peer.name)):
         yield gateway
         if cidr.version == 6:
             yield Route(dst=f"{gateway.ip}/128", link=DEVICE)
