@@ -6,6 +6,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -23,6 +24,9 @@ from podwire.state.share import parse, render
 Make = Callable[..., Cluster]
 DATAPATHS = ["netdev", pytest.param("system", marks=pytest.mark.uml)]
 BRIDGE, PORT = "podwire-ovs-br", 9
+IPV4 = 0x0800
+OUTER = {"geneve": b"\x00\x00\x65\x58", "vxlan": b"\x08\x00\x00\x00"}
+"""How the headers begin: version, flags and protocol (RFC 8926); the flag I (RFC 7348)."""
 
 
 def settings(datapath: str = "netdev", **options: str) -> RoutingSettings:
@@ -265,13 +269,31 @@ def test_only_nodes_send_into_the_tunnel(make: Make) -> None:
         assert sink.recv(100) == b"by a node!", "the packet is right, and its sender is a node"
 
 
-def test_modes_choose_between_tunnel_and_plain_routes(make: Make) -> None:
+def outer_headers(node: ClusterNode, action: Callable[[], None]) -> set[bytes]:
+    """The first bytes of the tunnel's header in the outer packets that a node gets and sends during an action."""
+    with netns.inside(node.place):
+        capture = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(IPV4))
+    headers = set()
+    with capture:
+        action()
+        capture.setblocking(False)
+        with suppress(BlockingIOError):
+            while packet := capture.recv(100):
+                if packet[9] == socket.IPPROTO_UDP and packet[22:24] == struct.pack("!H", 6082):
+                    headers.add(packet[28:32])
+    return headers
+
+
+@pytest.mark.parametrize("tunnel", ["geneve", "vxlan"])
+def test_modes_choose_between_tunnel_and_plain_routes(make: Make, tunnel: str) -> None:
     cluster = make("netdev", 3, segments=2)
+    cluster.configure(settings(tunnel=tunnel))
+    cluster.settle()
     far, near = cluster.all[0], cluster.all[2]
     pods = {node.name: node.pod(f"p{node.number}") for node in cluster.all}
     stream = Stream(pods[far.name], pods[near.name])
     until(lambda: stream.arrived > 5)
-    cluster.configure(settings(mode="hybrid"))
+    cluster.configure(settings(tunnel=tunnel, mode="hybrid"))
     cluster.settle()
     routes = far.shows("ip", "route")
     assert "10.244.3.0/24 via 10.89.1.13 dev eth0" in routes
@@ -279,8 +301,14 @@ def test_modes_choose_between_tunnel_and_plain_routes(make: Make) -> None:
     for node in cluster.all:
         for other in cluster.all:
             talks(pods[node.name], pods[other.name])
+    outer = outer_headers(far, lambda: talks(pods["node-2"], pods[far.name]))
+    assert outer == {OUTER[tunnel]}, "the tunnel carries packets to the other subnet"
+    cluster.configure(settings(tunnel=tunnel, mode="noEncap"))
+    cluster.settle()
+    assert far.router.plan is not None
+    assert [problem.peer for problem in far.router.plan.problems] == ["node-2"], "no router has routes to its pods"
+    talks(pods[near.name], pods[far.name])
     del cluster.nodes["node-2"]
-    cluster.configure(settings(mode="noEncap"))
     for _ in range(2):
         for node in (far, near):
             node.reconcile()
