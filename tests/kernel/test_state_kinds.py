@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,39 @@ def test_a_registered_kind_goes_through_state_diff(place: str, tmp_path: Path) -
     _tc(place, "qdisc", "replace", "dev", "lo", "root", "handle", HANDLE, "pfifo", "limit", "7")
     status, text = state_diff(tmp_path, place, share)
     assert status == 1 and "-qdisc dev lo pfifo limit 7\n+qdisc dev lo pfifo limit 50\n" in text
+
+
+class ChangingAgent(threading.Thread):
+    """Serves `/state` on a socket: each answer has the next of the documents."""
+
+    def __init__(self, path: Path, shares: Sequence[Share]) -> None:
+        super().__init__(daemon=True)
+        self._shares = list(shares)
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._server.bind(str(path))
+        self._server.listen()
+        self.start()
+
+    def run(self) -> None:
+        while self._shares:
+            client, _ = self._server.accept()
+            with client:
+                client.recv(1 << 16)
+                text = "".join(f"{line}\n" for line in render([self._shares.pop(0)]))
+                client.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+        self._server.close()
+
+
+def test_state_diff_leaves_out_what_is_being_written(place: str, tmp_path: Path) -> None:
+    config, agent = tmp_path / "agent.yaml", tmp_path / "agent.sock"
+    config.write_text(f"nodeName: node-1\nrunDir: {tmp_path}\n")
+    states = [Share(part="shaping", desired=(qdisc_kind.Qdisc("lo", limit),)) for limit in (50, 60, 50, 50)]
+    ChangingAgent(agent, states)
+    with netns.inside(place):
+        for expected in ((0, ""), (1, "+qdisc dev lo pfifo limit 50")):
+            done = CliRunner().invoke(state, ["node-1", "--diff", "--config", str(config)], standalone_mode=False)
+            assert done.return_value == expected[0], done.output
+            assert expected[1] in done.output
 
 
 SETS = "create podwire-kinds hash:ip family inet hashsize 1024 maxelem 65536\nadd podwire-kinds 10.0.0.1"

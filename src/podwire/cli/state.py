@@ -43,8 +43,8 @@ def state(  # noqa: PLR0913 - one parameter an option, as click calls it
     see what has changed since.
 
     With --diff, a line with + is missing in the kernel; a line with - is in the kernel, carries podwire's mark and
-    should not be there. Objects of other owners are never shown. The exit status is 0 without a difference, 1 with a
-    difference, 2 when the comparison failed.
+    should not be there. Objects of other owners are never shown, nor is what differs for less than 0.3 s while the
+    agent writes a change. The exit status is 0 without a difference, 1 with a difference, 2 when the comparison failed.
 
     \b
     podwire state node-1 --part cni

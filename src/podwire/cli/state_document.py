@@ -1,6 +1,7 @@
 """Prints the output of ``podwire state``: the document of an agent, of the fabric or of a file, or its differences."""
 
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -21,6 +22,9 @@ from podwire.state import drift, share
 from podwire.state.drift import Difference
 from podwire.state.share import Share
 
+_SECOND_LOOK_S = 0.3
+"""Longer than an agent takes to write a change of its plan."""
+
 
 class StateRequest(NamedTuple):
     """The arguments and options, as typed."""
@@ -37,16 +41,38 @@ def print_state(request: StateRequest, output: str, *, diff: bool) -> int:
 
     Raises: ConfigError, ClusterError, KernelError, ProtocolError.
     """
-    node, saved, parts = request.node, request.saved, request.parts
-    netns, lines = _open(request)
-    if output == "text" and saved is None and not diff:
+    if diff:
+        return _show_differences(request.node, _differences(request), output)
+    _, lines = _open(request)
+    if output == "text" and request.saved is None:
         _write(lines)
         return 0
-    shares = [stated for stated in share.parse(lines, saved or node) if not parts or stated.part in parts]
-    if diff:
-        return _show_differences(node, comparison.compare(shares, netns), output)
-    _show_shares(shares, output)
+    _show_shares(_shares(request, lines), output)
     return 0
+
+
+def _shares(request: StateRequest, lines: Iterable[str]) -> list[Share]:
+    stated = share.parse(lines, request.saved or request.node)
+    return [entry for entry in stated if not request.parts or entry.part in request.parts]
+
+
+def _differences(request: StateRequest) -> Iterator[Difference]:
+    """The differences; of those to an agent at work, the ones that a second comparison shows again.
+
+    The agent's document and the kernel are read one after the other, so a change of the cluster between the two, and
+    one that is planned and not written yet, look like differences.
+    """
+    netns, lines = _open(request)
+    differences = comparison.compare(_shares(request, lines), netns)
+    if request.saved is not None:
+        yield from differences
+        return
+    first = list(differences)
+    if first:
+        time.sleep(_SECOND_LOOK_S)
+        netns, lines = _open(request)
+        again = set(comparison.compare(_shares(request, lines), netns))
+        yield from (difference for difference in first if difference in again)
 
 
 def _open(request: StateRequest) -> tuple[Path | None, Iterator[str]]:
