@@ -59,7 +59,7 @@ __asm__(".globl _start\n_start:\n\tmov x29,#0\n\tmov x0,sp\n\tbl begin\n");
 #endif
 
 enum { AF_UNIX = 1, SOCK_STREAM = 1, SOL_SOCKET = 1, SCM_RIGHTS = 1, SO_RCVTIMEO = 20, SHUT_WR = 1, AT_FDCWD = -100,
-       O_CLOEXEC = 02000000, MSG_NOSIGNAL = 0x4000, CLOCK_MONOTONIC = 1, EINTR = 4 };
+       O_CLOEXEC = 02000000, O_NONBLOCK = 04000, MSG_NOSIGNAL = 0x4000, CLOCK_MONOTONIC = 1, EINTR = 4 };
 
 struct time { long seconds, nanoseconds; };
 struct piece { const char *base; word length; };
@@ -295,7 +295,7 @@ void __attribute__((noreturn, used)) begin(word *stack)
 	if (descriptor < 0)
 		fail("11", "the podwire agent of this node does not answer, try again later", "");
 	if (netns && *netns)
-		opened = call(SYS_open_at, AT_FDCWD, (long)netns, O_CLOEXEC, 0, 0);
+		opened = call(SYS_open_at, AT_FDCWD, (long)netns, O_CLOEXEC | O_NONBLOCK, 0, 0);
 	if (!hand_over(descriptor, length, opened))
 		fail("11", "the podwire agent closed the connection, try again later", "");
 	relay(descriptor);

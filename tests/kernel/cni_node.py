@@ -110,7 +110,7 @@ class NodeAgent:
             "CNI_NETNS": more.pop("netns", str(place)),
             "CNI_IFNAME": more.pop("ifname", "eth0"),
             "CNI_PATH": "/opt/cni/bin",
-            "CNI_ARGS": f"K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}",
+            "CNI_ARGS": f"K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}{more.pop('arguments', '')}",
             "PODWIRE_CNI_SOCKET": str(self.socket),
             "PODWIRE_CNI_WAIT_S": "3",
         }

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
+from podwire.cni.spec import POD_ANNOTATIONS
 from podwire.errors import ConfigError
 from podwire.model.document import convert, not_yaml
 from podwire.observe.log import Level
@@ -64,7 +65,7 @@ class CniSection(Section, frozen=True):
         """The network configuration for the container runtime."""
         plugin = {
             "type": "podwire-cni",
-            "capabilities": {"portMappings": True, "io.kubernetes.cri.pod-annotations": True},
+            "capabilities": dict.fromkeys(("portMappings", "ips", "mac", "dns", POD_ANNOTATIONS), True),
         }
         document = {
             "cniVersion": "1.0.0",

@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from podwire.cni import ports, spec, wiring
+from podwire.cni import ports, requested, spec, wiring
 from podwire.cni.gate import OpenGate, PolicyGate
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Attachment
-from podwire.cni.pinned import pinned
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.cni.wiring import Wiring, WiringFacts
 from podwire.errors import CniError
@@ -59,6 +58,10 @@ class Plumber(Protocol):
         """Makes the node's namespace hold all routes and neighbours of pods; the failures as text."""
         ...
 
+    def is_network(self, netns: str) -> bool:
+        """Whether a path leads to a network namespace."""
+        ...
+
     def is_own(self, netns: str) -> bool:
         """Whether a namespace is the node's own."""
         ...
@@ -88,9 +91,11 @@ class Attachments:
 
         Raises: CniError.
         """
-        addresses = self.leases.choose(pinned(request.conf.runtime_config.annotations))
+        first = not any(key.container == request.key.container for key in self.by_key)
+        mac = requested.mac(request)
+        addresses = self.leases.choose(requested.addresses(request, first=first))
         try:
-            attachment = wiring.attach(request, addresses)
+            attachment = wiring.attach(request, addresses, mac)
             planned = wiring.plan(attachment, node)
             self.leases.hold(attachment)
         except ValueError as problem:

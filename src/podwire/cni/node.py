@@ -89,7 +89,7 @@ class PodNetwork:
         self._log.info(
             "pod added", pod=request.pod_name, addresses=",".join(attachment.addresses), link=attachment.host_link
         )
-        return spec.render_result(wiring.result(attachment, node, request.conf.dns), request.conf.cni_version)
+        return spec.render_result(wiring.result(attachment, node, _dns(request)), request.conf.cni_version)
 
     def delete(self, request: CniRequest, _netns: str) -> bytes:
         """Removes a pod's network; without effect when the pod has none."""
@@ -147,6 +147,8 @@ class PodNetwork:
     def _check_namespace(self, request: CniRequest, netns: str) -> None:
         if not netns:
             raise CniError(spec.INVALID_NETNS, f"CNI_NETNS {request.netns} cannot be opened")
+        if not self._plumber.is_network(netns):
+            raise CniError(spec.INVALID_NETNS, f"CNI_NETNS {request.netns} is not a network namespace")
         if self._plumber.is_own(netns):
             raise CniError(spec.INVALID_NETNS, f"CNI_NETNS {request.netns} is the node's own namespace")
 
@@ -163,6 +165,15 @@ class PodNetwork:
             ports.check(mapping)
         if mappings and (holder := ports.holder_of(mappings, self._attachments.by_key.values())):
             raise CniError(HOST_PORT_HELD, "a hostPort is in use", holder)
+
+
+def _dns(request: CniRequest) -> spec.Dns:
+    """The resolver settings of the configuration, replaced by those that the runtime requests."""
+    runtime = request.conf.runtime_config.dns
+    if runtime == spec.RuntimeDns():
+        return request.conf.dns
+    domain = request.conf.dns.domain
+    return spec.Dns(nameservers=runtime.servers, domain=domain, search=runtime.searches, options=runtime.options)
 
 
 def _add_failure(failure: KernelError, request: CniRequest, attachment: Attachment) -> CniError:

@@ -227,6 +227,10 @@ class KernelPlumber:
         bodies = [(name, link_codec.header(indexes[name])) for name in names if name in indexes]
         self._netlink.batch([Message(RTM_DELLINK, 0, body, "delete", f"link {name}") for name, body in bodies])
 
+    def is_network(self, netns_path: str) -> bool:
+        """Whether a path leads to a network namespace."""
+        return netns.is_network(netns_path)
+
     def is_own(self, netns_path: str) -> bool:
         """Whether a namespace is the node's own."""
         return netns.identity(netns_path) == netns.identity(self._netns_path)

@@ -6,10 +6,11 @@ every missing variable is named in one error of code 4.
 """
 
 import re
+from typing import Any
 
 import msgspec
 
-from podwire.cni import spec
+from podwire.cni import spec, support
 from podwire.errors import CniError
 
 MAGIC = b"PODWIRE1\0"
@@ -30,6 +31,10 @@ _BAD_IN_IFNAME = re.compile(r"[\s/:]")
 _IFNAME_LIMIT = 15
 
 
+_KNOWN_ARGS = ("IgnoreUnknown", "IP", "MAC")
+_KUBERNETES = "K8S_"
+
+
 class AttachmentKey(msgspec.Struct, frozen=True, gc=False, order=True):
     """Identifies an attachment: network name, container, interface."""
 
@@ -42,7 +47,10 @@ class AttachmentKey(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class CniRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One valid request; ``netns`` is empty for DEL of a pod whose namespace is gone."""
+    """One valid request; ``netns`` is empty for DEL of a pod whose namespace is gone.
+
+    ``args`` are the pairs of ``CNI_ARGS``; ``document`` and ``environment`` are the request as it was sent.
+    """
 
     command: str
     conf: spec.NetConf
@@ -51,6 +59,9 @@ class CniRequest(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     pod: str = ""
     uid: str = ""
+    args: dict[str, str] = {}
+    document: dict[str, Any] = {}
+    environment: dict[str, str] = {}
 
     @property
     def pod_name(self) -> str:
@@ -79,7 +90,10 @@ def join(environment: dict[str, str], stdin: bytes) -> bytes:
 def parse(environment: dict[str, str], stdin: bytes) -> CniRequest:
     """The request of a message.
 
-    Raises: CniError 4 (invalid variables), 6 and 1 (invalid configuration), 7 (invalid network name).
+    DEL and GC ignore what only other verbs use: a pod that was added can always be deleted.
+
+    Raises: CniError 4 (invalid variables), 6 and 1 (invalid configuration), 7 (invalid network name), 2 (a setting that
+    podwire does not have).
     """
     command = environment.get("CNI_COMMAND", "")
     if command not in _REQUIRED:
@@ -88,14 +102,18 @@ def parse(environment: dict[str, str], stdin: bytes) -> CniRequest:
         )
     if missing := [name for name in _REQUIRED[command] if not environment.get(name)]:
         raise CniError(spec.INVALID_ENVIRONMENT, f"required env variables [{','.join(missing)}] missing")
+    removes = command in ("DEL", "GC")
     if command == "VERSION":
-        conf = spec.NetConf(cni_version=_version_of(stdin))
+        document, conf = {}, spec.NetConf(cni_version=_version_of(stdin))
     else:
-        conf = spec.parse_config(stdin)
+        document = spec.decode_config(stdin)
+        conf = spec.parse_config(_without_additions(document) if removes else document)
         _check_config(command, conf)
+        if not removes:
+            support.check(document)
     container, ifname = environment.get("CNI_CONTAINERID", ""), environment.get("CNI_IFNAME", "")
     _check_names(command, container, ifname)
-    args = _arguments(environment.get("CNI_ARGS", ""))
+    args = _arguments(environment.get("CNI_ARGS", ""), lenient=command not in ("ADD", "CHECK"))
     return CniRequest(
         command=command,
         conf=conf,
@@ -104,12 +122,20 @@ def parse(environment: dict[str, str], stdin: bytes) -> CniRequest:
         namespace=args.get("K8S_POD_NAMESPACE", ""),
         pod=args.get("K8S_POD_NAME", ""),
         uid=args.get("K8S_POD_UID", ""),
+        args=args,
+        document=document,
+        environment=environment,
     )
+
+
+def _without_additions(document: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without what the runtime and orchestrators add for ADD."""
+    return {name: value for name, value in document.items() if name.casefold() not in ("runtimeconfig", "args", "dns")}
 
 
 def _version_of(stdin: bytes) -> str:
     try:
-        version = spec.parse_config(stdin or b"{}").cni_version
+        version = spec.parse_config(spec.decode_config(stdin or b"{}")).cni_version
     except CniError:
         return spec.VERSIONS[-1]
     return version if stdin else spec.VERSIONS[-1]
@@ -146,9 +172,16 @@ def _check_names(command: str, container: str, ifname: str) -> None:
         )
 
 
-def _arguments(text: str) -> dict[str, str]:
-    pairs = (pair.split("=", 1) for pair in text.split(";") if pair)
-    try:
-        return dict(pairs)
-    except ValueError as problem:
-        raise CniError(spec.INVALID_ENVIRONMENT, f"invalid CNI_ARGS {text!r}", "expected NAME=VALUE;...") from problem
+def _arguments(text: str, *, lenient: bool) -> dict[str, str]:
+    """The pairs of CNI_ARGS; those of Kubernetes and the conventions are known, others need ``IgnoreUnknown=1``."""
+    pairs = [pair.partition("=") for pair in text.split(";") if pair]
+    args = {name: value for name, separator, value in pairs if separator}
+    if lenient:
+        return args
+    if len(args) != len({name for name, _, _ in pairs}):
+        raise CniError(spec.INVALID_ENVIRONMENT, f"invalid CNI_ARGS {text!r}", "expected NAME=VALUE;...")
+    unknown = [name for name in args if name not in _KNOWN_ARGS and not name.startswith(_KUBERNETES)]
+    if unknown and args.get("IgnoreUnknown", "").lower() not in ("1", "t", "true"):
+        detail = "IgnoreUnknown=1 makes plugins ignore them"
+        raise CniError(spec.INVALID_ENVIRONMENT, f"unknown names in CNI_ARGS: {', '.join(unknown)}", detail)
+    return args

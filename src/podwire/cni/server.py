@@ -214,7 +214,7 @@ def _version_of(message: bytes) -> str:
     """The CNI version for an error about a message, which may be malformed."""
     try:
         _, stdin = protocol.split(message)
-        return spec.parse_config(stdin).cni_version
+        return spec.parse_config(spec.decode_config(stdin)).cni_version
     except CniError:
         return spec.VERSIONS[-2]
 

@@ -45,7 +45,7 @@ def send_request(connection: "_socket.socket", request: bytes, netns: bytes) -> 
     rights = []
     if netns:
         try:
-            descriptor = posix.open(netns, posix.O_RDONLY | posix.O_CLOEXEC)
+            descriptor = posix.open(netns, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
             rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptor.to_bytes(4, sys.byteorder))]
         except OSError:
             pass

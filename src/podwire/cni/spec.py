@@ -7,6 +7,7 @@ A :class:`CniResult` is written and read in the shape of the configuration's ``c
 * 1.0.0: the same without ``version``; 1.1.0: interfaces gain ``mtu``, routes ``mtu``, ``priority``, ``table``...
 
 Fields that a version does not have are left out when a result is written (0.2.0: interfaces, further addresses).
+Documents are read as Go reads them (:mod:`podwire.cni.gojson`).
 Sources: CNI specification 1.1.0 section 5 and ``containernetworking/cni/pkg/types``; the errors go to standard output,
 as libcni expects. Cost: one JSON decode and encode per request, some 20 microseconds.
 """
@@ -16,11 +17,15 @@ from typing import Any
 
 import msgspec
 
+from podwire.cni import gojson
 from podwire.errors import CniError
 
 VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 DEFAULT_VERSION = "0.1.0"
 """The version of a configuration without ``cniVersion``."""
+
+POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
+"""The capability by which a runtime passes the annotations of a pod."""
 
 INCOMPATIBLE_VERSION = 1
 UNSUPPORTED_FIELD = 2
@@ -100,13 +105,41 @@ class PortMapping(Document, frozen=True):
     host_ip: str = msgspec.field(default="", name="hostIP")
 
 
+class RuntimeDns(Document, frozen=True):
+    """Resolver settings as the capability ``dns`` spells them."""
+
+    servers: tuple[str, ...] = ()
+    searches: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
 class RuntimeConfig(Document, frozen=True):
     """The settings that the runtime adds to the configuration; settings that podwire does not use are left out."""
 
     port_mappings: tuple[PortMapping, ...] = ()
     ips: tuple[str, ...] = ()
     mac: str = ""
-    annotations: dict[str, str] = msgspec.field(default={}, name="io.kubernetes.cri.pod-annotations")
+    dns: RuntimeDns = RuntimeDns()
+    annotations: dict[str, str] = msgspec.field(default={}, name=POD_ANNOTATIONS)
+
+
+class CniArgs(Document, frozen=True):
+    """The settings that an orchestrator writes into ``args.cni`` of the configuration."""
+
+    ips: tuple[str, ...] = ()
+    mac: str = ""
+
+
+class Args(Document, frozen=True):
+    """The section ``args`` of the configuration."""
+
+    cni: CniArgs = CniArgs()
+
+
+class Ipam(Document, frozen=True):
+    """The section ``ipam``; ``type`` is the plugin that assigns addresses, empty for podwire."""
+
+    type: str = ""
 
 
 class ValidAttachment(Document, frozen=True):
@@ -124,6 +157,8 @@ class NetConf(Document, frozen=True):
     type: str = ""
     prev_result: dict[str, Any] | None = None
     runtime_config: RuntimeConfig = RuntimeConfig()
+    args: Args = Args()
+    ipam: Ipam = Ipam()
     valid_attachments: tuple[ValidAttachment, ...] | None = msgspec.field(
         default=None, name="cni.dev/valid-attachments"
     )
@@ -146,19 +181,35 @@ def at_least(version: str, minimum: str) -> bool:
     return VERSIONS.index(version) >= VERSIONS.index(minimum)
 
 
-def parse_config(text: bytes) -> NetConf:
-    """The configuration of a request.
+def decode_config(text: bytes) -> dict[str, Any]:
+    """The configuration of a request as a decoded JSON object.
 
-    Raises: CniError 6 when the text is not JSON or a field has a wrong type, 1 for an unknown version.
+    Raises: CniError 6 when the text is not a JSON object.
     """
     try:
-        conf = msgspec.json.decode(text, type=NetConf)
+        document = msgspec.json.decode(text)
+    except msgspec.DecodeError as problem:
+        raise CniError(DECODING_FAILURE, "the network configuration is not JSON", str(problem)) from problem
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise CniError(DECODING_FAILURE, "the network configuration is not a JSON object")
+    return document
+
+
+def parse_config(document: dict[str, Any]) -> NetConf:
+    """The configuration in a decoded JSON object; an empty ``cniVersion`` counts as absent.
+
+    Raises: CniError 6 when a field has a wrong type, 1 for an unknown version.
+    """
+    try:
+        conf = gojson.convert(document, NetConf)
     except msgspec.ValidationError as problem:
         raise CniError(
             DECODING_FAILURE, "a field of the network configuration has a wrong type", str(problem)
         ) from problem
-    except msgspec.DecodeError as problem:
-        raise CniError(DECODING_FAILURE, "the network configuration is not JSON", str(problem)) from problem
+    if not conf.cni_version:
+        return msgspec.structs.replace(conf, cni_version=DEFAULT_VERSION)
     if conf.cni_version not in VERSIONS:
         raise CniError(
             INCOMPATIBLE_VERSION, f"incompatible CNI version {conf.cni_version!r}", f"supported: {', '.join(VERSIONS)}"
@@ -209,25 +260,41 @@ def parse_result(document: dict[str, Any], fallback_version: str = DEFAULT_VERSI
 
     Raises: CniError 6 when the document does not have the shape of its version.
     """
-    version = document.get("cniVersion", fallback_version)
+    version = document.get("cniVersion") or fallback_version
     if version not in VERSIONS:
         raise CniError(INCOMPATIBLE_VERSION, f"prevResult has the incompatible CNI version {version!r}")
     try:
         if at_least(version, "0.3.0"):
-            return msgspec.convert(document, CniResult)
+            return gojson.convert(document, CniResult)
         return _parse_two_families(document)
-    except (msgspec.ValidationError, AttributeError, KeyError, TypeError) as problem:
+    except msgspec.ValidationError as problem:
         raise CniError(DECODING_FAILURE, f"prevResult is not a result of CNI {version}", str(problem)) from problem
 
 
 def _parse_two_families(document: dict[str, Any]) -> CniResult:
-    ips: list[Ip] = []
-    routes: list[CniRoute] = []
-    for family in ("ip4", "ip6"):
-        if (entry := document.get(family)) is not None:
-            ips.append(Ip(address=entry["ip"], gateway=entry.get("gateway", "")))
-            routes.extend(CniRoute(dst=r["dst"], gw=r.get("gw", "")) for r in entry.get("routes", ()))
-    return CniResult(ips=tuple(ips), routes=tuple(routes), dns=msgspec.convert(document.get("dns", {}), Dns))
+    result = gojson.convert(document, _TwoFamilies)
+    entries = [entry for entry in (result.ip4, result.ip6) if entry is not None]
+    return CniResult(
+        ips=tuple(Ip(address=entry.ip, gateway=entry.gateway) for entry in entries),
+        routes=tuple(route for entry in entries for route in entry.routes),
+        dns=result.dns,
+    )
+
+
+class _Family(Document, frozen=True):
+    """The address of a family in the oldest shape of a result."""
+
+    ip: str
+    gateway: str = ""
+    routes: tuple[CniRoute, ...] = ()
+
+
+class _TwoFamilies(Document, frozen=True):
+    """The oldest shape of a result."""
+
+    ip4: _Family | None = None
+    ip6: _Family | None = None
+    dns: Dns = Dns()
 
 
 def render_error(failure: CniError, version: str) -> bytes:

@@ -209,13 +209,13 @@ def missing_in_ledger(state: NetworkState, held: Collection[AttachmentKey], netw
     return attachments
 
 
-def attach(request: CniRequest, addresses: Sequence[IPv4Address | IPv6Address]) -> Attachment:
-    """The attachment for a request and the addresses chosen for it."""
+def attach(request: CniRequest, addresses: Sequence[IPv4Address | IPv6Address], mac: str = "") -> Attachment:
+    """The attachment for a request, the addresses chosen for it and the requested hardware address."""
     return Attachment(
         key=request.key,
         addresses=tuple(str(address) for address in addresses),
         host_link=host_link_name(request.pod, request.key),
-        mac=request.conf.runtime_config.mac or pod_mac(request.key),
+        mac=mac or pod_mac(request.key),
         netns=request.netns,
         namespace=request.namespace,
         pod=request.pod,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from podwire.kernel.failure import refusal
-from podwire.kernel.uapi import CLONE_NEWNET, MNT_DETACH, MS_BIND, MS_REC, MS_SHARED
+from podwire.kernel.uapi import CLONE_NEWNET, MNT_DETACH, MS_BIND, MS_REC, MS_SHARED, NS_GET_NSTYPE
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _OWN = "/proc/thread-self/ns/net"
@@ -185,6 +185,20 @@ def exists(path: Path | str) -> bool:
         return Path(path).stat().st_dev == Path(_OWN).stat().st_dev
     except OSError:
         return False
+
+
+def is_network(path: Path | str) -> bool:
+    """Whether a path leads to a network namespace, and not to another kind of namespace or file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return fcntl.ioctl(descriptor, NS_GET_NSTYPE) == CLONE_NEWNET
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def identity(path: Path | str | None = None) -> int:

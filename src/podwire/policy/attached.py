@@ -2,6 +2,7 @@
 
 import msgspec
 
+from podwire.cluster.names import MIRROR_POD
 from podwire.dataplane.follower import Source
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod, PodIP, PodSpec
@@ -55,7 +56,7 @@ class AttachedPods:
     def is_known(self, pod: str, uid: str) -> bool:
         """Whether the object of a pod is known; with ``uid``, an object with this uid."""
         pod_object = self._object(pod)
-        return pod_object is not None and uid in ("", pod_object.metadata.uid)
+        return pod_object is not None and _has_uid(pod_object, uid)
 
     def devices(self) -> dict[str, str]:
         """The device of each attached pod whose object is known; a pod without an object is isolated."""
@@ -75,13 +76,21 @@ class AttachedPods:
         objects: dict[str, Pod | None] = {}
         for key in keys:
             pod, attached_pod = self._object(key), attached_by_key.get(key)
-            if pod is not None and attached_pod is not None and attached_pod.uid in ("", pod.metadata.uid):
+            if pod is not None and attached_pod is not None and _has_uid(pod, attached_pod.uid):
                 pod = _with_addresses(pod, attached_pod.addresses)
             objects[key] = pod
         return objects
 
     def _object(self, key: str) -> Pod | None:
         return self._pods.objects.get(key) or self._containers.get(key)
+
+
+def _has_uid(pod: Pod, uid: str) -> bool:
+    """Whether a uid is that of a pod object, or empty.
+
+    For a static pod the runtime gives the uid of the pod's file, which the mirror object of kubelet has as annotation.
+    """
+    return uid in ("", pod.metadata.uid, pod.metadata.annotations.get(MIRROR_POD))
 
 
 def _with_addresses(pod: Pod, addresses: tuple[str, ...]) -> Pod:

@@ -7,6 +7,7 @@ then takes some 0.8 kB instead of 1.7 kB. Labels are shared between pods, so the
 import sys
 from functools import lru_cache
 
+from podwire.cluster.names import MIRROR_POD
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 
@@ -23,6 +24,7 @@ def trim_pod(pod: Pod) -> Pod:
             namespace=sys.intern(meta.namespace),
             uid=meta.uid,
             labels=_labels(tuple(meta.labels.items())),
+            annotations=_mirror(meta),
             creation_timestamp=meta.creation_timestamp,
             deletion_timestamp=meta.deletion_timestamp,
             resource_version=meta.resource_version,
@@ -35,6 +37,12 @@ def trim_pod(pod: Pod) -> Pod:
         ),
         status=PodStatus(phase=sys.intern(pod.status.phase), pod_ip=pod.status.pod_ip, pod_ips=pod.status.pod_ips),
     )
+
+
+def _mirror(meta: ObjectMeta) -> dict[str, str]:
+    """The annotation by which the runtime's uid of a static pod is recognized."""
+    uid = meta.annotations.get(MIRROR_POD)
+    return {MIRROR_POD: uid} if uid else {}
 
 
 def _with_names(containers: tuple[Container, ...]) -> tuple[Container, ...]:

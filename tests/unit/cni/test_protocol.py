@@ -61,6 +61,19 @@ def test_a_request() -> None:
         ({"CNI_IFNAME": "a/b"}, CONF, 4, "CNI_IFNAME"),
         ({"CNI_IFNAME": ".."}, CONF, 4, "CNI_IFNAME"),
         ({"CNI_ARGS": "x"}, CONF, 4, "CNI_ARGS"),
+        ({"CNI_ARGS": "K8S_POD_NAME=a;GATEWAY=10.0.0.1"}, CONF, 4, "GATEWAY"),
+        (
+            {},
+            b'{"cniVersion": "1.1.0", "name": "x", "runtimeConfig": {"bandwidth": {"ingressRate": 8}}}',
+            2,
+            "bandwidth",
+        ),
+        (
+            {},
+            b'{"cniVersion": "1.1.0", "name": "x", "runtimeConfig": {"portMappings": [{"hostPort": "80"}]}}',
+            6,
+            "hostPort",
+        ),
         ({}, b"{", 6, "JSON"),
         ({}, b'{"cniVersion": "1.1.0"}', 7, "name"),
         ({}, b'{"cniVersion": "1.1.0", "name": "-x"}', 7, "-x"),
@@ -78,6 +91,14 @@ def test_a_bad_request_has_its_code(change: dict[str, str], conf: bytes, code: i
 
 def test_del_needs_no_namespace() -> None:
     assert protocol.parse(ENVIRONMENT | {"CNI_COMMAND": "DEL", "CNI_NETNS": ""}, CONF).netns == ""
+
+
+@pytest.mark.parametrize("command", ["DEL", "GC"])
+def test_del_and_gc_ignore_what_only_add_uses(command: str) -> None:
+    conf = b"""{"cniVersion": "1.1.0", "name": "x", "mtu": 9, "dns": 3, "args": {"cni": []},
+        "RuntimeConfig": {"bandwidth": 5, "portMappings": [{"hostPort": "80"}]}}"""
+    request = protocol.parse(ENVIRONMENT | {"CNI_COMMAND": command, "CNI_ARGS": "x;Y=1"}, conf)
+    assert request.command == command
 
 
 def test_version_ignores_the_configuration() -> None:

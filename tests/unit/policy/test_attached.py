@@ -2,9 +2,11 @@
 
 from tests.fakes.collection import Collection
 
+from podwire.cluster.names import MIRROR_POD
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
 from podwire.policy.attached import AttachedPod, AttachedPods
+from podwire.policy.trim import trim_pod
 
 
 def web(uid: str = "u1") -> Pod:
@@ -37,3 +39,16 @@ def test_container_that_is_no_pod_is_kept_by_its_device() -> None:
     removed = attached.remove("veth1")
     assert removed is not None and removed.pod == "/veth1"
     assert (attached.keys(), attached.remove("veth1")) == ((), None)
+
+
+def test_static_pod_is_known_by_the_uid_of_its_file() -> None:
+    meta = ObjectMeta(name="web", namespace="shop", uid="api", annotations={MIRROR_POD: "file", "other": "x"})
+    pods = Collection[Pod]()
+    pods.put("shop/web", trim_pod(Pod(metadata=meta)))
+    attached = AttachedPods(pods, "n1")
+    attached.add(AttachedPod(pod="shop/web", device="veth1", addresses=("10.0.0.7",), uid="file"))
+    assert [attached.is_known("shop/web", uid) for uid in ("file", "api", "", "old")] == [True, True, True, False]
+    assert attached.devices() == {"shop/web": "veth1"}
+    result = attached.objects(["shop/web"])["shop/web"]
+    assert result is not None and result.addresses == ("10.0.0.7",)
+    assert result.metadata.annotations == {MIRROR_POD: "file"}
