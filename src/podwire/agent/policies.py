@@ -11,7 +11,10 @@ def add(shared: Shared, cni: CniService | None) -> None:
     part = PolicyPart(shared, other_plugins=cni is None)
     if cni is not None:
         cni.attachments.gate = EnforcementGate(part.enforcement.admission, part.attach, part.enforcement.detach)
-        part.enforcement.restore(tuple(attached_pod(attachment) for attachment in cni.leases.held.values()))
+        held = sorted(
+            cni.leases.held.values(), key=lambda attachment: attachment.table
+        )  # Each pod's first interface first.
+        part.enforcement.restore(tuple(map(attached_pod, held)))
     else:
         from podwire.agent.otherplugins import add as add_other_plugins
 

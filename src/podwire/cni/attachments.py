@@ -1,7 +1,9 @@
 """Adds and removes the attachments of one node: in the ledger, in the kernel and in the policy gate."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from podwire.cni import ports, requested, spec, wiring
 from podwire.cni.gate import OpenGate, PolicyGate
@@ -58,6 +60,13 @@ class Plumber(Protocol):
         """Makes the node's namespace hold all routes and neighbours of pods; the failures as text."""
         ...
 
+    def default_families(self, netns: str) -> frozenset[int]:
+        """The IP families in which a pod has a default route.
+
+        Raises: KernelError.
+        """
+        ...
+
     def is_network(self, netns: str) -> bool:
         """Whether a path leads to a network namespace."""
         ...
@@ -86,16 +95,27 @@ class Attachments:
         """The attachments in the ledger."""
         return self.leases.held
 
-    def reserve(self, request: CniRequest, node: WiringFacts) -> tuple[Attachment, Wiring]:
+    def of_container(self, container: str) -> list[Attachment]:
+        """The attachments of one container."""
+        return [attachment for key, attachment in self.by_key.items() if key.container == container]
+
+    def reserve(
+        self, request: CniRequest, node: WiringFacts, beside: Collection[int] = ()
+    ) -> tuple[Attachment, Wiring]:
         """Chooses addresses and writes them to disk; on failure no address is held.
+
+        ``beside`` are the IP families in which another interface of the pod has the default route.
 
         Raises: CniError.
         """
-        first = not any(key.container == request.key.container for key in self.by_key)
+        interfaces = self.of_container(request.key.container)
         mac = requested.mac(request)
-        addresses = self.leases.choose(requested.addresses(request, first=first))
+        addresses = self.leases.choose(requested.addresses(request, first=not interfaces))
         try:
             attachment = wiring.attach(request, addresses, mac)
+            if interfaces or beside:
+                table = wiring.free_table(interfaces)
+                attachment = replace(attachment, beside=tuple(sorted(beside)), table=table)
             planned = wiring.plan(attachment, node)
             self.leases.hold(attachment)
         except ValueError as problem:
@@ -168,12 +188,15 @@ class Attachments:
         mark = wiring.OWNER.route_protocol
         port_table = AbsentTable("inet", ports.TABLE) if table is None else table.canonical()
         yield Share(part="cni", protocol=mark, desired=(wiring.merged(attachments, node), port_table))
+        by_netns: dict[str, list[Attachment]] = {}
         for attachment in attachments:
             if attachment.netns:
-                yield Share(
-                    part="cni",
-                    protocol=mark,
-                    netns=attachment.netns,
-                    pod=wiring.pod_name(attachment),
-                    desired=(wiring.plan(attachment, node).pod,),
-                )
+                by_netns.setdefault(attachment.netns, []).append(attachment)
+        for netns, interfaces in by_netns.items():
+            yield Share(
+                part="cni",
+                protocol=mark,
+                netns=netns,
+                pod=wiring.pod_name(interfaces[0]),
+                desired=(wiring.of_pod(interfaces, node),),
+            )

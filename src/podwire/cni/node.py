@@ -17,12 +17,14 @@ from podwire.cni.attachments import Attachments
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.cni.wiring import Wiring, WiringFacts
-from podwire.errors import CniError, KernelError, KernelExists, KernelNotFound
+from podwire.errors import CniError, KernelError, KernelExists, KernelNotFound, PodwireError
 from podwire.observe.log import Log
 
 ALREADY_ATTACHED = 101
 IFNAME_EXISTS = 102
 HOST_PORT_HELD = 103
+_FIRST = "eth0"
+"""The interface that runtimes add first."""
 
 
 class PodNetwork:
@@ -75,8 +77,35 @@ class PodNetwork:
         self._check_namespace(request, netns)
         self._check_not_attached(request.key)
         self._check_ports(request.conf.runtime_config.port_mappings)
-        node = self._node()
-        attachment, planned = self._attachments.reserve(request, node)
+        node, beside = self._node(), self._default_families(request, netns)
+        try:
+            attachment = self._wire(request, netns, node, beside)
+        except _DefaultRouteExists as conflict:
+            attachment = self._wire(request, netns, node, conflict.families)
+        self._log.info(
+            "pod added", pod=request.pod_name, addresses=",".join(attachment.addresses), link=attachment.host_link
+        )
+        return spec.render_result(wiring.result(attachment, node, _dns(request)), request.conf.cni_version)
+
+    def _default_families(self, request: CniRequest, netns: str) -> frozenset[int]:
+        """The IP families in which another interface of the pod has the default route.
+
+        It is read only for interfaces that are unlikely to be the first: an ADD of ``eth0`` stays short.
+        """
+        if request.key.ifname == _FIRST and not self._attachments.of_container(request.key.container):
+            return frozenset()
+        try:
+            return self._plumber.default_families(netns)
+        except KernelError as failure:
+            raise _add_failure(failure, request) from failure
+
+    def _wire(self, request: CniRequest, netns: str, node: WiringFacts, beside: frozenset[int]) -> Attachment:
+        """Wires a pod.
+
+        Raises: _DefaultRouteExists when another interface has a default route of a family that is not in ``beside``;
+        CniError. Nothing is left behind then.
+        """
+        attachment, planned = self._attachments.reserve(request, node, beside)
         try:
             self._attachments.gate.attach(attachment)
             if not self._plumber.wire(planned, netns):
@@ -85,11 +114,12 @@ class PodNetwork:
                 self._attachments.hold_ports()
         except KernelError as failure:
             self._attachments.undo(attachment)
+            if isinstance(failure, KernelExists):
+                families = self._plumber.default_families(netns) | beside
+                if families != beside:
+                    raise _DefaultRouteExists(families) from failure
             raise _add_failure(failure, request, attachment) from failure
-        self._log.info(
-            "pod added", pod=request.pod_name, addresses=",".join(attachment.addresses), link=attachment.host_link
-        )
-        return spec.render_result(wiring.result(attachment, node, _dns(request)), request.conf.cni_version)
+        return attachment
 
     def delete(self, request: CniRequest, _netns: str) -> bytes:
         """Removes a pod's network; without effect when the pod has none."""
@@ -167,6 +197,14 @@ class PodNetwork:
             raise CniError(HOST_PORT_HELD, "a hostPort is in use", holder)
 
 
+class _DefaultRouteExists(PodwireError):
+    """Another interface of the pod has a default route in each of ``families``."""
+
+    def __init__(self, families: frozenset[int]) -> None:
+        self.families = families
+        super().__init__(f"default routes of the families {sorted(families)} exist")
+
+
 def _dns(request: CniRequest) -> spec.Dns:
     """The resolver settings of the configuration, replaced by those that the runtime requests."""
     runtime = request.conf.runtime_config.dns
@@ -176,11 +214,11 @@ def _dns(request: CniRequest) -> spec.Dns:
     return spec.Dns(nameservers=runtime.servers, domain=domain, search=runtime.searches, options=runtime.options)
 
 
-def _add_failure(failure: KernelError, request: CniRequest, attachment: Attachment) -> CniError:
-    if isinstance(failure, KernelExists):
+def _add_failure(failure: KernelError, request: CniRequest, attachment: Attachment | None = None) -> CniError:
+    if isinstance(failure, KernelExists) and attachment is not None:
         return CniError(
             IFNAME_EXISTS,
-            f"{attachment.key.ifname} exists in {request.netns} already, or {attachment.host_link} on the node",
+            f"{request.key.ifname} exists in {request.netns} already, or {attachment.host_link} on the node",
             str(failure),
         )
     if isinstance(failure, KernelNotFound):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.ports import TABLE
-from podwire.cni.wiring import LEG, OWNER, Wiring, WiringFacts, alias_of, belongs, is_leg, plan
+from podwire.cni.wiring import LEG, OWNER, Wiring, WiringFacts, alias_of, belongs, is_leg, of_pod, plan
 from podwire.errors import KernelError, KernelExists, KernelNotFound, Unsupported
 from podwire.kernel import link_codec, netns, network, pods, sysctl
 from podwire.kernel.conntrack import Conntrack
@@ -28,6 +28,7 @@ from podwire.state.changes import diff
 from podwire.state.link import Link
 from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.nft import Table
+from podwire.state.route import TABLE_MAIN
 
 _NO_OWNER = OwnerMark(route_protocol=255)
 """The mark of no object: a comparison with it removes nothing."""
@@ -95,6 +96,7 @@ class KernelPlumber:
         present = [attachment for attachment in attachments if self._link_of(attachment) is not None]
         if self._with_legs:
             self._delete_legs(present)
+        self._delete_rules(present)
         pods.unwire(self._netlink, [plan(attachment, WiringFacts()).host for attachment in present])
 
     def delete_detached(self, addresses: Collection[str] = ()) -> None:
@@ -121,7 +123,8 @@ class KernelPlumber:
             network.read_link(self._netlink, node.leg.uplink)
             self._delete_outdated_legs(present, node)
         for attachment in present:
-            wanted = plan(attachment, node)
+            interfaces = [x for x in present if x.netns == attachment.netns]
+            wanted = replace(plan(attachment, node), pod=of_pod(interfaces, node))
             network.apply(self._netlink, NetworkState(links=(Link(attachment.host_link, mtu=node.mtu),)), _NO_OWNER)
             try:
                 if wanted.leg is not None:
@@ -180,6 +183,14 @@ class KernelPlumber:
                     with Netlink(attachment.netns) as pod:
                         self._delete_leg(pod, attachment)
 
+    def _delete_rules(self, attachments: Iterable[Attachment]) -> None:
+        """Deletes the rules of interfaces beside others, in namespaces that stay."""
+        for attachment in attachments:
+            rules = plan(attachment, WiringFacts()).pod.rules
+            if rules and netns.exists(attachment.netns):
+                with contextlib.suppress(KernelNotFound), Netlink(attachment.netns) as pod:
+                    pods.delete_rules(pod, rules)
+
     def present(self, attachments: Iterable[Attachment]) -> list[Attachment]:
         """The attachments whose device exists, is complete and is not detached."""
         links = {link.name: link for link in network.read_links(self._netlink)}
@@ -226,6 +237,17 @@ class KernelPlumber:
         indexes = {link.name: link.index for link in network.read_links(self._netlink)}
         bodies = [(name, link_codec.header(indexes[name])) for name in names if name in indexes]
         self._netlink.batch([Message(RTM_DELLINK, 0, body, "delete", f"link {name}") for name, body in bodies])
+
+    def default_families(self, netns_path: str) -> frozenset[int]:
+        """The IP families in which a pod has a default route in its main table.
+
+        Raises: KernelError.
+        """
+        with Netlink(netns_path) as pod:
+            routes = network.read_paths(pod).routes
+        defaults = {"default": 4, "::/0": 6}
+        unicast = (x for x in routes if x.table == TABLE_MAIN and x.kind == "unicast")
+        return frozenset(defaults[route.dst] for route in unicast if route.dst in defaults)
 
     def is_network(self, netns_path: str) -> bool:
         """Whether a path leads to a network namespace."""

@@ -41,17 +41,19 @@ from podwire.kernel.uapi import (
     RTM_DELLINK,
     RTM_DELNEIGH,
     RTM_DELROUTE,
+    RTM_DELRULE,
     RTM_GETLINK,
     RTM_GETROUTE,
     RTM_NEWADDR,
     RTM_NEWLINK,
     RTM_NEWNEIGH,
     RTM_NEWROUTE,
+    RTM_NEWRULE,
     RTM_SETLINK,
 )
 from podwire.state.link import Link
 from podwire.state.network import NetworkState
-from podwire.state.route import Sysctl
+from podwire.state.route import FibRule, Sysctl
 
 _ATTEMPTS = 8
 """Interface indexes that are tried when the requested one is in use."""
@@ -137,6 +139,15 @@ def delete_leg(pod: Netlink, leg: link_codec.ReadLink) -> None:
     """
     with contextlib.suppress(KernelNotFound):
         pod.request(Message(RTM_DELLINK, 0, link_codec.header(leg.link.index), "delete", leg.link))
+
+
+def delete_rules(pod: Netlink, rules: Iterable[FibRule]) -> None:
+    """Deletes routing rules of a pod; missing ones are ignored.
+
+    Raises: KernelError.
+    """
+    failures = pod.batch([Message(RTM_DELRULE, 0, encode(x, {}), "delete", x) for x in rules])
+    _check({at: x for at, x in failures.items() if not isinstance(x, KernelNotFound)})
 
 
 def _make_pair(host: Netlink, node: NetworkState, peer: Link, descriptor: int) -> int:
@@ -235,13 +246,14 @@ def _write_files(name: str, state: NetworkState, netlink: Netlink) -> None:
 
 
 def _state_messages(state: NetworkState, indexes: dict[str, int]) -> list[Message]:
-    """Addresses, neighbours, routes; routes on the link come before routes through a gateway."""
+    """Addresses, neighbours, routes, rules; routes on the link come before routes through a gateway."""
     routes = sorted(state.routes, key=lambda x: bool(x.via))
     replacing = NLM_F_CREATE | NLM_F_REPLACE
     return [
         *(Message(RTM_NEWADDR, _ADD, encode(x, indexes), "add", x) for x in state.addresses),
         *(Message(RTM_NEWNEIGH, replacing, encode(x, indexes), "add", x) for x in state.neighbours),
         *(Message(RTM_NEWROUTE, _ADD, encode(x, indexes), "add", x) for x in routes),
+        *(Message(RTM_NEWRULE, _ADD, encode(x, indexes), "add", x) for x in state.rules),
     ]
 
 

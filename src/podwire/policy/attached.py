@@ -12,7 +12,10 @@ class AttachedPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod's device on this node."""
 
     pod: str
-    """``namespace/name``; empty for a container that is not a pod, which has no labels that a policy selects."""
+    """``namespace/name``, followed by ``/device`` for a pod's further device.
+
+    It is empty for a container that is not a pod, which has no labels that a policy selects.
+    """
     device: str
     addresses: tuple[str, ...]
     uid: str = ""
@@ -27,22 +30,32 @@ class AttachedPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttachedPods:
-    """The attached pods of the node ``node``; ``pods`` has the pods of the API."""
+    """The attached pods of the node ``node``; ``pods`` has the pods of the API.
+
+    A pod may have further devices on the node (a second interface). Each of them counts as a pod of its own, with the
+    key ``namespace/name/device``, the labels of the pod and its own addresses: the policies of the pod apply to it.
+    """
 
     def __init__(self, pods: Source[Pod], node: str) -> None:
         self._pods = pods
         self._node = node
         self._containers: dict[str, Pod] = {}
         """Pod objects for containers that are not pods, by ``/device``."""
+        self._further: dict[str, str] = {}
+        """The keys of pods by the keys of their further devices."""
         self.by_link: dict[str, AttachedPod] = {}
         """The attached pods by the names of their own devices."""
 
     def add(self, attached_pod: AttachedPod) -> str:
-        """Adds a pod; returns its key, which is ``/device`` for a container that is not a pod."""
+        """Adds a pod's device; returns its key: ``/device`` for a container that is not a pod, else see the class."""
         if not attached_pod.pod:
             attached_pod = msgspec.structs.replace(attached_pod, pod=f"/{attached_pod.link}")
             meta = ObjectMeta(name=attached_pod.link)
             self._containers[attached_pod.pod] = Pod(metadata=meta, spec=PodSpec(node_name=self._node))
+        elif self._is_further(attached_pod):
+            key = f"{attached_pod.pod}/{attached_pod.link}"
+            self._further[key] = attached_pod.pod
+            attached_pod = msgspec.structs.replace(attached_pod, pod=key)
         self.by_link[attached_pod.link] = attached_pod
         return attached_pod.pod
 
@@ -51,7 +64,15 @@ class AttachedPods:
         attached_pod = self.by_link.pop(link, None)
         if attached_pod is not None:
             self._containers.pop(attached_pod.pod, None)
+            self._further.pop(attached_pod.pod, None)
         return attached_pod
+
+    def _is_further(self, attached_pod: AttachedPod) -> bool:
+        """Whether the same pod has a device already; a pod that replaces another of its name has another uid."""
+        return any(
+            (other.pod, other.uid) == (attached_pod.pod, attached_pod.uid) and other.link != attached_pod.link
+            for other in self.by_link.values()
+        )
 
     def is_known(self, pod: str, uid: str) -> bool:
         """Whether the object of a pod is known; with ``uid``, an object with this uid."""
@@ -67,11 +88,16 @@ class AttachedPods:
         }
 
     def keys(self) -> tuple[str, ...]:
-        """The keys of all pods of the cluster, and of the containers on this node that are not pods."""
-        return (*self._pods.objects, *self._containers)
+        """The keys of all pods of the cluster, of containers on this node that are not pods, and of further devices."""
+        return (*self._pods.objects, *self._containers, *self._further)
 
     def objects(self, keys: list[str]) -> dict[str, Pod | None]:
-        """The pods with these keys; attached pods have the addresses that this node assigned to them."""
+        """The pods with these keys; attached pods have the addresses that this node assigned to them.
+
+        The further devices of these pods are included.
+        """
+        asked = frozenset(keys)
+        keys = [*keys, *(key for key, pod in self._further.items() if pod in asked and key not in asked)]
         attached_by_key = {attached_pod.pod: attached_pod for attached_pod in self.by_link.values()}
         objects: dict[str, Pod | None] = {}
         for key in keys:
@@ -82,7 +108,7 @@ class AttachedPods:
         return objects
 
     def _object(self, key: str) -> Pod | None:
-        return self._pods.objects.get(key) or self._containers.get(key)
+        return self._pods.objects.get(self._further.get(key, key)) or self._containers.get(key)
 
 
 def _has_uid(pod: Pod, uid: str) -> bool:

@@ -52,3 +52,27 @@ def test_static_pod_is_known_by_the_uid_of_its_file() -> None:
     result = attached.objects(["shop/web"])["shop/web"]
     assert result is not None and result.addresses == ("10.0.0.7",)
     assert result.metadata.annotations == {MIRROR_POD: "file"}
+
+
+def test_further_device_of_a_pod_has_the_policies_of_the_pod() -> None:
+    pods = Collection[Pod]()
+    pods.put("shop/web", web())
+    attached = AttachedPods(pods, "n1")
+    attached.add(AttachedPod(pod="shop/web", device="veth1", addresses=("10.0.0.7",), uid="u1"))
+    key = attached.add(AttachedPod(pod="shop/web", device="veth2", addresses=("10.0.0.8",), uid="u1"))
+    assert key == "shop/web/veth2"
+    assert attached.devices() == {"shop/web": "veth1", key: "veth2"}
+    assert attached.keys() == ("shop/web", key)
+    changed = attached.objects(["shop/web"])
+    assert {name: pod and pod.addresses for name, pod in changed.items()} == {
+        "shop/web": ("10.0.0.7",),
+        key: ("10.0.0.8",),
+    }
+    attached.remove("veth2")
+    assert (attached.objects([key]), attached.devices()) == ({key: None}, {"shop/web": "veth1"})
+
+
+def test_device_of_a_replaced_pod_is_not_a_further_one() -> None:
+    attached = AttachedPods(Collection[Pod](), "n1")
+    attached.add(AttachedPod(pod="shop/web", device="veth1", addresses=("10.0.0.7",), uid="old"))
+    assert attached.add(AttachedPod(pod="shop/web", device="veth2", addresses=("10.0.0.8",), uid="new")) == "shop/web"

@@ -33,7 +33,11 @@ CREATE TABLE IF NOT EXISTS cursor (family INTEGER NOT NULL PRIMARY KEY, address 
 
 
 class Attachment(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A pod's interface: the facts to check, remove and explain it; ``host_link`` is the name of the node's end."""
+    """A pod's interface: the facts to check, remove and explain it; ``host_link`` is the name of the node's end.
+
+    ``beside`` are the IP families whose default route in the pod belongs to another interface. ``table`` is the routing
+    table of an interface that is not the pod's first; 0 for the first one.
+    """
 
     key: AttachmentKey
     addresses: tuple[str, ...]
@@ -44,6 +48,8 @@ class Attachment(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     pod: str = ""
     uid: str = ""
     ports: tuple[PortMapping, ...] = ()
+    beside: tuple[int, ...] = ()
+    table: int = 0
 
     @property
     def ips(self) -> tuple[Address, ...]:
