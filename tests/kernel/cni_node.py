@@ -56,6 +56,8 @@ class NodeAgent:
         self.socket = tmp_path / "cni.sock"
         self.database = tmp_path / "ipam.db"
         self.cidrs = cidrs
+        self.results: dict[tuple[str, str], dict[str, Any]] = {}
+        """The result of the last ADD by pod and interface, which CHECK hands over."""
         netns.create(self.place)
         inside(self.place, "ip", "link", "set", "lo", "up")
         self.service: CniService
@@ -75,7 +77,12 @@ class NodeAgent:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         tasks = [
             asyncio.ensure_future(body())
-            for body in (self.service.run, self.service.delete_detached, self.service.healing.run)
+            for body in (
+                self.service.run,
+                self.service.delete_detached,
+                self.service.healing.run,
+                self.service.hardware.run,
+            )
         ]
         await asyncio.sleep(0.02)
         ready.set()
@@ -104,6 +111,9 @@ class NodeAgent:
 
     def call(self, command: str, name: str = "", **more: Any) -> tuple[int, dict[str, Any]]:
         place = self.pods / name
+        key = (name, more.get("ifname", "eth0"))
+        if command == "CHECK" and key in self.results:
+            more.setdefault("prevResult", self.results[key])
         environment = {
             "CNI_COMMAND": command,
             "CNI_CONTAINERID": f"c-{name}",
@@ -118,7 +128,10 @@ class NodeAgent:
         done = subprocess.run(
             [str(program.path())], env=environment, input=json.dumps(conf).encode(), capture_output=True, check=False
         )
-        return done.returncode, json.loads(done.stdout) if done.stdout else {}
+        answer = json.loads(done.stdout) if done.stdout else {}
+        if command == "ADD" and not done.returncode:
+            self.results[key] = answer
+        return done.returncode, answer
 
     def add(self, name: str, **more: Any) -> list[str]:
         self.pod(name)

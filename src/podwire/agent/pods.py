@@ -30,6 +30,7 @@ def add(shared: Shared) -> CniService:
         "cni deletion": service.delete_detached,
         "cni sweep": service.sweep,
         "cni heal": service.healing.run,
+        "cni hardware addresses": service.hardware.run,
     }
     install_plugin(shared)
     if config.cni.conf_dir:

@@ -44,6 +44,13 @@ class Plumber(Protocol):
         """The lines of a wiring that the kernel does not hold."""
         ...
 
+    def ports_missing(self) -> bool:
+        """Whether the hostPort table differs from the one that is held.
+
+        Raises: KernelError.
+        """
+        ...
+
     def read(self) -> NetworkState:
         """What the node's namespace holds."""
         ...

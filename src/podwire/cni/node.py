@@ -134,16 +134,21 @@ class PodNetwork:
 
         Raises: CniError when they differ.
         """
+        if request.conf.disable_check:
+            return b""
         attachment = self._attachments.by_key.get(request.key)
         if attachment is None:
             raise CniError(spec.UNKNOWN_CONTAINER, f"{request.key} is not attached")
         self._check_namespace(request, netns)
-        if request.conf.prev_result is not None:
-            earlier = spec.addresses_of(spec.parse_result(request.conf.prev_result, request.conf.cni_version))
-            if lacking := [str(ip) for ip in attachment.ips if ip not in earlier]:
-                raise CniError(spec.CHECK_FAILED, f"prevResult lacks {', '.join(lacking)} of {request.key}")
+        if request.conf.prev_result is None:
+            raise CniError(spec.INVALID_CONFIG, "CHECK needs prevResult", "expected the result of ADD")
+        earlier = spec.addresses_of(spec.parse_result(request.conf.prev_result, request.conf.cni_version))
+        if lacking := [str(ip) for ip in attachment.ips if ip not in earlier]:
+            raise CniError(spec.CHECK_FAILED, f"prevResult lacks {', '.join(lacking)} of {request.key}")
         try:
             missing = self._plumber.missing(wiring.plan(attachment, self._node()), netns)
+            if attachment.ports and self._plumber.ports_missing():
+                missing.append(f"table inet {ports.TABLE} with the hostPorts of the pod")
         except KernelError as failure:
             raise CniError(spec.CHECK_FAILED, f"{request.key} cannot be read", str(failure)) from failure
         if missing:

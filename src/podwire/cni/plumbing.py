@@ -23,6 +23,7 @@ from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_drift import TableWatch
+from podwire.kernel.peer_watch import PeerWatch
 from podwire.kernel.uapi import RTM_DELLINK
 from podwire.state.changes import diff
 from podwire.state.link import Link
@@ -215,18 +216,62 @@ class KernelPlumber:
         monitor.ignore(self._netlink.port)
         return monitor
 
+    def watch_peers(self) -> PeerWatch:
+        """Reports changes of pods' ends of the devices.
+
+        Raises: KernelError when the process may not watch them.
+        """
+        return PeerWatch(self._netns_path)
+
+    def pod_mac(self, attachment: Attachment) -> str:
+        """The hardware address of a pod's interface; empty when its namespace cannot be opened or has none.
+
+        Raises: KernelError.
+        """
+        if not attachment.netns or not netns.exists(attachment.netns):
+            return ""
+        with contextlib.suppress(KernelNotFound), Netlink(attachment.netns) as pod:
+            link = network.read_raw_link(pod, attachment.key.ifname).link
+            return link.mac if link.index in pods.derived_indexes(attachment.host_link) else ""
+        return ""
+
+    def set_neighbours(self, attachment: Attachment, planned: Wiring) -> None:
+        """Writes the neighbour entries of both ends of a pod's device.
+
+        Raises: KernelError.
+        """
+        with contextlib.suppress(KernelNotFound):
+            pods.set_neighbours(self._netlink, attachment.host_link, planned.host.neighbours)
+            with Netlink(attachment.netns) as pod:
+                pods.set_neighbours(pod, attachment.key.ifname, planned.pod.neighbours)
+
     def watch_ports(self, changed: Callable[[], None]) -> None:
         """Calls ``changed`` in the running loop when the hostPort table is not as held, within about a second."""
         if self._ports is not None:
             self._ports.attach(changed)
 
     def missing(self, planned: Wiring, netns_path: str) -> list[str]:
-        """The lines of a wiring that the kernel does not hold; a changed hardware address is no fault."""
+        """The lines of a wiring that the kernel does not hold.
+
+        A chained plugin may change the hardware address and the MTU of the pod's end; neighbour entries must have the
+        hardware addresses that the devices have.
+        """
         paths = tuple(x.path for x in planned.host.sysctls)
-        missing_lines = _missing(network.read(self._netlink, sysctls=paths), planned.host)
+        outer = network.read(self._netlink, sysctls=paths)
         with Netlink(netns_path) as pod:
             inner = network.read(pod, sysctls=tuple(x.path for x in planned.pod.sysctls))
-            return [*missing_lines, *_missing(inner, planned.pod)]
+        (host,) = planned.host.links
+        own, peer = outer.link(host.name), inner.link(host.peer)
+        node_wants = _with_macs(planned.host, peer.mac if peer is not None else "")
+        pod_wants = _with_macs(_as_changed(planned.pod, inner), own.mac if own is not None else "")
+        return [*_missing(outer, node_wants), *_missing(inner, pod_wants)]
+
+    def ports_missing(self) -> bool:
+        """Whether the hostPort table differs from the one that is held.
+
+        Raises: KernelError.
+        """
+        return self._ports is not None and self._ports.drifted()
 
     def read(self) -> NetworkState:
         """What the node's namespace holds."""
@@ -291,9 +336,22 @@ def _is_current(leg: ReadLink | None, planned: Link, uplink: int, pod: Netlink) 
     return False
 
 
+def _with_macs(state: NetworkState, mac: str) -> NetworkState:
+    """A state whose neighbours have the hardware address that the other end really has."""
+    return replace(state, neighbours=tuple(replace(x, mac=mac or x.mac) for x in state.neighbours))
+
+
+def _as_changed(pod: NetworkState, have: NetworkState) -> NetworkState:
+    """The planned state of a pod with the MTU that its devices have: a chained plugin may lower it."""
+    mtus = {link.name: link.mtu for link in have.links}
+    present = {route.key: route.mtu for route in have.routes}
+    links = tuple(replace(link, mtu=mtus.get(link.name, link.mtu)) for link in pod.links)
+    routes = tuple(replace(route, mtu=present.get(route.key, route.mtu)) for route in pod.routes)
+    return replace(pod, links=links, routes=routes)
+
+
 def _missing(have: NetworkState, want: NetworkState) -> list[str]:
     links = tuple(replace(x, mac="", peer="") for x in want.links)
-    known = {x.key for x in have.neighbours}
-    neighbours = tuple(x for x in want.neighbours if x.key not in known)
-    rest = replace(want, links=links, neighbours=neighbours)
-    return [str(step.value) for step in diff(have, rest, _NO_OWNER).steps if step.verb != "delete"]
+    return [
+        str(step.value) for step in diff(have, replace(want, links=links), _NO_OWNER).steps if step.verb != "delete"
+    ]

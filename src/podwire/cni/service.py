@@ -9,7 +9,8 @@ request while the node starts.
 ``delete_detached`` deletes detached devices in a thread, :data:`DELETE_S` after the first DEL, so that a burst of DEL
 is one deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL.
 
-:mod:`podwire.cni.healing` restores what another program changed.
+:mod:`podwire.cni.healing` restores what another program changed; :mod:`podwire.cni.hardware` follows the hardware
+addresses of pods.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ import msgspec
 
 from podwire.cni import metrics
 from podwire.cni.attachments import Attachments
+from podwire.cni.hardware import HardwareAddresses
 from podwire.cni.healing import PodHealing
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Ledger
@@ -69,6 +71,7 @@ class CniService:
         self.attachments = Attachments(self.leases, self._plumber)
         self.repair = AttachmentRepair(self.attachments, lambda: self._node)
         self.healing = PodHealing(self._plumber, self.repair, clock, self._log)
+        self.hardware = HardwareAddresses(self.attachments, self._plumber, clock, self._log)
         self._pods = PodNetwork(self.attachments, lambda: self._node)
         self._server = CniServer(settings.socket, self._handle, self._log, self._before, self._after)
 

@@ -53,7 +53,7 @@ from podwire.kernel.uapi import (
 )
 from podwire.state.link import Link
 from podwire.state.network import NetworkState
-from podwire.state.route import FibRule, Sysctl
+from podwire.state.route import FibRule, Neighbour, Sysctl
 
 _ATTEMPTS = 8
 """Interface indexes that are tried when the requested one is in use."""
@@ -77,6 +77,11 @@ def derived_index(name: str, attempt: int = 0) -> int:
     node with 100 pods); the next attempt gives another index.
     """
     return _FIRST_INDEX + (zlib.crc32(f"{name} {attempt}".encode()) % _INDEXES)
+
+
+def derived_indexes(name: str) -> tuple[int, ...]:
+    """The interface indexes that both ends of a node's device ``name`` may have."""
+    return tuple(derived_index(name, attempt) for attempt in range(_ATTEMPTS))
 
 
 def wire(host: Netlink, netns: Path | str, node: NetworkState, pod: NetworkState) -> bool:
@@ -148,6 +153,16 @@ def delete_rules(pod: Netlink, rules: Iterable[FibRule]) -> None:
     """
     failures = pod.batch([Message(RTM_DELRULE, 0, encode(x, {}), "delete", x) for x in rules])
     _check({at: x for at, x in failures.items() if not isinstance(x, KernelNotFound)})
+
+
+def set_neighbours(netlink: Netlink, name: str, neighbours: Iterable[Neighbour]) -> None:
+    """Adds neighbours of a device, or replaces those with the same addresses.
+
+    Raises: KernelNotFound when the device does not exist; KernelError.
+    """
+    indexes = {name: read_raw_link(netlink, name).link.index}
+    replacing = NLM_F_CREATE | NLM_F_REPLACE
+    _check(netlink.batch([Message(RTM_NEWNEIGH, replacing, encode(x, indexes), "add", x) for x in neighbours]))
 
 
 def _make_pair(host: Netlink, node: NetworkState, peer: Link, descriptor: int) -> int:

@@ -49,7 +49,10 @@ def test_names_of_dictionaries_keep_their_case() -> None:
 
 def test_null_in_a_list_is_an_empty_element() -> None:
     assert gojson.decode(b'{"nameservers": ["10.0.0.1", null]}', spec.Dns).nameservers == ("10.0.0.1", "")
-    document = {"Interfaces": [None, {"Name": "eth0", "Sandbox": "/x"}], "IPs": [{"Address": "10.0.0.1/24"}]}
+    document: dict[str, list[object]] = {
+        "Interfaces": [None, {"Name": "eth0", "Sandbox": "/x"}],
+        "IPs": [{"Address": "10.0.0.1/24"}],
+    }
     with pytest.raises(msgspec.ValidationError):
         gojson.convert(document, spec.CniResult)
     del document["Interfaces"][0]

@@ -106,6 +106,11 @@ class Leases:
         self._ledger.hold(attachment)
         self.held[attachment.key] = attachment
 
+    def update(self, attachment: Attachment) -> None:
+        """Makes changed facts of a held attachment durable; its addresses are as before."""
+        self._ledger.update(attachment)
+        self.held[attachment.key] = attachment
+
     def adopt(self, attachment: Attachment) -> None:
         """Writes an attachment to the ledger that was found in the kernel only."""
         for ip in attachment.ips:

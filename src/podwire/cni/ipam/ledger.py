@@ -122,6 +122,16 @@ class Ledger:
                 self._db.execute("DELETE FROM released WHERE address = ?", (str(ip),))
                 self._db.execute("INSERT OR REPLACE INTO cursor VALUES (?, ?)", (ip.version, str(ip)))
 
+    def update(self, attachment: Attachment) -> None:
+        """Writes changed facts of an attachment; its addresses are as before.
+
+        Raises: CniError 5 when the disk cannot be written.
+        """
+        names = (attachment.key.network, attachment.key.container, attachment.key.ifname)
+        statement = "UPDATE attachment SET body = ? WHERE network = ? AND container = ? AND ifname = ?"
+        with self._writing():
+            self._db.execute(statement, (msgspec.json.encode(attachment), *names))
+
     def release(self, attachments: Iterable[Attachment], now: float, forget_before: float) -> None:
         """Removes attachments and records ``now`` as release time; release times before ``forget_before`` are deleted.
 
