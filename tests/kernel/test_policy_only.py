@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.kernel.agent_cluster import Machine, eventually, inside
+from tests.kernel.cni_node import ping
 from tests.kernel.reference_plugins import BRIDGE, PLUGINS
 
 from podwire.cni import program
@@ -54,7 +55,8 @@ def deny(name: str, kind: str) -> dict[str, Any]:
 class Runtime:
     """Runs a list of plugins as a container runtime does."""
 
-    def __init__(self, machine: Machine, *, chained: bool, kind: str = "bridge") -> None:
+    def __init__(self, machine: Machine, *, chained: bool, kind: str = "bridge", version: str = "1.0.0") -> None:
+        self.version = version
         self.machine = machine
         self.results: dict[str, dict[str, Any]] = {}
         span = {"bridge": ("10.244.1.2", "10.244.1.99"), "ptp": ("10.244.1.100", "10.244.1.199")}[kind]
@@ -95,7 +97,7 @@ class Runtime:
                 "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
                 "PODWIRE_CNI_SOCKET": str(self.machine.root / "node-1-run" / "cni.sock"),
             },
-            input=json.dumps({"cniVersion": "1.0.0", "name": "other"} | conf),
+            input=json.dumps({"cniVersion": self.version, "name": "other"} | conf),
             capture_output=True,
             text=True,
             check=False,
@@ -326,3 +328,23 @@ def port_of(machine: Machine, address: str) -> str:
     """The bridge's port of a pod."""
     elements = inside(machine.root / "node-1", "nft", "list", "set", "bridge", "podwire-policy", "own4")
     return next(part.split('"')[1] for part in elements.split(",") if f". {address}" in part)
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "1.0.0"])
+def test_pods_without_policies_communicate_behind_ptp(machine: Machine, version: str) -> None:
+    runtime = Runtime(machine, chained=True, kind="ptp", version=version)
+    addresses = {}
+    for name in ("a", "b"):
+        pod(machine, name)
+        status, answer = runtime.add(name)
+        assert status == 0, answer
+        addresses[name] = address_of(answer)
+    for _ in range(2):
+        for name, target in (("a", addresses["b"]), ("b", addresses["a"]), ("a", "10.89.0.11"), ("b", "10.89.0.1")):
+            assert ping(machine.root / "pods" / name, target, patience_s=5), (name, target)
+        assert ping(machine.root / "node-1", addresses["a"], patience_s=10)
+        restart(machine)
+    for name in ("a", "b"):
+        remaining = {"prevResult": runtime.results[name]}
+        assert runtime.verb("CHECK", name, **remaining) == (0, "")
+        runtime.delete(name)

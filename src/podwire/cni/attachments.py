@@ -44,6 +44,14 @@ class Plumber(Protocol):
         """The lines of a wiring that the kernel does not hold."""
         ...
 
+    def read_ports(self) -> Mapping[str, tuple[spec.PortMapping, ...]]:
+        """The hostPorts that the kernel holds, by the address of the pod."""
+        ...
+
+    def forget_stale(self, attachment: Attachment) -> None:
+        """Deletes tracked connections that keep packets to the pod's hostPorts from it."""
+        ...
+
     def ports_missing(self) -> bool:
         """Whether the hostPort table differs from the one that is held.
 
@@ -143,6 +151,8 @@ class Attachments:
         finally:
             self.leases.release([attachment])
             self.gate.detach(attachment)
+            if attachment.ports:
+                self.hold_ports()
 
     def remove(self, attachments: Sequence[Attachment]) -> None:
         """Unwires pods, then deletes their attachments from the ledger.

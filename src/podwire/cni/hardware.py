@@ -75,7 +75,7 @@ class HardwareAddresses:
 
     def _observe(self, devices: Sequence[PeerDevice]) -> None:
         known = {attachment.mac for attachment in self._attachments.by_key.values()}
-        indexes = {device.index for device in devices if not device.index or device.mac not in known}
+        indexes = {device.number for device in devices if not device.number or device.mac not in known}
         if indexes:
             self._indexes |= indexes
             self._changed.set()

@@ -108,10 +108,12 @@ class PodNetwork:
         attachment, planned = self._attachments.reserve(request, node, beside)
         try:
             self._attachments.gate.attach(attachment)
+            if attachment.ports:
+                self._attachments.hold_ports()  # The guard of the node's loopback network comes before the device.
             if not self._plumber.wire(planned, netns):
                 self._not_ready[request.key] = planned
             if attachment.ports:
-                self._attachments.hold_ports()
+                self._plumber.forget_stale(attachment)
         except KernelError as failure:
             self._attachments.undo(attachment)
             if isinstance(failure, KernelExists):
@@ -196,9 +198,7 @@ class PodNetwork:
         self._attachments.remove([attachment])
 
     def _check_ports(self, mappings: tuple[spec.PortMapping, ...]) -> None:
-        for mapping in mappings:
-            ports.check(mapping)
-        if mappings and (holder := ports.holder_of(mappings, self._attachments.by_key.values())):
+        if holder := ports.holder_of(ports.checked(mappings), self._attachments.by_key.values()):
             raise CniError(HOST_PORT_HELD, "a hostPort is in use", holder)
 
 

@@ -11,8 +11,10 @@ from collections.abc import Callable, Collection, Iterable
 
 from msgspec.structs import replace
 
+from podwire.cni import staleflows
 from podwire.cni.ipam.ledger import Attachment
-from podwire.cni.ports import TABLE
+from podwire.cni.ports import TABLE, held_in
+from podwire.cni.spec import PortMapping
 from podwire.cni.wiring import LEG, OWNER, Wiring, WiringFacts, alias_of, belongs, is_leg, of_pod, plan
 from podwire.errors import KernelError, KernelExists, KernelNotFound, Unsupported
 from podwire.kernel import link_codec, netns, network, pods, sysctl
@@ -317,6 +319,24 @@ class KernelPlumber:
             self._nft.delete("inet", TABLE)
         else:
             self._nft.apply(table)
+
+    def read_ports(self) -> dict[str, tuple[PortMapping, ...]]:
+        """The hostPorts that the kernel holds, by the address of the pod.
+
+        Raises: KernelError.
+        """
+        table = self._nft.read("inet", TABLE) if self._nft is not None else None
+        return {} if table is None else held_in(table)
+
+    def forget_stale(self, attachment: Attachment) -> None:
+        """Deletes tracked connections that keep packets to the pod's hostPorts from it.
+
+        Raises: KernelError.
+        """
+        if self._nft is not None:
+            node = {x.cidr.partition("/")[0] for x in network.read_paths(self._netlink).addresses}
+            with Conntrack(self._netns_path) as conntrack:
+                staleflows.forget(conntrack, attachment.ports, attachment.addresses, node)
 
     def _link_of(self, attachment: Attachment) -> Link | None:
         try:

@@ -2,23 +2,29 @@
 
 Two maps per family, one for ports on a particular node address and one for ports on any; each hostPort is one map
 element, so the number of rules is fixed. When a pod connects to its own hostPort, its source address is translated,
-because the reply would otherwise not pass the node: a set holds the address pairs for this. 127.0.0.1 is left out (it
-would need ``route_localnet``, CVE-2020-8558). Source of the design: kindnet's portmap; cost 0.3 ms per change.
+because the reply would otherwise not pass the node: a set holds the address pairs for this. Source of the design:
+kindnet's portmap; cost 0.3 ms per change.
+
+Connections of the node to its address 127.0.0.1 are sent to pods, too, with the node's address as source. The devices
+of pods with hostPorts have ``route_localnet`` for the replies, and the chain ``guard`` drops packets to or from
+127.0.0.0/8 that arrive by them (CVE-2020-8558). Linux has no such setting for ::1.
 """
 
 from collections.abc import Iterable
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.spec import INVALID_CONFIG, PortMapping
 from podwire.errors import CniError
 from podwire.state.nft import Chain, Set, Table
-from podwire.state.nft_rules import Concat, Field, LiteralValue, Mapped, Masquerade, Match, Nat, Rule, SetRef
+from podwire.state.nft_rules import Concat, Field, LiteralValue, Mapped, Masquerade, Match, Nat, Rule, SetRef, Verdict
+from podwire.state.nft_types import unpack
 
 TABLE = "podwire-hostport"
-_FAMILIES = {4: ("ip", "ipv4_addr", "127.0.0.0/8"), 6: ("ip6", "ipv6_addr", "::1")}
+_FAMILIES = {4: ("ip", "ipv4_addr"), 6: ("ip6", "ipv6_addr")}
 _PROTOCOLS = ("tcp", "udp", "sctp")
-_PRIORITY_DSTNAT, _PRIORITY_SRCNAT = -100, 100
+_PRIORITY_RAW, _PRIORITY_DSTNAT, _PRIORITY_SRCNAT = -300, -100, 100
+_LOOPBACK, _LOOPBACK6 = "127.0.0.0/8", "::1"
 
 
 def check(mapping: PortMapping) -> None:
@@ -38,17 +44,65 @@ def check(mapping: PortMapping) -> None:
         raise CniError(INVALID_CONFIG, f"portMappings: hostIP {mapping.host_ip!r} is not an address") from problem
 
 
+def checked(mappings: Iterable[PortMapping]) -> tuple[PortMapping, ...]:
+    """The mappings of one pod, without those that repeat another.
+
+    Raises: CniError 7 that names an invalid field, or the hostPort that leads to two ports of the pod.
+    """
+    accepted: dict[tuple[str, int, str], PortMapping] = {}
+    for mapping in mappings:
+        check(mapping)
+        claim = _claim(mapping)
+        for other_claim, other in accepted.items():
+            if _overlap(claim, other_claim) and mapping.container_port != other.container_port:
+                targets = f"{other.container_port} and {mapping.container_port}"
+                message = f"portMappings: hostPort {mapping.host_port} ({claim[0]}) leads to two ports of the pod"
+                raise CniError(INVALID_CONFIG, message, f"containerPort {targets}")
+        accepted.setdefault(claim, mapping)
+    return tuple(accepted.values())
+
+
 def holder_of(mappings: Iterable[PortMapping], attachments: Iterable[Attachment]) -> str:
     """Names the attachment that already holds one of the ports; empty when all ports are free."""
     claims = {_claim(mapping): mapping for mapping in mappings}
     for attachment in attachments:
         for mapping in attachment.ports:
-            for (protocol, port, ip), request in claims.items():
-                theirs = _claim(mapping)
-                if theirs[:2] == (protocol, port) and (not ip or not theirs[2] or theirs[2] == ip):
+            for claim, request in claims.items():
+                protocol = claim[0]
+                if _overlap(claim, _claim(mapping)):
                     holder = f"{attachment.namespace}/{attachment.pod} ({attachment.key})"
                     return f"{protocol} port {request.host_port} is used by {holder}"
     return ""
+
+
+def _overlap(one: tuple[str, int, str], other: tuple[str, int, str]) -> bool:
+    return one[:2] == other[:2] and (not one[2] or not other[2] or one[2] == other[2])
+
+
+def on_loopback(mappings: Iterable[PortMapping]) -> bool:
+    """Whether a mapping is reached on the node's address 127.0.0.1."""
+    hosts = (_claim(mapping)[2] for mapping in mappings)
+    return any(not host or ip_address(host) in ip_network(_LOOPBACK) for host in hosts)
+
+
+def covers(mapping: PortMapping, protocol: str, port: int, address: str) -> bool:
+    """Whether packets of a protocol to an address and port of the node belong to a mapping."""
+    return _overlap(_claim(mapping), (protocol, port, address))
+
+
+def held_in(table: Table) -> dict[str, tuple[PortMapping, ...]]:
+    """The hostPorts in a table, by the address of the pod that each of them leads to."""
+    mappings: dict[str, dict[PortMapping, None]] = {}
+    names = [f"{kind}{version}" for version in _FAMILIES for kind in ("any", "bound")]
+    for entries in sorted((item for item in table.sets if item.name in names), key=lambda item: names.index(item.name)):
+        for key, element in entries.elements.items():
+            *host, protocol, port = unpack(entries.key, key)
+            address, target = unpack(entries.data, element.data)
+            mapping = PortMapping(
+                host_port=int(port), container_port=int(target), protocol=protocol, host_ip="".join(host)
+            )
+            mappings.setdefault(address, {})[mapping] = None
+    return {address: tuple(held) for address, held in mappings.items()}
 
 
 def _claim(mapping: PortMapping) -> tuple[str, int, str]:
@@ -61,25 +115,40 @@ def plan(attachments: Iterable[Attachment]) -> Table | None:
     with_ports = [attachment for attachment in attachments if attachment.ports]
     if not with_ports:
         return None
-    sets: list[Set] = []
+    devices = Set(name="devices", key=("ifname",))
+    devices = devices.with_elements(devices.element(a.host_link) for a in with_ports if on_loopback(a.ports))
+    sets: list[Set] = [devices]
     translate: list[Rule] = []
-    hairpin: list[Rule] = []
+    masquerade: list[Rule] = [_from_loopback(devices.name)]
     for version in sorted({ip.version for attachment in with_ports for ip in attachment.ips}):
         sets_of_family, rules_of_family, hairpin_rule = _family(version, with_ports)
         sets += sets_of_family
         translate += rules_of_family
-        hairpin.append(hairpin_rule)
-    rules = tuple(translate)
+        masquerade.append(hairpin_rule)
+    rules, behind = tuple(translate), tuple(masquerade)
     chains = (
+        Chain(name="guard", type="filter", hook="prerouting", priority=_PRIORITY_RAW, rules=_guard(devices.name)),
         Chain(name="prerouting", type="nat", hook="prerouting", priority=_PRIORITY_DSTNAT, rules=rules),
         Chain(name="output", type="nat", hook="output", priority=_PRIORITY_DSTNAT, rules=rules),
-        Chain(name="postrouting", type="nat", hook="postrouting", priority=_PRIORITY_SRCNAT, rules=tuple(hairpin)),
+        Chain(name="postrouting", type="nat", hook="postrouting", priority=_PRIORITY_SRCNAT, rules=behind),
     )
     return Table(family="inet", name=TABLE, comment="podwire cni", chains=chains, sets=tuple(sets))
 
 
+def _guard(devices: str) -> tuple[Rule, ...]:
+    """Packets that arrive by the devices of pods neither come from the node's loopback network nor go there."""
+    arrived = Match(Field("iifname"), SetRef(devices))
+    fields = (Field("ip daddr"), Field("ip saddr"))
+    return tuple(Rule((arrived, Match(field, LiteralValue(_LOOPBACK)), Verdict("drop"))) for field in fields)
+
+
+def _from_loopback(devices: str) -> Rule:
+    sent = (Match(Field("oifname"), SetRef(devices)), Match(Field("ip saddr"), LiteralValue(_LOOPBACK)))
+    return Rule((*sent, Masquerade()), "the node to a hostPort on its loopback address")
+
+
 def _family(version: int, attachments: list[Attachment]) -> tuple[list[Set], list[Rule], Rule]:
-    nft, kind, loopback = _FAMILIES[version]
+    nft, kind = _FAMILIES[version]
     target = (kind, "inet_service")
     bound = Set(name=f"bound{version}", key=(kind, "inet_proto", "inet_service"), data=target)
     anywhere = Set(name=f"any{version}", key=("inet_proto", "inet_service"), data=target)
@@ -104,7 +173,9 @@ def _family(version: int, attachments: list[Attachment]) -> tuple[list[Set], lis
         Rule((Nat("dnat", nft, Mapped(Concat((destination, protocol_field, port_field)), bound.name), ports=True),)),
         Rule(
             (
-                Match(destination, LiteralValue(loopback), "!="),
+                Match(Field("meta nfproto"), LiteralValue("ipv4"))
+                if version == 4
+                else Match(destination, LiteralValue(_LOOPBACK6), "!="),
                 local,
                 Nat("dnat", nft, Mapped(Concat((protocol_field, port_field)), anywhere.name), ports=True),
             )

@@ -35,7 +35,11 @@ class AttachmentRepair:
             attachment for attachment in self._attachments.by_key.values() if not wiring.is_complete(have, attachment)
         ]
         self._attachments.remove_vanished(lost_attachments, "its device is gone or was never finished")
-        for attachment in wiring.missing_in_ledger(have, self._attachments.by_key, network):
+        missing = wiring.missing_in_ledger(have, self._attachments.by_key, network)
+        ports = self._attachments.plumber.read_ports() if missing else {}
+        for rebuilt in missing:
+            mappings = dict.fromkeys(mapping for ip in rebuilt.addresses for mapping in ports.get(ip, ()))
+            attachment = replace(rebuilt, ports=tuple(mappings))
             self._attachments.leases.adopt(attachment)
             self._log.warning(
                 "restored an attachment from the kernel: the address ledger does not have it",

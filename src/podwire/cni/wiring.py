@@ -22,7 +22,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 import msgspec
 from msgspec.structs import replace
 
-from podwire.cni import spec
+from podwire.cni import ports, spec
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.state.link import Link
@@ -234,7 +234,7 @@ def attach(request: CniRequest, addresses: Sequence[IPv4Address | IPv6Address], 
         namespace=request.namespace,
         pod=request.pod,
         uid=request.uid,
-        ports=request.conf.runtime_config.port_mappings,
+        ports=ports.checked(request.conf.runtime_config.port_mappings),
     )
 
 
@@ -250,7 +250,7 @@ def plan(attachment: Attachment, node: WiringFacts) -> Wiring:
             routes=tuple(
                 Route(dst=f"{ip}/{ip.max_prefixlen}", link=host, src=node.sources.get(ip.version, "")) for ip in ips
             ),
-            sysctls=_sysctls(host) if 4 in versions else (),
+            sysctls=_sysctls(host, attachment) if 4 in versions else (),
         ),
         pod=NetworkState(
             links=(Link(name="lo"), Link(name=inner, kind="veth", mtu=node.mtu, mac=attachment.mac)),
@@ -328,8 +328,10 @@ def merged(attachments: Iterable[Attachment], node: WiringFacts) -> NetworkState
     return replace(merge(states), links=links)
 
 
-def _sysctls(host: str) -> tuple[Sysctl, ...]:
+def _sysctls(host: str, attachment: Attachment) -> tuple[Sysctl, ...]:
     wanted = {"forwarding": "1", "rp_filter": "1", "send_redirects": "0", "accept_redirects": "0"}
+    if ports.on_loopback(attachment.ports):
+        wanted["route_localnet"] = "1"
     return tuple(Sysctl(path=f"net/ipv4/conf/{host}/{name}", value=value) for name, value in wanted.items())
 
 

@@ -33,9 +33,9 @@ _RECEIVE = 1 << 16
 
 
 class PeerDevice(NamedTuple):
-    """A device of another namespace: its index there and its hardware address. Index 0: changes were missed."""
+    """A device of another namespace: its interface index there and its hardware address; 0: changes were missed."""
 
-    index: int
+    number: int
     mac: str = ""
 
 

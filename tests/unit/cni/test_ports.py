@@ -43,6 +43,13 @@ def test_table() -> None:
     assert '10.89.0.11 . udp . 53 comment "shop/web" : 10.244.1.2 . 5353' in text
     assert "fib daddr type local dnat ip to meta l4proto . th dport map @any4" in text
     assert parse_table(text) == table.canonical()
+    assert ports.held_in(table) == {
+        "10.244.1.2": (
+            PortMapping(host_port=8080, container_port=80),
+            PortMapping(host_port=53, container_port=5353, protocol="udp", host_ip="10.89.0.11"),
+        ),
+        "fd00::2": (PortMapping(host_port=8080, container_port=80),),
+    }
 
 
 def test_no_ports_no_table() -> None:
@@ -69,3 +76,26 @@ def test_a_port_is_held_once_per_address() -> None:
     assert "shop/web" in ports.holder_of(ask, held)
     assert not ports.holder_of([PortMapping(host_port=80, container_port=1, protocol="udp")], held)
     assert not ports.holder_of([PortMapping(host_port=80, container_port=1, host_ip="10.0.0.2")], held)
+
+
+def test_a_port_of_one_pod_leads_to_one_target() -> None:
+    web = PortMapping(host_port=80, container_port=8080)
+    same = PortMapping(host_port=80, container_port=8080, protocol="TCP", host_ip="0.0.0.0")
+    udp = PortMapping(host_port=80, container_port=81, protocol="udp")
+    assert ports.checked([web, same, udp]) == (web, udp)
+    for other in (
+        PortMapping(host_port=80, container_port=81),
+        PortMapping(host_port=80, container_port=81, host_ip="10.0.0.1"),
+    ):
+        with pytest.raises(CniError, match="portMappings: hostPort 80") as failure:
+            ports.checked([web, other])
+        assert failure.value.code == 7
+    one, two = (PortMapping(host_port=80, container_port=n, host_ip=f"10.0.0.{n}") for n in (1, 2))
+    assert ports.checked([one, two]) == (one, two)
+
+
+@pytest.mark.parametrize(
+    ("host_ip", "expected"), [("", True), ("0.0.0.0", True), ("127.0.0.1", True), ("10.0.0.1", False), ("::1", False)]
+)
+def test_ports_of_the_loopback_address(host_ip: str, expected: bool) -> None:
+    assert ports.on_loopback([PortMapping(host_port=80, container_port=80, host_ip=host_ip)]) is expected
