@@ -11,10 +11,11 @@
  *   answer    one byte: the exit status; the rest is standard output
  *
  *   PODWIRE_CNI_SOCKET  where the agent listens (default /run/podwire/cni.sock)
- *   PODWIRE_CNI_WAIT_S  how long to wait for an agent that is being restarted (default 20, at most 600)
+ *   PODWIRE_CNI_WAIT_S  how long to wait for an agent that is being restarted (default 20, at most 600; STATUS: 5)
  *
  * Without CNI_COMMAND it says what it is. VERSION is answered here, so it works without the agent. When the agent
- * stays away, the answer is error 11 (try again later), for STATUS error 50 (not available) after one try.
+ * stays away, the answer is error 11 (try again later), for STATUS error 50 (not available). An agent that took a
+ * request has 120 seconds to answer, for STATUS 5 or fewer: a runtime asks every few seconds, and waits for the answer.
  * tests/unit/cni/test_relay.py runs the program against a socket of its own; shim.py is the same in Python.
  */
 
@@ -58,7 +59,7 @@ __asm__(".globl _start\n_start:\n\tmov x29,#0\n\tmov x0,sp\n\tbl begin\n");
 #error "podwire-cni knows amd64 and arm64"
 #endif
 
-enum { AF_UNIX = 1, SOCK_STREAM = 1, SOL_SOCKET = 1, SCM_RIGHTS = 1, SO_RCVTIMEO = 20, SHUT_WR = 1, AT_FDCWD = -100,
+enum { AF_UNIX = 1, SOCK_STREAM = 1, SOL_SOCKET = 1, SCM_RIGHTS = 1, SO_RCVTIMEO = 20, SO_SNDTIMEO = 21, SHUT_WR = 1, AT_FDCWD = -100,
        O_CLOEXEC = 02000000, O_NONBLOCK = 04000, MSG_NOSIGNAL = 0x4000, CLOCK_MONOTONIC = 1, EINTR = 4 };
 
 struct time { long seconds, nanoseconds; };
@@ -69,6 +70,8 @@ struct rights { word length; int level, type, descriptor, padding; };
 struct address { unsigned short family; char path[108]; };
 
 #define LIMIT (4 << 20) /* bytes of a request: containerd refuses configurations above 2 MiB */
+#define STATUS_S 5
+#define ANSWER_S 120
 #define VERSIONS "\"0.1.0\",\"0.2.0\",\"0.3.0\",\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\""
 #define TEXT(text) { text, sizeof(text) - 1 }
 
@@ -161,10 +164,10 @@ static long seconds_to_wait(const char *text)
 	return seconds < 600 ? seconds : 600;
 }
 
-static int reach(const char *path, long wait_ms)
+static int reach(const char *path, long wait_ms, long answer_s)
 {
 	struct address address = { AF_UNIX, "" };
-	struct time pause = { 0, 20000000 };
+	struct time pause = { 0, 20000000 }, limit = { answer_s, 0 };
 	word length = length_of(path);
 	long until = now() + wait_ms;
 	int descriptor;
@@ -177,6 +180,8 @@ static int reach(const char *path, long wait_ms)
 		descriptor = call(SYS_socket, AF_UNIX, SOCK_STREAM | O_CLOEXEC, 0, 0, 0);
 		if (descriptor < 0)
 			fail("5", "cannot make a socket", "");
+		call(SYS_setsockopt, descriptor, SOL_SOCKET, SO_RCVTIMEO, (long)&limit, sizeof(limit));
+		call(SYS_setsockopt, descriptor, SOL_SOCKET, SO_SNDTIMEO, (long)&limit, sizeof(limit));
 		if (!call(SYS_connect, descriptor, (long)&address, 3 + length, 0, 0))
 			return descriptor;
 		call(SYS_close, descriptor, 0, 0, 0, 0);
@@ -240,13 +245,11 @@ static int hand_over(int descriptor, word length, int netns)
 	return !call(SYS_shutdown, descriptor, SHUT_WR, 0, 0, 0);
 }
 
-static void __attribute__((noreturn)) relay(int descriptor)
+static void __attribute__((noreturn)) relay(int descriptor, const char *code)
 {
-	struct time limit = { 120, 0 };
 	int status = -1;
 	long got;
 
-	call(SYS_setsockopt, descriptor, SOL_SOCKET, SO_RCVTIMEO, (long)&limit, sizeof(limit));
 	for (;;) {
 		got = call(SYS_read, descriptor, (long)answer, sizeof(answer), 0, 0);
 		if (got == -EINTR)
@@ -261,8 +264,8 @@ static void __attribute__((noreturn)) relay(int descriptor)
 		}
 	}
 	if (status < 0)
-		fail("11", "the podwire agent did not finish the request, try again later",
-		     "the connection ended before an answer");
+		fail(code, "the podwire agent did not finish the request, try again later",
+		     got ? "no answer came in time" : "the connection ended before an answer");
 	leave(status);
 }
 
@@ -276,6 +279,7 @@ void __attribute__((noreturn, used)) begin(word *stack)
 				    "CNI protocol versions supported: 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n";
 	static const char version[] = "{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[" VERSIONS "]}\n";
 	int descriptor, opened = -1, status;
+	long wait;
 	word length;
 
 	if (!command || !*command) {
@@ -288,8 +292,11 @@ void __attribute__((noreturn, used)) begin(word *stack)
 	}
 	status = is(command, "STATUS");
 	length = gather(environment);
-	descriptor = reach(path && *path ? path : "/run/podwire/cni.sock",
-			   status ? 0 : 1000 * seconds_to_wait(variable(environment, "PODWIRE_CNI_WAIT_S")));
+	wait = seconds_to_wait(variable(environment, "PODWIRE_CNI_WAIT_S"));
+	if (status && wait > STATUS_S)
+		wait = STATUS_S;
+	descriptor = reach(path && *path ? path : "/run/podwire/cni.sock", 1000 * wait,
+			   !status ? ANSWER_S : wait ? wait : 1);
 	if (descriptor < 0 && status)
 		fail("50", "the podwire agent of this node does not answer", "pods that run are not affected");
 	if (descriptor < 0)
@@ -297,6 +304,6 @@ void __attribute__((noreturn, used)) begin(word *stack)
 	if (netns && *netns)
 		opened = call(SYS_open_at, AT_FDCWD, (long)netns, O_CLOEXEC | O_NONBLOCK, 0, 0);
 	if (!hand_over(descriptor, length, opened))
-		fail("11", "the podwire agent closed the connection, try again later", "");
-	relay(descriptor);
+		fail(status ? "50" : "11", "the podwire agent closed the connection, try again later", "");
+	relay(descriptor, status ? "50" : "11");
 }

@@ -117,9 +117,11 @@ def test_a_full_disk_refuses_pods_and_recovers(make: Callable[..., NodeAgent], t
                 codes.append(answer["code"])
                 break
         assert codes == [5]
+        assert node.call("STATUS")[1]["code"] == 50
         held = len(node.service.leases.held)
         assert len(node.links()) == held == node.service.leases.pools[0].held
         filler.unlink()
+        assert node.call("STATUS") == (0, {})
         node.add("c")
         node.stop()
         node.start()

@@ -7,7 +7,7 @@ addresses.
 
 from pathlib import Path
 
-from podwire.agent.pods import install_plugin
+from podwire.agent.cnifiles import CniFiles
 from podwire.agent.policypart import PolicyPart, attached_pod
 from podwire.agent.shared import Shared
 from podwire.cluster.degraded import BRIDGE_NOT_SEEN, POD_NOT_FOUND
@@ -40,7 +40,9 @@ def add(shared: Shared, policies: PolicyPart) -> None:
         "policy bridges": discovery.watch,
         "policy chain": server.run,
     }
-    install_plugin(shared)
+    files = CniFiles(shared.config, shared.clock)
+    files.install_program()
+    shared.tasks["cni files"] = files.keep_program
 
 
 def make_chain(shared: Shared, policies: PolicyPart) -> PolicyChain:

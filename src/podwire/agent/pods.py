@@ -2,8 +2,8 @@
 
 import msgspec
 
+from podwire.agent.cnifiles import CniFiles
 from podwire.agent.shared import Shared
-from podwire.cni import program
 from podwire.cni.service import CniService, CniSettings
 from podwire.cni.wiring import LegFacts, wiring_facts
 from podwire.model.node import Node
@@ -32,16 +32,10 @@ def add(shared: Shared) -> CniService:
         "cni heal": service.healing.run,
         "cni hardware addresses": service.hardware.run,
     }
-    install_plugin(shared)
-    if config.cni.conf_dir:
-        program.write_configuration(config.cni.conf_path, config.cni.conflist)
+    files = CniFiles(config, shared.clock)
+    files.install_program()
+    shared.tasks["cni files"] = lambda: files.run(service.served.wait)
     return service
-
-
-def install_plugin(shared: Shared) -> None:
-    """Installs podwire-cni if the configuration names a directory."""
-    if shared.config.cni.bin_dir:
-        program.install(shared.config.cni.bin_path)
 
 
 def hand_over(cni: CniService, facts: PodNetworkFacts) -> bool:

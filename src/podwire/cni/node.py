@@ -166,6 +166,10 @@ class PodNetwork:
             raise CniError(spec.PLUGIN_NOT_AVAILABLE, "the node has no pod CIDR yet")
         if exhausted := self._leases.exhausted():
             raise CniError(spec.PLUGIN_NOT_AVAILABLE, f"no free address in {', '.join(exhausted)}")
+        try:
+            self._leases.check_disk()
+        except CniError as failure:
+            raise CniError(spec.PLUGIN_NOT_AVAILABLE, failure.message, failure.details) from failure
         return b""
 
     def collect(self, request: CniRequest, _netns: str) -> bytes:

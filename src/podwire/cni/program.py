@@ -29,6 +29,14 @@ def install(directory: Path, name: str = NAME) -> Path:
     return target
 
 
+def is_installed(directory: Path, name: str = NAME) -> bool:
+    """Whether a runtime's directory has this program, and it can be executed."""
+    target = directory / name
+    if not target.exists() or not os.access(target, os.X_OK):
+        return False
+    return target.stat().st_size == path().stat().st_size and target.read_bytes() == path().read_bytes()
+
+
 def write_configuration(directory: Path, text: bytes, name: str = "10-podwire.conflist") -> Path:
     """Writes the network configuration that makes a runtime use the program.
 
@@ -38,7 +46,7 @@ def write_configuration(directory: Path, text: bytes, name: str = "10-podwire.co
     directory.mkdir(parents=True, exist_ok=True)
     target, temporary = directory / name, directory / f".{name}.tmp"
     if target.exists() and target.read_bytes() == text:
-        return target
+        return target  # A second event would make the runtime load it again.
     with temporary.open("wb") as out:
         out.write(text)
         out.flush()

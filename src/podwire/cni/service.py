@@ -64,7 +64,8 @@ class CniService:
         self._log = Log("cni")
         self._ledger = Ledger(settings.database)
         self._node = WiringFacts()
-        self._served = asyncio.Event()
+        self.served = asyncio.Event()
+        """Set while the node has a pod CIDR."""
         self._unwired = asyncio.Event()
         self._plumber = KernelPlumber(settings.netns)
         self.leases = Leases(self._ledger, clock.now, settings.cooldown_s)
@@ -93,9 +94,9 @@ class CniService:
         rewired = self._rewired()
         self.healing.disturbed.set()
         if node.cidrs:
-            self._served.set()
+            self.served.set()
         else:
-            self._served.clear()
+            self.served.clear()
         return rewired
 
     def _rewired(self) -> bool:
@@ -172,7 +173,7 @@ class CniService:
         return metrics.samples(self._pods.requests, self.leases)
 
     def _before(self, request: CniRequest) -> Awaitable[None] | None:
-        if request.command == "STATUS" and not self._served.is_set():
+        if request.command == "STATUS" and not self.served.is_set():
             return self._wait_for_cidrs()
         return self._pods.before(request)
 
@@ -194,7 +195,7 @@ class CniService:
     async def _wait_for_cidrs(self) -> None:
         try:
             async with asyncio.timeout(STATUS_S):
-                await self._served.wait()
+                await self.served.wait()
         except TimeoutError:
             pass
 

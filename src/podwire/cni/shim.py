@@ -16,6 +16,8 @@ ABOUT = (
 )
 VERSION = b'{"cniVersion":"1.1.0","supportedVersions":["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}\n'
 LIMIT = 4 << 20
+STATUS_S = 5
+ANSWER_S = 120
 
 
 def fail(code: int, message: bytes, details: bytes = b"") -> int:
@@ -24,11 +26,15 @@ def fail(code: int, message: bytes, details: bytes = b"") -> int:
     return 1
 
 
-def connect(path: bytes, wait_s: int) -> "_socket.socket | None":
-    """A connection to the agent, or None when the agent does not listen within ``wait_s`` seconds."""
+def connect(path: bytes, wait_s: int, answer_s: int) -> "_socket.socket | None":
+    """A connection to the agent, or None when the agent does not listen within ``wait_s`` seconds.
+
+    What is sent and received later takes at most ``answer_s`` seconds.
+    """
     deadline = time.monotonic() + wait_s
     while True:
         connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        connection.settimeout(answer_s)
         try:
             connection.connect(path)
         except OSError:
@@ -54,17 +60,16 @@ def send_request(connection: "_socket.socket", request: bytes, netns: bytes) -> 
     connection.shutdown(_socket.SHUT_WR)
 
 
-def relay(connection: "_socket.socket") -> int:
-    """Prints the answer; returns its exit status."""
-    answer = b""
-    while chunk := connection.recv(65536):
-        answer += chunk
+def relay(connection: "_socket.socket", code: int) -> int:
+    """Prints the answer; returns its exit status. Without an answer the error has ``code``."""
+    answer, detail = b"", b"the connection ended before an answer"
+    try:
+        while chunk := connection.recv(65536):
+            answer += chunk
+    except TimeoutError:
+        detail = b"no answer came in time"
     if not answer:
-        return fail(
-            11,
-            b"the podwire agent did not finish the request, try again later",
-            b"the connection ended before an answer",
-        )
+        return fail(code, b"the podwire agent did not finish the request, try again later", detail)
     posix.write(1, answer[1:])
     return answer[0]
 
@@ -85,16 +90,19 @@ def main() -> int:
     path = variables.get(b"PODWIRE_CNI_SOCKET") or b"/run/podwire/cni.sock"
     status = command == b"STATUS"
     wait = variables.get(b"PODWIRE_CNI_WAIT_S", b"")
-    connection = connect(path, 0 if status else int(wait) if wait.isdigit() else 20)
+    wait_s = min(int(wait), 600) if wait.isdigit() else 20
+    wait_s = min(wait_s, STATUS_S) if status else wait_s
+    connection = connect(path, wait_s, (wait_s or 1) if status else ANSWER_S)
+    code = 50 if status else 11
     if connection is None and status:
-        return fail(50, b"the podwire agent of this node does not answer", b"pods that run are not affected")
+        return fail(code, b"the podwire agent of this node does not answer", b"pods that run are not affected")
     if connection is None:
-        return fail(11, b"the podwire agent of this node does not answer, try again later")
+        return fail(code, b"the podwire agent of this node does not answer, try again later")
     try:
         send_request(connection, b"PODWIRE1\0" + pairs + b"\0" + stdin, variables.get(b"CNI_NETNS", b""))
-        return relay(connection)
+        return relay(connection, code)
     except OSError:
-        return fail(11, b"the podwire agent closed the connection, try again later")
+        return fail(code, b"the podwire agent closed the connection, try again later")
 
 
 if __name__ == "__main__":

@@ -144,11 +144,42 @@ def test_an_agent_that_stays_away(tmp_path: Path) -> None:
         assert list(pool.map(lambda item: call(*item), calls)) == [(1, 11, True)] * len(calls)
 
 
+def test_status_waits_a_moment_only(tmp_path: Path) -> None:
+    """For an agent that is away, one that hangs, one that hangs with a full backlog, and one that restarts."""
+    hanging, full = tmp_path / "hanging.sock", tmp_path / "full.sock"
+    listeners = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+    clients = []
+    for listener, path in zip(listeners, (hanging, full), strict=True):
+        listener.bind(str(path))
+        listener.listen(1)
+    clients.append(socket.socket(socket.AF_UNIX))
+    clients[0].connect(str(full))
+
+    def call(argv: list[str], path: Path, wait: str) -> tuple[int, int]:
+        environment = {"CNI_COMMAND": "STATUS", "PODWIRE_CNI_SOCKET": str(path), "PODWIRE_CNI_WAIT_S": wait}
+        done = run(argv, environment)
+        return done.returncode, json.loads(done.stdout)["code"]
+
+    calls = list(itertools.product((param.values[0] for param in PROGRAMS), (tmp_path / "no", hanging, full), ("1",)))
+    calls += [(param.values[0], tmp_path / "no", "600") for param in PROGRAMS]
+    try:
+        with ThreadPoolExecutor(len(calls)) as pool:  # all of them wait at the same time
+            assert list(pool.map(lambda item: call(*item), calls)) == [(1, 50)] * len(calls)
+    finally:
+        for item in (*listeners, *clients):
+            item.close()
+
+
 @pytest.mark.parametrize("argv", PROGRAMS)
-def test_status_request_does_not_wait_for_the_agent(argv: list[str], tmp_path: Path) -> None:
-    environment = {"CNI_COMMAND": "STATUS", "PODWIRE_CNI_SOCKET": str(tmp_path / "no"), "PODWIRE_CNI_WAIT_S": "600"}
-    done = run(argv, environment)
-    assert (done.returncode, json.loads(done.stdout)["code"]) == (1, 50)
+def test_status_reaches_an_agent_that_restarts(argv: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "cni.sock"
+    late: list[Agent] = []
+    timer = threading.Timer(0.3, lambda: late.append(Agent(path, echo)))
+    timer.start()
+    done = run(argv, {"CNI_COMMAND": "STATUS", "PODWIRE_CNI_SOCKET": str(path)})
+    timer.join()
+    late[0].close()
+    assert done.returncode == 3
 
 
 def test_installing_replaces_a_program_in_use(tmp_path: Path) -> None:

@@ -134,6 +134,13 @@ class Leases:
         """Closes the ledger."""
         self._ledger.close()
 
+    def check_disk(self) -> None:
+        """Writes to the ledger.
+
+        Raises: CniError 5 when that fails: no pod can be added.
+        """
+        self._ledger.remember("disk check", self._now().isoformat().encode())
+
     def exhausted(self) -> tuple[str, ...]:
         """The pod CIDRs of each family that has no address left; empty when pods can be added."""
         exhausted: list[str] = []

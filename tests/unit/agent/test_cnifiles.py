@@ -1,0 +1,85 @@
+"""The program and the network configuration in the container runtime's directories."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.fakes.clock import FakeClock
+
+from podwire.agent.cnifiles import CHECK_S, CniFiles
+from podwire.agent.config import AgentConfig, CniSection
+from podwire.cni import program
+
+
+def keep(tmp_path: Path, steps: list[Callable[[], None]], *, served: bool = True) -> None:
+    """Runs the steps, one in each interval."""
+    section = CniSection(bin_dir=str(tmp_path / "bin"), conf_dir=str(tmp_path / "net.d"))
+    clock = FakeClock()
+    files = CniFiles(AgentConfig(node_name="n1", cni=section), clock)
+    files.install_program()
+
+    async def body() -> None:
+        event = asyncio.Event()
+        if served:
+            event.set()
+        task = asyncio.ensure_future(files.run(event.wait))
+        for step in steps:
+            await clock.advance(CHECK_S)
+            step()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(body())
+
+
+def test_deleted_and_changed_files_come_back(tmp_path: Path) -> None:
+    plugin, conf = tmp_path / "bin" / "podwire-cni", tmp_path / "net.d" / "10-podwire.conflist"
+
+    def complete() -> None:
+        assert plugin.read_bytes() == program.path().read_bytes()
+        assert json.loads(conf.read_bytes())["plugins"][0]["type"] == "podwire-cni"
+        assert [entry.name for entry in conf.parent.iterdir()] == [conf.name]
+
+    def delete() -> None:
+        complete()
+        plugin.unlink()
+        conf.unlink()
+
+    def change() -> None:
+        complete()
+        plugin.write_text("another")
+        conf.write_text("{")
+
+    def disable() -> None:
+        complete()
+        plugin.chmod(0o644)
+        conf.unlink()
+        conf.parent.rmdir()
+
+    keep(tmp_path, [delete, change, disable, complete])
+
+
+def test_configuration_waits_until_pods_can_be_added(tmp_path: Path) -> None:
+    def check() -> None:
+        assert (tmp_path / "bin" / "podwire-cni").exists()
+        assert not (tmp_path / "net.d").exists()
+
+    keep(tmp_path, [check], served=False)
+
+
+def test_unwritable_directory_is_tried_again(tmp_path: Path) -> None:
+    place = tmp_path / "net.d"
+    place.write_text("a file in the place of the directory")
+    keep(tmp_path, [place.unlink, lambda: None])
+    assert (place / "10-podwire.conflist").exists()
+
+
+def test_unchanged_files_are_not_written_again(tmp_path: Path) -> None:
+    numbers: list[int] = []
+
+    def note() -> None:
+        numbers.append(sum(entry.stat().st_ino for entry in tmp_path.glob("*/*")))
+
+    keep(tmp_path, [note, note, note])
+    assert len(set(numbers)) == 1
