@@ -194,7 +194,7 @@ class Machine:
     def drift_at(self, agent: Path, name: str) -> list[Difference]:
         return list(comparison.compare(share.parse(fetch(agent, "/state")), self.root / name))
 
-    def pod(self, node: str, name: str) -> str:
+    def pod(self, node: str, name: str, arguments: str = "") -> str:
         place = self.root / "pods" / name
         netns.create(place)
         environment = {
@@ -202,6 +202,7 @@ class Machine:
             "CNI_CONTAINERID": f"c-{name}",
             "CNI_NETNS": str(place),
             "CNI_IFNAME": "eth0",
+            "CNI_ARGS": arguments,
             "PODWIRE_CNI_SOCKET": str(self.root / f"{node}-run" / "cni.sock"),
         }
         done = subprocess.run(

@@ -55,7 +55,7 @@ def test_interfaces_of_a_pod_are_deleted_one_by_one(make: Callable[..., NodeAgen
     assert len(node.links()) == 1
 
 
-def test_interfaces_of_a_pod_survive_a_restart_and_a_new_mtu(make: Callable[..., NodeAgent]) -> None:
+def test_interfaces_survive_a_restart_and_a_new_mtu(make: Callable[..., NodeAgent]) -> None:
     node = make(*BOTH)
     node.add("client")
     addresses = [*node.add("web"), *second(node, "web")]

@@ -53,8 +53,8 @@ def _fields(kind: type[msgspec.Struct]) -> dict[str, tuple[str, inspect.Type]]:
 
 def _adapt(value: object, schema: inspect.Type) -> object:
     if isinstance(schema, inspect.UnionType):
-        some = [kind for kind in schema.types if not isinstance(kind, inspect.NoneType)]
-        return _adapt(value, some[0]) if len(some) == 1 else value
+        kinds = [kind for kind in schema.types if not isinstance(kind, inspect.NoneType)]
+        return _adapt(value, kinds[0]) if len(kinds) == 1 else value
     if isinstance(schema, inspect.StructType) and isinstance(value, dict):
         return _adapt_fields(value, _fields(schema.cls))
     if isinstance(schema, inspect.VarTupleType) and isinstance(value, list):

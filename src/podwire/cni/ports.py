@@ -75,8 +75,9 @@ def holder_of(mappings: Iterable[PortMapping], attachments: Iterable[Attachment]
     return ""
 
 
-def _overlap(one: tuple[str, int, str], other: tuple[str, int, str]) -> bool:
-    return one[:2] == other[:2] and (not one[2] or not other[2] or one[2] == other[2])
+def _overlap(claim: tuple[str, int, str], second: tuple[str, int, str]) -> bool:
+    """Whether a packet may belong to two claims."""
+    return claim[:2] == second[:2] and (not claim[2] or not second[2] or claim[2] == second[2])
 
 
 def on_loopback(mappings: Iterable[PortMapping]) -> bool:

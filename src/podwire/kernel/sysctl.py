@@ -3,16 +3,27 @@
 /proc/sys/net shows the namespace of the thread that opens the file, so reads and writes are done inside ``setns`` (0.05
 ms). Paths use slashes; a device name may contain dots. :func:`snapshot` reads values that the caller wants to restore
 later.
+
+In a container that is not privileged /proc/sys cannot be written. The host's folder, mounted at :data:`_MOUNTED`, is
+used then: which namespace it shows depends on the thread, not on the mount.
 """
 
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from podwire.kernel.failure import refusal
 from podwire.kernel.netns import inside
 from podwire.state.route import Sysctl
 
-_ROOT = Path("/proc/sys")
+_OWN = Path("/proc/sys")
+_MOUNTED = Path("/host/proc/sys")
+
+
+@cache
+def root() -> Path:
+    """The folder of all kernel parameters."""
+    return _MOUNTED if (_MOUNTED / "net").is_dir() else _OWN
 
 
 def read(path: str, netns: Path | str | int | None = None) -> str:
@@ -31,7 +42,7 @@ def write(path: str, value: str, netns: Path | str | int | None = None) -> None:
     """
     with inside(netns):
         try:
-            (_ROOT / path).write_text(value)
+            (root() / path).write_text(value)
         except OSError as failure:
             raise refusal("write sysctl", f"{path} = {value}", failure.errno or 0) from failure
 
@@ -42,7 +53,7 @@ def snapshot(paths: Iterable[str], netns: Path | str | int | None = None) -> tup
     with inside(netns):
         for path in paths:
             try:
-                values.append(Sysctl(path, " ".join((_ROOT / path).read_text().split())))
+                values.append(Sysctl(path, " ".join((root() / path).read_text().split())))
             except OSError:
                 continue
     return tuple(values)
@@ -50,6 +61,6 @@ def snapshot(paths: Iterable[str], netns: Path | str | int | None = None) -> tup
 
 def _read(path: str) -> str:
     try:
-        return " ".join((_ROOT / path).read_text().split())
+        return " ".join((root() / path).read_text().split())
     except OSError as failure:
         raise refusal("read sysctl", path, failure.errno or 0) from failure

@@ -54,7 +54,7 @@ def test_static_pod_is_known_by_the_uid_of_its_file() -> None:
     assert result.metadata.annotations == {MIRROR_POD: "file"}
 
 
-def test_further_device_of_a_pod_has_the_policies_of_the_pod() -> None:
+def test_further_device_has_the_policies_of_its_pod() -> None:
     pods = Collection[Pod]()
     pods.put("shop/web", web())
     attached = AttachedPods(pods, "n1")
