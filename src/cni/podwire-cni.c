@@ -8,7 +8,12 @@
  *
  *   request   PODWIRE1 NUL (NAME=VALUE NUL)* NUL stdin, then the writing side is closed; the first byte carries
  *             the descriptor (SCM_RIGHTS) when CNI_NETNS could be opened
- *   answer    one byte: the exit status; the rest is standard output
+ *   answer    one byte: the exit status; the rest is standard output. The exit status 253 demands a plugin for
+ *             addresses (IPAM): VERB NUL PLUGIN NUL, and then nothing or an answer
+ *
+ * The plugin runs here, as on the host: it is looked for in CNI_PATH and gets this program's environment and standard
+ * input. When the demand has an answer, that is the answer in the end; else the request is sent again with the variable
+ * CNI_PODWIRE_IPAM, which holds the plugin's exit status (127: there is no such plugin), a space, and its output.
  *
  *   PODWIRE_CNI_SOCKET  where the agent listens (default /run/podwire/cni.sock)
  *   PODWIRE_CNI_WAIT_S  how long to wait for an agent that is being restarted (default 20, at most 600; STATUS: 5)
@@ -23,7 +28,9 @@ typedef unsigned long word;
 
 #if defined(__x86_64__)
 enum { SYS_read = 0, SYS_write = 1, SYS_open_at = 257, SYS_poll_sleep = 35, SYS_socket = 41, SYS_connect = 42,
-       SYS_sendmsg = 46, SYS_shutdown = 48, SYS_setsockopt = 54, SYS_exit = 231, SYS_clock = 228, SYS_close = 3 };
+       SYS_sendmsg = 46, SYS_shutdown = 48, SYS_setsockopt = 54, SYS_exit = 231, SYS_clock = 228, SYS_close = 3,
+       SYS_clone = 56, SYS_execve = 59, SYS_wait = 61, SYS_pipe = 293, SYS_dup = 292, SYS_access = 269,
+       SYS_memfd = 319, SYS_seek = 8 };
 
 static long call(long number, long a, long b, long c, long d, long e)
 {
@@ -39,7 +46,9 @@ static long call(long number, long a, long b, long c, long d, long e)
 __asm__(".globl _start\n_start:\n\txor %ebp,%ebp\n\tmov %rsp,%rdi\n\tand $-16,%rsp\n\tcall begin\n");
 #elif defined(__aarch64__)
 enum { SYS_read = 63, SYS_write = 64, SYS_open_at = 56, SYS_poll_sleep = 101, SYS_socket = 198, SYS_connect = 203,
-       SYS_sendmsg = 211, SYS_shutdown = 210, SYS_setsockopt = 208, SYS_exit = 94, SYS_clock = 113, SYS_close = 57 };
+       SYS_sendmsg = 211, SYS_shutdown = 210, SYS_setsockopt = 208, SYS_exit = 94, SYS_clock = 113, SYS_close = 57,
+       SYS_clone = 220, SYS_execve = 221, SYS_wait = 260, SYS_pipe = 59, SYS_dup = 24, SYS_access = 48,
+       SYS_memfd = 279, SYS_seek = 62 };
 
 static long call(long number, long a, long b, long c, long d, long e)
 {
@@ -60,7 +69,8 @@ __asm__(".globl _start\n_start:\n\tmov x29,#0\n\tmov x0,sp\n\tbl begin\n");
 #endif
 
 enum { AF_UNIX = 1, SOCK_STREAM = 1, SOL_SOCKET = 1, SCM_RIGHTS = 1, SO_RCVTIMEO = 20, SO_SNDTIMEO = 21, SHUT_WR = 1, AT_FDCWD = -100,
-       O_CLOEXEC = 02000000, O_NONBLOCK = 04000, MSG_NOSIGNAL = 0x4000, CLOCK_MONOTONIC = 1, EINTR = 4 };
+       O_CLOEXEC = 02000000, O_NONBLOCK = 04000, MSG_NOSIGNAL = 0x4000, CLOCK_MONOTONIC = 1, EINTR = 4, SIGCHLD = 17, X_OK = 1,
+       DEMAND = 253 };
 
 struct time { long seconds, nanoseconds; };
 struct piece { const char *base; word length; };
@@ -75,8 +85,12 @@ struct address { unsigned short family; char path[108]; };
 #define VERSIONS "\"0.1.0\",\"0.2.0\",\"0.3.0\",\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\""
 #define TEXT(text) { text, sizeof(text) - 1 }
 
-static char request[LIMIT];
-static char answer[1 << 16];
+#define OUTPUT (1 << 16)
+
+static char request[LIMIT + 2 * OUTPUT];
+static char answer[LIMIT];
+static char output[OUTPUT];
+static word input; /* where standard input begins in the request */
 
 static word length_of(const char *text)
 {
@@ -210,6 +224,7 @@ static word gather(char **environment)
 			request[used++] = (*environment)[i];
 	}
 	request[used++] = 0;
+	input = used;
 	for (;;) {
 		got = call(SYS_read, 0, (long)(request + used), LIMIT - used, 0, 0);
 		if (got == -EINTR)
@@ -245,28 +260,116 @@ static int hand_over(int descriptor, word length, int netns)
 	return !call(SYS_shutdown, descriptor, SHUT_WR, 0, 0, 0);
 }
 
-static void __attribute__((noreturn)) relay(int descriptor, const char *code)
+static word receive(int descriptor, const char *code)
 {
-	int status = -1;
+	word used = 0;
 	long got;
 
-	for (;;) {
-		got = call(SYS_read, descriptor, (long)answer, sizeof(answer), 0, 0);
-		if (got == -EINTR)
-			continue;
-		if (got <= 0)
-			break;
-		if (status < 0) {
-			status = (unsigned char)answer[0];
-			print(1, answer + 1, got - 1);
-		} else {
-			print(1, answer, got);
-		}
-	}
-	if (status < 0)
+	do {
+		got = call(SYS_read, descriptor, (long)(answer + used), sizeof(answer) - 2 - used, 0, 0);
+		if (got > 0)
+			used += got;
+	} while (got > 0 || got == -EINTR);
+	call(SYS_close, descriptor, 0, 0, 0, 0);
+	if (!used)
 		fail(code, "the podwire agent did not finish the request, try again later",
 		     got ? "no answer came in time" : "the connection ended before an answer");
-	leave(status);
+	answer[used] = answer[used + 1] = 0;
+	return used;
+}
+
+static void __attribute__((noreturn)) finish(const char *text, word length)
+{
+	print(1, text + 1, length - 1);
+	leave((unsigned char)text[0]);
+}
+
+static word append(char *buffer, word used, const char *text, word limit)
+{
+	while (*text && used < limit)
+		buffer[used++] = *text++;
+	buffer[used] = 0;
+	return used;
+}
+
+/* Finds an executable plugin in CNI_PATH. */
+static const char *find(char **environment, const char *plugin)
+{
+	static char path[4096 + 1];
+	const char *folders = variable(environment, "CNI_PATH");
+	word used;
+
+	while (folders && *folders) {
+		for (used = 0; *folders && *folders != ':' && used < 4096 - 256; folders++)
+			path[used++] = *folders;
+		while (*folders && *folders++ != ':')
+			;
+		used = append(path, used, "/", 4096);
+		append(path, used, plugin, 4096);
+		if (!call(SYS_access, AT_FDCWD, (long)path, X_OK, 0, 0))
+			return path;
+	}
+	return 0;
+}
+
+/* Runs a plugin with a command; its output and the length of that. Returns its exit status. */
+static int run(char **environment, const char *verb, const char *plugin, word length, word *printed)
+{
+	static char command[64];
+	const char *path = find(environment, plugin);
+	char *const arguments[] = { (char *)path, 0 };
+	int ends[2], status = 0, opened;
+	long child, got;
+	word sent = input;
+
+	*printed = 0;
+	if (!path)
+		return 127;
+	append(command, append(command, 0, "CNI_COMMAND=", 60), verb, 60);
+	for (char **entry = environment; *entry; entry++)
+		if (after(*entry, "CNI_COMMAND="))
+			*entry = command;
+	opened = call(SYS_memfd, (long)"stdin", 0, 0, 0, 0);
+	while (sent < length && (got = call(SYS_write, opened, (long)(request + sent), length - sent, 0, 0)) > 0)
+		sent += got;
+	if (opened < 0 || sent < length || call(SYS_seek, opened, 0, 0, 0, 0) || call(SYS_pipe, (long)ends, O_CLOEXEC, 0, 0, 0))
+		fail("5", "cannot run the plugin for addresses", "");
+	child = call(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	if (!child) {
+		call(SYS_dup, opened, 0, 0, 0, 0);
+		call(SYS_dup, ends[1], 1, 0, 0, 0);
+		call(SYS_execve, (long)path, (long)arguments, (long)environment, 0, 0);
+		leave(127);
+	}
+	call(SYS_close, ends[1], 0, 0, 0, 0);
+	call(SYS_close, opened, 0, 0, 0, 0);
+	do {
+		got = call(SYS_read, ends[0], (long)(output + *printed), OUTPUT - *printed, 0, 0);
+		if (got > 0)
+			*printed += got;
+	} while (got > 0 || got == -EINTR);
+	call(SYS_close, ends[0], 0, 0, 0, 0);
+	while (call(SYS_wait, child, (long)&status, 0, 0, 0) == -EINTR)
+		;
+	return status & 0x7f ? 128 : status >> 8 & 0xff;
+}
+
+/* Puts a plugin's exit status and output behind the variables of the request; returns the request's new length. */
+static word insert(word length, int status, word printed)
+{
+	char head[] = "CNI_PODWIRE_IPAM=000 ";
+	word size = sizeof(head) - 1 + printed + 1, at = input - 1;
+
+	head[17] += status / 100, head[18] += status / 10 % 10, head[19] += status % 10;
+	for (word i = length; i > at; i--)
+		request[i - 1 + size] = request[i - 1];
+	for (word i = 0; i < sizeof(head) - 1; i++)
+		request[at++] = head[i];
+	for (word i = 0; i < printed; i++)
+		request[at++] = output[i] ? output[i] : ' ';
+	request[at] = 0;
+	input += size;
+	return length + size;
 }
 
 void __attribute__((noreturn, used)) begin(word *stack)
@@ -278,9 +381,10 @@ void __attribute__((noreturn, used)) begin(word *stack)
 	static const char about[] = "podwire-cni: hands CNI requests to the podwire agent of this node\n"
 				    "CNI protocol versions supported: 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n";
 	static const char version[] = "{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[" VERSIONS "]}\n";
-	int descriptor, opened = -1, status;
+	const char *code, *verb, *plugin, *final;
+	int descriptor, opened = -1, status, outcome;
+	word length, used, printed;
 	long wait;
-	word length;
 
 	if (!command || !*command) {
 		print(2, about, sizeof(about) - 1);
@@ -291,19 +395,30 @@ void __attribute__((noreturn, used)) begin(word *stack)
 		leave(0);
 	}
 	status = is(command, "STATUS");
+	code = status ? "50" : "11";
 	length = gather(environment);
 	wait = seconds_to_wait(variable(environment, "PODWIRE_CNI_WAIT_S"));
 	if (status && wait > STATUS_S)
 		wait = STATUS_S;
-	descriptor = reach(path && *path ? path : "/run/podwire/cni.sock", 1000 * wait,
-			   !status ? ANSWER_S : wait ? wait : 1);
-	if (descriptor < 0 && status)
-		fail("50", "the podwire agent of this node does not answer", "pods that run are not affected");
-	if (descriptor < 0)
-		fail("11", "the podwire agent of this node does not answer, try again later", "");
 	if (netns && *netns)
 		opened = call(SYS_open_at, AT_FDCWD, (long)netns, O_CLOEXEC | O_NONBLOCK, 0, 0);
-	if (!hand_over(descriptor, length, opened))
-		fail(status ? "50" : "11", "the podwire agent closed the connection, try again later", "");
-	relay(descriptor, status ? "50" : "11");
+	for (int round = 0; round < 2; round++) {
+		descriptor = reach(path && *path ? path : "/run/podwire/cni.sock", 1000 * wait,
+				   !status ? ANSWER_S : wait ? wait : 1);
+		if (descriptor < 0 && status)
+			fail(code, "the podwire agent of this node does not answer", "pods that run are not affected");
+		if (descriptor < 0)
+			fail(code, "the podwire agent of this node does not answer, try again later", "");
+		if (!hand_over(descriptor, length, opened))
+			fail(code, "the podwire agent closed the connection, try again later", "");
+		used = receive(descriptor, code);
+		if ((unsigned char)answer[0] != DEMAND)
+			finish(answer, used);
+		verb = answer + 1, plugin = verb + length_of(verb) + 1, final = plugin + length_of(plugin) + 1;
+		outcome = run(environment, verb, plugin, length, &printed);
+		if (final < answer + used)
+			finish(final, answer + used - final);
+		length = insert(length, outcome, printed);
+	}
+	fail("5", "the podwire agent demands a plugin for addresses again and again", "");
 }

@@ -56,6 +56,7 @@ class NodeAgent:
         self.socket = tmp_path / "cni.sock"
         self.database = tmp_path / "ipam.db"
         self.cidrs = cidrs
+        self.program = [str(program.path())]
         self.results: dict[tuple[str, str], dict[str, Any]] = {}
         """The result of the last ADD by pod and interface, which CHECK hands over."""
         netns.create(self.place)
@@ -119,14 +120,14 @@ class NodeAgent:
             "CNI_CONTAINERID": f"c-{name}",
             "CNI_NETNS": more.pop("netns", str(place)),
             "CNI_IFNAME": more.pop("ifname", "eth0"),
-            "CNI_PATH": "/opt/cni/bin",
-            "CNI_ARGS": f"K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}{more.pop('arguments', '')}",
+            "CNI_PATH": "/opt/cni/bin:/usr/lib/cni",
+            "CNI_ARGS": f"K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}{more.pop('arguments', ';IgnoreUnknown=1')}",
             "PODWIRE_CNI_SOCKET": str(self.socket),
             "PODWIRE_CNI_WAIT_S": "3",
         }
         conf = {"cniVersion": VERSION, "name": "podwire", "type": "podwire-cni", **more}
         done = subprocess.run(
-            [str(program.path())], env=environment, input=json.dumps(conf).encode(), capture_output=True, check=False
+            self.program, env=environment, input=json.dumps(conf).encode(), capture_output=True, check=False
         )
         answer = json.loads(done.stdout) if done.stdout else {}
         if command == "ADD" and not done.returncode:

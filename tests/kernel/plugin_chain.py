@@ -20,6 +20,7 @@ class PluginChain:
         self.node = node
         self.plugins = plugins
         self.version = version
+        self.path = PLUGINS
         self.results: dict[str, dict[str, Any]] = {}
 
     def run(self, command: str, name: str, conf: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -30,7 +31,7 @@ class PluginChain:
             "CNI_CONTAINERID": f"c-{name}",
             "CNI_NETNS": str(self.node.pods / name),
             "CNI_IFNAME": "eth0",
-            "CNI_PATH": PLUGINS,
+            "CNI_PATH": self.path,
             "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}",
             "PODWIRE_CNI_SOCKET": str(self.node.socket),
             "PATH": os.environ["PATH"],

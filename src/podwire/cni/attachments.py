@@ -9,6 +9,7 @@ from podwire.cni import ports, requested, spec, wiring
 from podwire.cni.gate import OpenGate, PolicyGate
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Attachment
+from podwire.cni.ipam.pool import Address
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.cni.wiring import Wiring, WiringFacts
 from podwire.errors import CniError
@@ -20,6 +21,10 @@ from podwire.state.share import Share
 
 class Plumber(Protocol):
     """The kernel operations that CNI needs; all calls are short."""
+
+    def prepare(self, families: Collection[int]) -> None:
+        """Turns on what the node needs for pods of these IP families."""
+        ...
 
     def wire(self, planned: Wiring, netns: str) -> bool:
         """Creates a pod's devices; returns whether packets pass already.
@@ -115,17 +120,21 @@ class Attachments:
         return [attachment for key, attachment in self.by_key.items() if key.container == container]
 
     def reserve(
-        self, request: CniRequest, node: WiringFacts, beside: Collection[int] = ()
+        self, request: CniRequest, node: WiringFacts, beside: Collection[int] = (), foreign: Sequence[Address] = ()
     ) -> tuple[Attachment, Wiring]:
         """Chooses addresses and writes them to disk; on failure no address is held.
 
-        ``beside`` are the IP families in which another interface of the pod has the default route.
+        ``foreign`` are the addresses that another IPAM plugin assigned; podwire chooses none then. ``beside`` are the
+        IP families in which another interface of the pod has the default route.
 
         Raises: CniError.
         """
         interfaces = self.of_container(request.key.container)
         mac = requested.mac(request)
-        addresses = self.leases.choose(requested.addresses(request, first=not interfaces))
+        if foreign:
+            addresses = self.leases.take(foreign)
+        else:
+            addresses = self.leases.choose(requested.addresses(request, first=not interfaces))
         try:
             attachment = wiring.attach(request, addresses, mac)
             if interfaces or beside:

@@ -12,9 +12,10 @@ routes and neighbours and leaves the device to a later group delete. Measured in
 
 from collections.abc import Awaitable, Callable
 
-from podwire.cni import ports, spec, wiring
+from podwire.cni import delegation, ports, spec, wiring
 from podwire.cni.attachments import Attachments
 from podwire.cni.ipam.ledger import Attachment
+from podwire.cni.ipam.lending import AddressLending
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.cni.wiring import Wiring, WiringFacts
 from podwire.errors import CniError, KernelError, KernelExists, KernelNotFound, PodwireError
@@ -36,16 +37,17 @@ class PodNetwork:
         self._plumber = attachments.plumber
         self._node = node
         self._log = Log("cni")
+        self.lending = AddressLending(self._leases)
         self._not_ready: dict[AttachmentKey, Wiring] = {}
         self.requests: dict[tuple[str, str], int] = {}
-        """The numbers of requests by command and outcome, ``done`` or ``failed``."""
+        """The numbers of requests by command and outcome, ``done``, ``failed`` or ``delegated``."""
 
     def before(self, request: CniRequest) -> Awaitable[None] | None:
         """Returns what to await before a request is handled; None: the request can be handled at once.
 
         Raises: CniError.
         """
-        return self._attachments.gate.before(request)
+        return None if request.conf.lends else self._attachments.gate.before(request)
 
     def take_not_ready(self, request: CniRequest) -> Wiring | None:
         """The wiring of a request's pod when its interfaces do not forward yet; each wiring is returned once."""
@@ -56,6 +58,8 @@ class PodNetwork:
 
         Raises: CniError.
         """
+        if request.conf.lends:
+            return self.lending.handle(request)
         verbs = {"ADD": self.add, "DEL": self.delete, "CHECK": self.check, "STATUS": self.status, "GC": self.collect}
         outcome = "failed"
         if request.conf.policy and request.command == "ADD":
@@ -67,6 +71,9 @@ class PodNetwork:
             else:
                 answer = verbs[request.command](request, netns)
             outcome = "done"
+        except delegation.Demand:
+            outcome = "delegated"
+            raise
         finally:
             key = (request.command, outcome)
             self.requests[key] = self.requests.get(key, 0) + 1
@@ -77,15 +84,32 @@ class PodNetwork:
         self._check_namespace(request, netns)
         self._check_not_attached(request.key)
         self._check_ports(request.conf.runtime_config.port_mappings)
+        foreign = delegation.foreign(request.conf)
+        assigned = delegation.outcome(request) if foreign else spec.CniResult()
+        try:
+            return self._add(request, netns, assigned)
+        except (CniError, KernelError) as problem:
+            if not foreign:
+                raise
+            failure = problem if isinstance(problem, CniError) else CniError(spec.INTERNAL, str(problem))
+            final = b"\1" + spec.render_error(failure, request.conf.cni_version)
+            raise delegation.Demand("DEL", foreign, final) from problem
+
+    def _add(self, request: CniRequest, netns: str, assigned: spec.CniResult) -> bytes:
+        """Wires a pod, with the addresses that another IPAM plugin assigned or with podwire's own."""
+        foreign = spec.addresses_of(assigned)
+        if delegation.foreign(request.conf) and not foreign:
+            raise CniError(spec.INVALID_CONFIG, f"the IPAM plugin {request.conf.ipam.type} assigned no address")
         node, beside = self._node(), self._default_families(request, netns)
         try:
-            attachment = self._wire(request, netns, node, beside)
+            attachment = self._wire(request, netns, node, beside, foreign)
         except _DefaultRouteExists as conflict:
-            attachment = self._wire(request, netns, node, conflict.families)
+            attachment = self._wire(request, netns, node, conflict.families, foreign)
         self._log.info(
             "pod added", pod=request.pod_name, addresses=",".join(attachment.addresses), link=attachment.host_link
         )
-        return spec.render_result(wiring.result(attachment, node, _dns(request)), request.conf.cni_version)
+        dns = assigned.dns if assigned.dns != spec.Dns() else _dns(request)
+        return spec.render_result(wiring.result(attachment, node, dns), request.conf.cni_version)
 
     def _default_families(self, request: CniRequest, netns: str) -> frozenset[int]:
         """The IP families in which another interface of the pod has the default route.
@@ -99,15 +123,24 @@ class PodNetwork:
         except KernelError as failure:
             raise _add_failure(failure, request) from failure
 
-    def _wire(self, request: CniRequest, netns: str, node: WiringFacts, beside: frozenset[int]) -> Attachment:
+    def _wire(
+        self,
+        request: CniRequest,
+        netns: str,
+        node: WiringFacts,
+        beside: frozenset[int],
+        foreign: tuple[spec.Address, ...],
+    ) -> Attachment:
         """Wires a pod.
 
         Raises: _DefaultRouteExists when another interface has a default route of a family that is not in ``beside``;
         CniError. Nothing is left behind then.
         """
-        attachment, planned = self._attachments.reserve(request, node, beside)
+        attachment, planned = self._attachments.reserve(request, node, beside, foreign)
         try:
             self._attachments.gate.attach(attachment)
+            if foreign:
+                self._plumber.prepare({ip.version for ip in foreign})
             if attachment.ports:
                 self._attachments.hold_ports()  # The guard of the node's loopback network comes before the device.
             if not self._plumber.wire(planned, netns):
@@ -129,6 +162,8 @@ class PodNetwork:
         if attachment is not None:
             self._attachments.remove([attachment])
             self._log.info("pod deleted", pod=request.pod_name, addresses=",".join(attachment.addresses))
+        if delegation.foreign(request.conf):
+            delegation.outcome(request)
         return b""
 
     def check(self, request: CniRequest, netns: str) -> bytes:
@@ -138,6 +173,8 @@ class PodNetwork:
         """
         if request.conf.disable_check:
             return b""
+        if delegation.foreign(request.conf):
+            delegation.outcome(request)
         attachment = self._attachments.by_key.get(request.key)
         if attachment is None:
             raise CniError(spec.UNKNOWN_CONTAINER, f"{request.key} is not attached")
@@ -162,6 +199,9 @@ class PodNetwork:
 
         Raises: CniError 50 when they cannot.
         """
+        if delegation.foreign(request.conf):
+            delegation.outcome(request)
+            return b""
         if not self._leases.pools:
             raise CniError(spec.PLUGIN_NOT_AVAILABLE, "the node has no pod CIDR yet")
         if exhausted := self._leases.exhausted():
@@ -183,6 +223,8 @@ class PodNetwork:
             if key.network == request.conf.name and (key.container, key.ifname) not in valid_attachments
         ]
         self._attachments.remove_vanished(stale, "not named by the runtime")
+        if delegation.foreign(request.conf):
+            delegation.outcome(request)
         return b""
 
     def _check_namespace(self, request: CniRequest, netns: str) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from podwire.cni import protocol, spec
+from podwire.cni.delegation import Demand
 from podwire.errors import CniError, PodwireError
 from podwire.observe.log import Log
 from podwire.runtime.tasks import TaskSet
@@ -109,6 +110,8 @@ class CniServer:
         version = request.conf.cni_version
         try:
             return b"\0" + self._handler(request, netns)
+        except Demand as demand:
+            return demand.message
         except CniError as failure:
             return b"\1" + spec.render_error(failure, version)
         except (PodwireError, OSError, ValueError) as failure:

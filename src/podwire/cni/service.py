@@ -148,6 +148,7 @@ class CniService:
         while True:
             await self._clock.sleep(SWEEP_S)
             self.repair.sweep()
+            self._pods.lending.sweep(_is_gone)
             self._unwired.set()
             self.healing.check_sysctls = True
             self.healing.disturbed.set()
@@ -205,3 +206,8 @@ class CniService:
         finally:
             if request.command in ("DEL", "GC"):
                 self._unwired.set()
+
+
+def _is_gone(netns: str) -> bool:
+    """Whether a namespace was deleted; in a container that does not see the host's folder none is."""
+    return not Path(netns).exists() and Path(netns).parent.exists()

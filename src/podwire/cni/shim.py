@@ -18,6 +18,8 @@ VERSION = b'{"cniVersion":"1.1.0","supportedVersions":["0.1.0","0.2.0","0.3.0","
 LIMIT = 4 << 20
 STATUS_S = 5
 ANSWER_S = 120
+DEMAND = 253
+"""The exit status by which the agent demands a plugin for addresses; src/cni/podwire-cni.c says how."""
 
 
 def fail(code: int, message: bytes, details: bytes = b"") -> int:
@@ -60,8 +62,8 @@ def send_request(connection: "_socket.socket", request: bytes, netns: bytes) -> 
     connection.shutdown(_socket.SHUT_WR)
 
 
-def relay(connection: "_socket.socket", code: int) -> int:
-    """Prints the answer; returns its exit status. Without an answer the error has ``code``."""
+def receive(connection: "_socket.socket", code: int) -> bytes:
+    """The answer with its exit status; without an answer an error with ``code``."""
     answer, detail = b"", b"the connection ended before an answer"
     try:
         while chunk := connection.recv(65536):
@@ -69,9 +71,38 @@ def relay(connection: "_socket.socket", code: int) -> int:
     except TimeoutError:
         detail = b"no answer came in time"
     if not answer:
-        return fail(code, b"the podwire agent did not finish the request, try again later", detail)
+        sys.exit(fail(code, b"the podwire agent did not finish the request, try again later", detail))
+    return answer
+
+
+def finish(answer: bytes) -> int:
+    """Prints an answer; returns its exit status."""
     posix.write(1, answer[1:])
     return answer[0]
+
+
+def run(verb: bytes, plugin: bytes, stdin: bytes) -> bytes:
+    """Runs a plugin of CNI_PATH with a command; its exit status in three digits, a space, and its output."""
+    for folder in posix.environ.get(b"CNI_PATH", b"").split(b":"):
+        path = folder + b"/" + plugin
+        if posix.access(path, posix.X_OK):
+            break
+    else:
+        return b"127 "
+    held = posix.memfd_create("stdin")
+    while stdin:
+        stdin = stdin[posix.write(held, stdin) :]
+    posix.lseek(held, 0, 0)
+    reader, writer = posix.pipe()
+    redirected = [(posix.POSIX_SPAWN_DUP2, held, 0), (posix.POSIX_SPAWN_DUP2, writer, 1)]
+    environment = {**posix.environ, b"CNI_COMMAND": verb}
+    child = posix.posix_spawn(path, [path], environment, file_actions=redirected)
+    posix.close(writer)
+    output = b""
+    while chunk := posix.read(reader, 65536):
+        output += chunk
+    status = posix.waitpid(child, 0)[1]
+    return b"%03d %s" % (posix.WEXITSTATUS(status) if posix.WIFEXITED(status) else 128, output.replace(b"\0", b" "))
 
 
 def main() -> int:
@@ -92,17 +123,26 @@ def main() -> int:
     wait = variables.get(b"PODWIRE_CNI_WAIT_S", b"")
     wait_s = min(int(wait), 600) if wait.isdigit() else 20
     wait_s = min(wait_s, STATUS_S) if status else wait_s
-    connection = connect(path, wait_s, (wait_s or 1) if status else ANSWER_S)
     code = 50 if status else 11
-    if connection is None and status:
-        return fail(code, b"the podwire agent of this node does not answer", b"pods that run are not affected")
-    if connection is None:
-        return fail(code, b"the podwire agent of this node does not answer, try again later")
-    try:
-        send_request(connection, b"PODWIRE1\0" + pairs + b"\0" + stdin, variables.get(b"CNI_NETNS", b""))
-        return relay(connection, code)
-    except OSError:
-        return fail(code, b"the podwire agent closed the connection, try again later")
+    for _ in range(2):
+        connection = connect(path, wait_s, (wait_s or 1) if status else ANSWER_S)
+        if connection is None and status:
+            return fail(code, b"the podwire agent of this node does not answer", b"pods that run are not affected")
+        if connection is None:
+            return fail(code, b"the podwire agent of this node does not answer, try again later")
+        try:
+            send_request(connection, b"PODWIRE1\0" + pairs + b"\0" + stdin, variables.get(b"CNI_NETNS", b""))
+            answer = receive(connection, code)
+        except OSError:
+            return fail(code, b"the podwire agent closed the connection, try again later")
+        if answer[0] != DEMAND:
+            return finish(answer)
+        verb, plugin, final = answer[1:].split(b"\0", 2)
+        outcome = run(verb, plugin, stdin)
+        if final:
+            return finish(final)
+        pairs += b"CNI_PODWIRE_IPAM=" + outcome + b"\0"
+    return fail(5, b"the podwire agent demands a plugin for addresses again and again")
 
 
 if __name__ == "__main__":

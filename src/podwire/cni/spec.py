@@ -24,6 +24,8 @@ VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 DEFAULT_VERSION = "0.1.0"
 """The version of a configuration without ``cniVersion``."""
 
+OWN_TYPE = "podwire-cni"
+"""The type of podwire's own plugin."""
 POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 """The capability by which a runtime passes the annotations of a pod."""
 
@@ -137,9 +139,13 @@ class Args(Document, frozen=True):
 
 
 class Ipam(Document, frozen=True):
-    """The section ``ipam``; ``type`` is the plugin that assigns addresses, empty for podwire."""
+    """The section ``ipam``; ``type`` is the plugin that assigns addresses, empty for podwire.
+
+    ``routes`` are in the result when podwire is the IPAM plugin of another plugin.
+    """
 
     type: str = ""
+    routes: tuple[CniRoute, ...] = ()
 
 
 class ValidAttachment(Document, frozen=True):
@@ -168,6 +174,11 @@ class NetConf(Document, frozen=True):
     disable_gc: bool = msgspec.field(default=False, name="disableGC")
     policy: bool = False
     """Whether podwire-cni runs after another plugin that wires the pods, and only puts their policies in force."""
+
+    @property
+    def lends(self) -> bool:
+        """Whether another plugin asks podwire for addresses only."""
+        return self.ipam.type == OWN_TYPE and self.type not in ("", OWN_TYPE)
 
     @property
     def attachments_in_use(self) -> frozenset[tuple[str, str]] | None:

@@ -24,7 +24,11 @@ class Leases:
         self._cooldown_s = cooldown_s
         self._pools: tuple[Pool, ...] = ()
         self._whole = False
-        self.held: dict[AttachmentKey, Attachment] = ledger.attachments()
+        attachments = ledger.attachments()
+        self.held: dict[AttachmentKey, Attachment] = {k: a for k, a in attachments.items() if a.host_link}
+        """The attachments of pods that podwire wires."""
+        self.lent: dict[AttachmentKey, Attachment] = {k: a for k, a in attachments.items() if not a.host_link}
+        """The addresses of pods that other plugins wire, which use podwire as their IPAM plugin."""
         self.early = 0
         """How many addresses were handed out before their cooldown had ended."""
 
@@ -42,7 +46,7 @@ class Leases:
         if (served, whole) == (tuple(pool.network for pool in self._pools), self._whole):
             return
         self._whole = whole
-        addresses = {ip for attachment in self.held.values() for ip in attachment.ips}
+        addresses = {ip for attachment in (*self.held.values(), *self.lent.values()) for ip in attachment.ips}
         released, cursors = self._ledger.released(), self._ledger.cursors()
         self._pools = tuple(Pool(network, self._cooldown_s, whole=whole) for network in served)
         for pool in self._pools:
@@ -71,6 +75,23 @@ class Leases:
             self.put_back(chosen)
             raise
         return tuple(sorted(chosen, key=lambda address: address.version))
+
+    def take(self, addresses: Iterable[Address]) -> tuple[Address, ...]:
+        """Takes addresses that another IPAM plugin assigned; those outside the pod CIDRs need nothing.
+
+        Raises: CniError 11 when an address is in use here. Nothing is taken then.
+        """
+        taken: list[Address] = []
+        try:
+            for address in addresses:
+                for pool in self._pools:
+                    if pool.contains(address):
+                        pool.claim(address)
+                taken.append(address)
+        except CniError:
+            self.put_back(taken)
+            raise
+        return tuple(taken)
 
     def _claim(self, address: Address) -> None:
         for pool in self._pools:
@@ -104,7 +125,7 @@ class Leases:
     def hold(self, attachment: Attachment) -> None:
         """Makes an attachment durable."""
         self._ledger.hold(attachment)
-        self.held[attachment.key] = attachment
+        (self.held if attachment.host_link else self.lent)[attachment.key] = attachment
 
     def update(self, attachment: Attachment) -> None:
         """Makes changed facts of a held attachment durable; its addresses are as before."""
@@ -127,7 +148,7 @@ class Leases:
         now = self._now().timestamp()
         self._ledger.release(released, now, now - self._cooldown_s)
         for attachment in released:
-            self.held.pop(attachment.key, None)
+            (self.held if attachment.host_link else self.lent).pop(attachment.key, None)
             self.put_back(attachment.ips)
 
     def close(self) -> None:

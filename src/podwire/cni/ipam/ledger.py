@@ -35,6 +35,8 @@ CREATE TABLE IF NOT EXISTS cursor (family INTEGER NOT NULL PRIMARY KEY, address 
 class Attachment(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A pod's interface: the facts to check, remove and explain it; ``host_link`` is the name of the node's end.
 
+    It is empty when another plugin wires the pod and podwire only assigned the addresses.
+
     ``beside`` are the IP families whose default route in the pod belongs to another interface. ``table`` is the routing
     table of an interface that is not the pod's first; 0 for the first one.
     """
