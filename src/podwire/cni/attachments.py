@@ -65,7 +65,7 @@ class Plumber(Protocol):
         ...
 
     def read(self) -> NetworkState:
-        """What the node's namespace holds."""
+        """What the node's namespace holds, without detached devices."""
         ...
 
     def remove(self, names: Iterable[str]) -> None:

@@ -276,8 +276,9 @@ class KernelPlumber:
         return self._ports is not None and self._ports.drifted()
 
     def read(self) -> NetworkState:
-        """What the node's namespace holds."""
-        return network.read(self._netlink)
+        """What the node's namespace holds, without detached devices."""
+        state = network.read(self._netlink)
+        return replace(state, links=tuple(link for link in state.links if link.group != network.DELETE_GROUP))
 
     def remove(self, names: Iterable[str]) -> None:
         """Removes devices of the node; missing devices are ignored."""

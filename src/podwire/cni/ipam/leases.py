@@ -81,17 +81,17 @@ class Leases:
 
         Raises: CniError 11 when an address is in use here. Nothing is taken then.
         """
-        taken: list[Address] = []
+        claimed: list[Address] = []
         try:
             for address in addresses:
                 for pool in self._pools:
                     if pool.contains(address):
                         pool.claim(address)
-                taken.append(address)
+                claimed.append(address)
         except CniError:
-            self.put_back(taken)
+            self.put_back(claimed)
             raise
-        return tuple(taken)
+        return tuple(claimed)
 
     def _claim(self, address: Address) -> None:
         for pool in self._pools:
