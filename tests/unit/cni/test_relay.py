@@ -131,6 +131,59 @@ class TestProgram:
         assert json.loads(done.stdout)["code"] == 11
 
 
+PLUGIN = """#!/bin/sh
+printf '%s %s ' "$CNI_COMMAND" "$CNI_CONTAINERID"
+cat
+exit $(cat "$(dirname "$0")/status")
+"""
+
+
+@pytest.mark.parametrize("status", [0, 3])
+@pytest.mark.parametrize("argv", PROGRAMS)
+def test_a_demanded_plugin_runs_with_the_same_input(argv: list[str], tmp_path: Path, status: int) -> None:
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    (folder / "ipam").write_text(PLUGIN)
+    (folder / "ipam").chmod(0o755)
+    (folder / "status").write_text(str(status))
+    demands = [b"\xfdADD\0ipam\0", b"\xfdDEL\0ipam\0\5the end"]
+    requests: list[dict[str, str]] = []
+
+    def answer(environment: dict[str, str], stdin: bytes) -> bytes:
+        assert stdin == CONF
+        requests.append(environment)
+        return demands[len(requests) - 1]
+
+    agent = Agent(tmp_path / "cni.sock", answer)
+    environment = {
+        "CNI_COMMAND": "ADD",
+        "CNI_CONTAINERID": "c1",
+        "CNI_PATH": f"/nonexistent:{folder}",
+        "PATH": os.environ["PATH"],
+        "PODWIRE_CNI_SOCKET": str(agent.path),
+    }
+    done = run(argv, environment)
+    agent.close()
+    assert (done.returncode, done.stdout) == (5, b"the end")
+    assert "CNI_PODWIRE_IPAM" not in requests[0]
+    assert requests[1]["CNI_PODWIRE_IPAM"] == f"00{status} ADD c1 {CONF.decode()}"
+    assert requests[1]["CNI_COMMAND"] == "ADD"
+
+
+@pytest.mark.parametrize("argv", PROGRAMS)
+def test_a_missing_plugin_is_reported(argv: list[str], tmp_path: Path) -> None:
+    reports: list[str] = []
+
+    def answer(environment: dict[str, str], _stdin: bytes) -> bytes:
+        reports.append(environment.get("CNI_PODWIRE_IPAM", "none"))
+        return b"\xfdDEL\0no-such-plugin\0" if len(reports) == 1 else b"\0"
+
+    agent = Agent(tmp_path / "cni.sock", answer)
+    done = run(argv, {"CNI_COMMAND": "DEL", "CNI_PATH": "/usr/bin", "PODWIRE_CNI_SOCKET": str(agent.path)})
+    agent.close()
+    assert (done.returncode, done.stdout, reports) == (0, b"", ["none", "127 "])
+
+
 def test_an_agent_that_stays_away(tmp_path: Path) -> None:
     def call(argv: list[str], command: str) -> tuple[int, int, bool]:
         started = time.monotonic()
