@@ -67,7 +67,7 @@ def respond(zone: Zone, data: bytes, *, udp_ceiling: int = 0) -> Reply | Upstrea
         answer = zone.look_up(query.name, query.qtype)
     except ProtocolError:
         # A target would exceed 255 bytes.
-        return failure(query, limit)
+        return finish(query, ZoneAnswer(rcode=wire.SERVFAIL), limit)
     if answer.foreign:
         return UpstreamQuery(query, query.name)
     if answer.follow:
@@ -82,8 +82,11 @@ def _header_reply(data: bytes, rcode: int) -> bytes:
 
 def finish(query: Query, answer: ZoneAnswer, limit: int) -> Reply:
     """The reply to ``query`` with ``answer`` in at most ``limit`` bytes."""
-    authoritative = answer.rcode not in (wire.REFUSED, wire.BADVERS)
-    flags = wire.QR | (query.flags & _COPIED_FLAGS) | (wire.AA if authoritative else 0) | (answer.rcode & 0xF)
+    flags = wire.QR | (query.flags & _COPIED_FLAGS) | (answer.rcode & 0xF)
+    if answer.foreign or answer.follow:
+        flags |= wire.RA
+    if not answer.foreign and answer.rcode not in (wire.REFUSED, wire.BADVERS):
+        flags |= wire.AA
     edns = Edns(size=limit, dnssec_ok=query.edns.dnssec_ok) if query.edns is not None else None
     message = DnsMessage(
         query.id,
@@ -128,6 +131,7 @@ def merge(ask: UpstreamQuery, upstream_reply: DnsMessage, limit: int) -> Reply:
         rcode=upstream_reply.rcode,
         records=alias.records + upstream_reply.answer,
         authority=() if upstream_reply.answer else upstream_reply.authority,
+        follow=alias.follow,
         zone=alias.zone,
     )
     reply = finish(ask.query, answer, limit)
@@ -139,5 +143,5 @@ def merge(ask: UpstreamQuery, upstream_reply: DnsMessage, limit: int) -> Reply:
 
 
 def failure(query: Query, limit: int, rcode: int = wire.SERVFAIL) -> Reply:
-    """The reply when upstream did not answer."""
-    return finish(query, ZoneAnswer(rcode=rcode), limit)
+    """The reply when upstream did not answer: recursion is available (RA), and the server is no authority (no AA)."""
+    return finish(query, ZoneAnswer(rcode=rcode, foreign=True), limit)

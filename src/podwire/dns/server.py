@@ -91,6 +91,7 @@ class DnsServer:
         for tcp in self._tcp:
             await tcp.close()
         await self._asking.close()
+        await self._forwarder.close()
 
     def forget(self) -> None:
         """Drops the cached replies; to be called after a change of the zone."""
@@ -161,6 +162,7 @@ class DnsServer:
             ("coredns_cache_hits_total", (("type", "success"), ("zones", ".")), self._foreign.hits),
             ("coredns_cache_misses_total", (("zones", "."),), self._foreign.misses),
             ("coredns_forward_max_concurrent_rejects_total", (), self._forwarder.rejected),
+            ("coredns_proxy_healthcheck_failures_total", (), self._forwarder.health.failed_probes),
             ("podwire_dns_forward_requests_total", (), self._forwarder.sent),
             ("podwire_dns_forward_failures_total", (), self._forwarder.failed),
             ("podwire_dns_services", (), self.zone.index.service_count()),
@@ -173,7 +175,7 @@ class DnsServer:
 def _truncated(upstream_query: UpstreamQuery, limit: int) -> Reply:
     reply = failure(upstream_query.query, limit, wire.NOERROR)
     data = bytearray(reply.data)
-    data[2] = (data[2] | wire.TC >> 8) & ~(wire.AA >> 8)
+    data[2] |= wire.TC >> 8
     return Reply(bytes(data), reply.qtype, reply.rcode)
 
 

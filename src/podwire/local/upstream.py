@@ -80,6 +80,7 @@ class UpstreamRelay:
         finally:
             transport.close()
             await self.tasks.close()
+            await self._forwarder.close()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -1,0 +1,124 @@
+"""One request and its reply: UDP with repetition, or TCP, to one or several upstream servers.
+
+How it works: an exchange opens a socket of its own for each server, so the request leaves from a random port, with a
+new random ID. The sockets stay open until the exchange ends: a server that was asked first and replies late still
+answers. Sources: RFC 5452 (which replies count), RFC 7766 (TCP).
+"""
+
+import asyncio
+import secrets
+import socket
+
+from podwire.dns import wire
+from podwire.errors import ProtocolError
+
+Address = tuple[str, int]
+
+
+class UdpExchange:
+    """A request on its way to upstream servers over UDP; :meth:`close` releases its sockets."""
+
+    def __init__(self, request: bytes) -> None:
+        self._request = request
+        self._loop = asyncio.get_running_loop()
+        self._links: dict[Address, tuple[socket.socket, bytes]] = {}
+        self._news: asyncio.Future[None] | None = None
+        self.refused: set[Address] = set()
+        """The servers whose port is closed or that cannot be reached."""
+        self.reply: tuple[Address, bytes] | None = None
+        """The server that replied first, and its reply under the ID of the request."""
+
+    def send(self, server: Address) -> bool:
+        """Sends the request, or sends it again; False when the server cannot be reached."""
+        try:
+            if server not in self._links:
+                self._links[server] = self._open(server)
+            link, message = self._links[server]
+            link.send(message)
+        except BlockingIOError:
+            return True  # A full send queue is a lost packet: the request is repeated later.
+        except OSError:
+            self.refused.add(server)
+            return False
+        return True
+
+    def _open(self, server: Address) -> tuple[socket.socket, bytes]:
+        family = socket.AF_INET6 if ":" in server[0] else socket.AF_INET
+        link = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            link.setblocking(False)
+            # Connected: the kernel drops datagrams of other senders and reports an unreachable port as an error.
+            link.connect(server)
+        except OSError:
+            link.close()
+            raise
+        message = prepare(self._request)
+        self._loop.add_reader(link, self._receive, server, link, message)
+        return link, message
+
+    def _receive(self, server: Address, link: socket.socket, message: bytes) -> None:
+        try:
+            data = link.recv(65535)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.refused.add(server)
+        else:
+            if self.reply is not None or not matches(message, data):
+                return
+            self.reply = server, self._request[:2] + data[2:]
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        """Returns when a reply or a refusal arrives, or after ``seconds``."""
+        if self.reply is not None:
+            return
+        self._news = self._loop.create_future()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news
+        except TimeoutError:
+            return
+
+    def close(self) -> None:
+        """Closes the sockets."""
+        for link, _ in self._links.values():
+            self._loop.remove_reader(link)
+            link.close()
+
+
+async def ask_tcp(server: Address, request: bytes) -> bytes:
+    """The reply of a server over a new connection, under the ID of the request.
+
+    Raises: OSError when the server cannot be reached; EOFError when it closes the connection or replies to another
+    request.
+    """
+    message = prepare(request)
+    reader, writer = await asyncio.open_connection(*server)
+    try:
+        writer.write(len(message).to_bytes(2, "big") + message)
+        size = int.from_bytes(await reader.readexactly(2), "big")
+        reply = await reader.readexactly(size)
+    finally:
+        writer.close()
+    if not matches(message, reply):
+        raise EOFError("not the reply to this request")
+    return request[:2] + reply[2:]
+
+
+def prepare(request: bytes) -> bytes:
+    """The request under a new random ID."""
+    return secrets.token_bytes(2) + request[2:]
+
+
+def matches(request: bytes, reply: bytes) -> bool:
+    """Whether a message is the reply to a request: the same ID and the same question."""
+    if len(reply) < wire.HEADER_BYTES or reply[:2] != request[:2] or not reply[2] & 0x80:
+        return False
+    try:
+        asked, answered = wire.parse_query(request), wire.parse_query(reply)
+    except ProtocolError:
+        # A server that refuses (FORMERR, REFUSED) may omit the question.
+        return reply[4:6] == b"\x00\x00" and reply[3] & 0xF != 0
+    return (asked.name.lower(), asked.qtype) == (answered.name.lower(), answered.qtype)
