@@ -4,14 +4,16 @@ An entry is a whole reply; its key is the whole request without the ID, so flags
 transport, since a reply over TCP may be larger. Guarantees: 1. an entry lives for the smallest TTL in it, at most
 ``ceiling_s``; 2. a negative reply lives for the lesser of its SOA's TTL and minimum (RFC 2308 section 5), and is not
 cached without SOA; 3. failures and truncated replies are not cached; 4. TTLs count down; 5. at ``capacity`` the oldest
-entry is removed.
+entry is removed; 6. a reply with several addresses of one name can begin with any of them.
 """
 
 import struct
+from itertools import takewhile
 
 import msgspec
 
 from podwire.dns import wire
+from podwire.dns.respond import Reply
 from podwire.errors import ProtocolError
 
 _CACHED_RCODES = (wire.NOERROR, wire.NXDOMAIN)
@@ -22,6 +24,8 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):
     ttls: tuple[tuple[int, int], ...]
     stored_s: float
     life_s: float
+    qtype: int
+    block: tuple[int, int, int]
 
 
 class ForeignCache:
@@ -37,7 +41,7 @@ class ForeignCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, request: bytes, *, tcp: bool, now_s: float) -> bytes | None:
+    def get(self, request: bytes, *, tcp: bool, now_s: float) -> Reply | None:
         """The reply to ``request`` with its ID and with TTLs that have counted down, or None."""
         key = (tcp, request[2:])
         entry = self._entries.get(key)
@@ -46,27 +50,51 @@ class ForeignCache:
             return None
         age = now_s - entry.stored_s
         if age >= entry.life_s:
-            del self._entries[key]
+            self._entries.pop(key, None)
             self.misses += 1
             return None
         self.hits += 1
         reply = bytearray(request[:2] + entry.tail)
         for offset, ttl in entry.ttls:
             struct.pack_into("!I", reply, offset, max(0, ttl - int(age)))
-        return bytes(reply)
+        data, (start, end, step) = bytes(reply), entry.block
+        return Reply(
+            data, entry.qtype, data[3] & 0xF, ring=data[start:end] if step else b"", start=start, end=end, step=step
+        )
 
     def put(self, request: bytes, reply: bytes, *, tcp: bool, now_s: float) -> None:
         """Caches ``reply`` unless the guarantees above forbid that."""
         try:
             life_s = min(self._ceiling_s, lifetime_s(reply))
-            ttls = wire.find_ttls(reply)
+            spans = wire.find_records(reply)
+            query = wire.parse_query(reply)
         except ProtocolError:
             return
         if life_s <= 0:
             return
         if len(self._entries) >= self._capacity:
             del self._entries[next(iter(self._entries))]
-        self._entries[tcp, request[2:]] = _Entry(reply[2:], ttls, now_s, life_s)
+        ttls = tuple((span.ttl_offset, span.record.ttl) for span in spans)
+        block = _address_block(spans[: int.from_bytes(reply[6:8], "big")], query.qtype)
+        self._entries[tcp, request[2:]] = _Entry(reply[2:], ttls, now_s, life_s, query.qtype, block)
+
+
+def _address_block(answer: tuple[wire.RecordSpan, ...], qtype: int) -> tuple[int, int, int]:
+    """Start, end and record size of the address records at the end of an answer; (0, 0, 0) for fewer than two.
+
+    Only records of equal size change places: their owners are then the same pointer, or the same bytes.
+    """
+    if qtype not in (wire.A, wire.AAAA) or not answer:
+        return 0, 0, 0
+    last = answer[-1]
+    size = last.end - last.start
+    spans = list(
+        takewhile(
+            lambda span: (span.record.type, span.record.name, span.end - span.start) == (qtype, last.record.name, size),
+            reversed(answer),
+        )
+    )
+    return (spans[-1].start, last.end, size) if len(spans) > 1 else (0, 0, 0)
 
 
 def lifetime_s(reply: bytes) -> float:

@@ -4,14 +4,15 @@ How it works: the UDP thread blocks in ``recvfrom`` and caches its replies by th
 request costs a dictionary look-up: 6 to 10 us of CPU per query instead of 45 to 58 us with asyncio's datagram protocol
 (measured with dnsperf on loopback). A change of the zone replaces the dictionary; a reply computed from the old zone is
 then stored in the old dictionary and not used again. Requests for names outside the cluster are passed to the event
-loop. Replies with several addresses are rotated by one record at each use: the address block is stored twice and a
-window of it is sent.
+loop. A reply with several addresses begins with a random one of them at each use, whether the reply is cached or not,
+so that clients spread over all.
 """
 
 import asyncio
 import socket
 import threading
 from collections.abc import Callable
+from random import random
 from typing import Any
 
 from podwire.dns import wire
@@ -37,23 +38,19 @@ _MAX_WAITING = 2000
 class CachedReply:
     """A reply without its ID, ready to send; ``cell`` counts it."""
 
-    __slots__ = ("_block", "_head", "_shift", "_size", "_tail", "cell", "step", "tail")
+    __slots__ = ("_head", "_reply", "_tail", "cell", "step", "tail")
 
     def __init__(self, reply: Reply, cell: list[int]) -> None:
         self.cell = cell
         self.step = reply.step
         self.tail = reply.data[2:]
-        start, end = reply.block
-        self._head = reply.data[2:start]
-        self._block = reply.data[start:end] * 2
-        self._tail = reply.data[end:]
-        self._size = end - start
-        self._shift = 0
+        self._reply = reply
+        self._head = reply.data[2 : reply.start]
+        self._tail = reply.data[reply.end :]
 
-    def rotated(self) -> bytes:
-        """The reply with the next address first."""
-        shift = self._shift = (self._shift + self.step) % self._size
-        return self._head + self._block[shift : shift + self._size] + self._tail
+    def turned(self, fraction: float) -> bytes:
+        """The reply with the address first that stands at ``fraction`` of all."""
+        return self._head + self._reply.window(fraction) + self._tail
 
 
 class UdpListener:
@@ -114,7 +111,7 @@ class UdpListener:
                     self._answer(data, peer, loop)
                     continue
                 entry.cell[0] += 1
-                send(data[:2] + (entry.rotated() if entry.step else entry.tail), peer)
+                send(data[:2] + (entry.turned(random()) if entry.step else entry.tail), peer)
             except OSError:
                 continue
 
@@ -128,7 +125,7 @@ class UdpListener:
             return
         cell = self._counters.cell(labels_of(outcome, "udp", self._family))
         cell[0] += 1
-        link.sendto(outcome.data, peer)
+        link.sendto(outcome.turned(random()), peer)
         if outcome.rcode in (wire.NOERROR, wire.NXDOMAIN):
             if len(replies) >= _CAPACITY:
                 replies.clear()
@@ -216,4 +213,4 @@ class TcpListener:
         if outcome is None:
             return None
         self._counters.cell(labels_of(outcome, "tcp", family))[0] += 1
-        return outcome.data
+        return outcome.turned(random())

@@ -1,7 +1,7 @@
 """Computes the reply to a request, or the decision to ask upstream.
 
 This module uses no socket and no clock: the server and the tests call the same functions. A reply with several address
-records of one name can be rotated without building it again, see :class:`Reply`.
+records of one name can begin with any of them without being built again, see :class:`Reply`.
 """
 
 import msgspec
@@ -18,8 +18,8 @@ _TRANSFERS = (wire.AXFR, wire.IXFR)
 class Reply(msgspec.Struct, frozen=True, gc=False):
     """A whole reply with the labels of its metrics.
 
-    ``block`` and ``step`` describe answer records of equal size that may be rotated: bytes ``block[0]:block[1]`` in
-    units of ``step``; a step of 0 means that the order is fixed.
+    ``data[start:end]`` shows address records of ``step`` bytes each, a window of ``ring``, which has all of them; a
+    step of 0 means that there is at most one.
     """
 
     data: bytes
@@ -27,8 +27,24 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     rcode: int = 0
     zone: str = "."
     dnssec_ok: bool = False
-    block: tuple[int, int] = (0, 0)
+    ring: bytes = b""
+    start: int = 0
+    end: int = 0
     step: int = 0
+
+    def turned(self, fraction: float) -> bytes:
+        """The reply whose addresses begin at ``fraction`` (0 to 1) of all; equal shares for uniform fractions.
+
+        The window shows any address equally often, so a truncated reply hides none for good.
+        """
+        return self.data[: self.start] + self.window(fraction) + self.data[self.end :] if self.step else self.data
+
+    def window(self, fraction: float) -> bytes:
+        """The address records that begin at ``fraction`` of all."""
+        ring = self.ring
+        first = int(fraction * (len(ring) // self.step)) * self.step
+        last = first + self.end - self.start
+        return ring[first:last] if last <= len(ring) else ring[first:] + ring[: last - len(ring)]
 
 
 class UpstreamQuery(msgspec.Struct, frozen=True, gc=False):
@@ -99,37 +115,30 @@ def finish(query: Query, answer: ZoneAnswer, limit: int) -> Reply:
         answer.additional,
         edns,
         answer.rcode >> 4,
+        answer.ring,
     )
-    data = wire.encode(message, limit)
-    block, step = _rotation(query, answer, data)
+    encoded = wire.encode_window(message, limit)
     return Reply(
-        data,
+        encoded.data,
         query.qtype,
         answer.rcode,
         answer.zone or ".",
         query.edns is not None and query.edns.dnssec_ok,
-        block,
-        step,
+        encoded.ring,
+        encoded.start,
+        encoded.end,
+        encoded.step if len(encoded.ring) > encoded.step and encoded.end > encoded.start else 0,
     )
-
-
-def _rotation(query: Query, answer: ZoneAnswer, data: bytes) -> tuple[tuple[int, int], int]:
-    """The position of the address records when all belong to one name, each 12 bytes and its address."""
-    records = answer.records
-    count = int.from_bytes(data[6:8], "big")
-    if count < 2 or query.qtype not in (wire.A, wire.AAAA) or any(r.names for r in records):
-        return (0, 0), 0
-    step = wire.HEADER_BYTES + (4 if query.qtype == wire.A else 16)
-    start = wire.HEADER_BYTES + len(query.name) + 4
-    return (start, start + count * step), step
 
 
 def merge(ask: UpstreamQuery, upstream_reply: DnsMessage, limit: int) -> Reply:
     """The reply with the records of an alias, then the records of its target from upstream."""
     alias = ask.answer or ZoneAnswer()
+    records, ring = _split_addresses(upstream_reply.answer, ask.query.qtype)
     answer = ZoneAnswer(
         rcode=upstream_reply.rcode,
-        records=alias.records + upstream_reply.answer,
+        records=alias.records + records,
+        ring=ring,
         authority=() if upstream_reply.answer else upstream_reply.authority,
         follow=alias.follow,
         zone=alias.zone,
@@ -140,6 +149,19 @@ def merge(ask: UpstreamQuery, upstream_reply: DnsMessage, limit: int) -> Reply:
     data = bytearray(reply.data)
     data[2] |= wire.TC >> 8
     return msgspec.structs.replace(reply, data=bytes(data))
+
+
+def _split_addresses(
+    records: tuple[wire.ResourceRecord, ...], qtype: int
+) -> tuple[tuple[wire.ResourceRecord, ...], wire.AddressRing | None]:
+    """The records before the address records at the end, and those as a ring if they belong to one name."""
+    addresses = tuple(r for r in records if r.type == qtype and qtype in (wire.A, wire.AAAA))
+    owners = {(r.name, r.rclass, len(r.tail)) for r in addresses}
+    count = len(records) - len(addresses)
+    if len(owners) != 1 or any(r.type == qtype for r in records[:count]):
+        return records, None
+    ring = wire.make_ring((r.tail for r in addresses), qtype, min(r.ttl for r in addresses))
+    return records[:count], msgspec.structs.replace(ring, owner=addresses[0].name)
 
 
 def failure(query: Query, limit: int, rcode: int = wire.SERVFAIL) -> Reply:

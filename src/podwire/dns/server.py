@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from random import random
 
 from podwire.dns import wire
 from podwire.dns.config import DnsConfig
@@ -103,8 +104,8 @@ class DnsServer:
         if upstream_query.answer is None:
             cached = self._foreign.get(data, tcp=tcp, now_s=self._clock.monotonic())
             if cached is not None:
-                self._count(Reply(cached, upstream_query.query.qtype, cached[3] & 0xF), tcp)
-                send(cached)
+                self._count(cached, tcp)
+                send(cached.turned(random()))
                 return
         self._asking.start("forward", self._forward(upstream_query, data, tcp, send))
 
@@ -122,7 +123,7 @@ class DnsServer:
             send(failure(upstream_query.query, limit).data)
             raise
         self._count(reply, tcp)
-        send(reply.data)
+        send(reply.turned(random()))
 
     async def _relay(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, limit: int) -> Reply:
         reply = await self._forwarder.ask(data, tcp=tcp)
@@ -139,7 +140,8 @@ class DnsServer:
         edns = Edns(size=self.config.udp_size)
         request = wire.encode(DnsMessage(0, wire.RD, upstream_query.name, upstream_query.query.qtype, edns=edns))
         now_s = self._clock.monotonic()
-        reply = self._foreign.get(request, tcp=tcp, now_s=now_s)
+        cached = self._foreign.get(request, tcp=tcp, now_s=now_s)
+        reply = None if cached is None else cached.data
         if reply is None:
             reply = await self._forwarder.ask(request, tcp=tcp)
             if reply is None:

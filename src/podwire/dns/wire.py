@@ -12,6 +12,7 @@ Sources: RFC 1035 section 4, RFC 2782 (SRV), RFC 3596 (AAAA), RFC 6891 (EDNS).
 """
 
 import struct
+from collections.abc import Iterable
 
 import msgspec
 
@@ -56,6 +57,7 @@ _HEADER = struct.Struct("!6H")
 _QUESTION = struct.Struct("!HH")
 _RECORD = struct.Struct("!HHIH")
 _POINTER_LIMIT = 0x4000
+_TO_QUESTION = b"\xc0\x0c"
 # Names inside the rdata of these types may be compressed (RFC 3597 section 4); how many fixed bytes precede
 # the names, and how many names there are.
 _NAMES_IN = {NS: (0, 1), CNAME: (0, 1), PTR: (0, 1), MX: (2, 1), SOA: (0, 2), SRV: (6, 1)}
@@ -93,8 +95,23 @@ class ResourceRecord(msgspec.Struct, frozen=True, gc=False):
     rclass: int = IN
 
 
+class AddressRing(msgspec.Struct, frozen=True, gc=False):
+    """The A or AAAA records of one name, encoded; a reply shows a window of them that may start at any record.
+
+    ``data`` has records of ``step`` bytes whose owner is a pointer to the question. ``owner`` is their name when that
+    is the target of an alias, else empty.
+    """
+
+    data: bytes
+    step: int
+    owner: bytes = b""
+
+
 class DnsMessage(msgspec.Struct, frozen=True, gc=False):
-    """A whole message; the OPT record is ``edns`` and not among the additional records."""
+    """A whole message; the OPT record is ``edns`` and not among the additional records.
+
+    The records of ``ring`` follow those of ``answer``.
+    """
 
     id: int
     flags: int
@@ -106,6 +123,7 @@ class DnsMessage(msgspec.Struct, frozen=True, gc=False):
     additional: tuple[ResourceRecord, ...] = ()
     edns: Edns | None = None
     extended_rcode: int = 0
+    ring: AddressRing | None = None
 
     @property
     def rcode(self) -> int:
@@ -248,8 +266,17 @@ def parse_message(data: bytes) -> DnsMessage:
     )
 
 
-def find_ttls(data: bytes) -> tuple[tuple[int, int], ...]:
-    """(offset, TTL) of every record except OPT, in order; a cache patches the TTLs in place.
+class RecordSpan(msgspec.Struct, frozen=True, gc=False):
+    """The position of a record in a message: ``start`` to ``end``, with the offset of its TTL."""
+
+    record: ResourceRecord
+    start: int
+    ttl_offset: int
+    end: int
+
+
+def find_records(data: bytes) -> tuple[RecordSpan, ...]:
+    """The positions of every record except OPT, in order; a cache patches the TTLs in place.
 
     Raises: ProtocolError when the message is malformed.
     """
@@ -257,13 +284,13 @@ def find_ttls(data: bytes) -> tuple[tuple[int, int], ...]:
     offset = HEADER_BYTES
     for _ in range(questions):
         offset = read_name(data, offset)[1] + 4
-    offsets = []
+    spans = []
     for _ in range(sum(counts)):
-        start = read_name(data, offset)[1]
+        start, ttl_offset = offset, read_name(data, offset)[1] + 4
         record, offset = _read_record(data, offset)
         if record.type != OPT:
-            offsets.append((start + 4, record.ttl))
-    return tuple(offsets)
+            spans.append(RecordSpan(record, start, ttl_offset, offset))
+    return tuple(spans)
 
 
 class _Encoder:
@@ -296,6 +323,16 @@ class _Encoder:
         out += record.tail
         out[start - 2 : start] = (len(out) - start).to_bytes(2, "big")
 
+    def point_to_owner(self, ring: AddressRing) -> AddressRing:
+        """``ring`` with the right owner in each record: a pointer to the name that was written before."""
+        offset = self._offsets.get(ring.owner) if ring.owner else HEADER_BYTES
+        if offset == HEADER_BYTES:
+            return ring
+        owner = ring.owner if offset is None else (0xC000 | offset).to_bytes(2, "big")
+        starts = range(0, len(ring.data), ring.step)
+        data = b"".join([owner + ring.data[at + 2 : at + ring.step] for at in starts])
+        return AddressRing(data, ring.step - 2 + len(owner))
+
     def write_section(self, records: tuple[ResourceRecord, ...], limit: int) -> int:
         """The number of records that were written before one did not fit."""
         for index, record in enumerate(records):
@@ -307,8 +344,30 @@ class _Encoder:
         return len(records)
 
 
+class Encoded(msgspec.Struct, frozen=True, gc=False):
+    """A message in wire form; ``data[start:end]`` is a window of ``ring``, whose records have ``step`` bytes."""
+
+    data: bytes
+    ring: bytes = b""
+    start: int = 0
+    end: int = 0
+    step: int = 0
+
+
+def make_ring(addresses: Iterable[bytes], qtype: int, ttl: int) -> AddressRing:
+    """The address records of a name; all addresses belong to the family of ``qtype``."""
+    size = 4 if qtype == A else 16
+    prefix = _TO_QUESTION + _RECORD.pack(qtype, IN, ttl, size)
+    return AddressRing(b"".join([prefix + packed for packed in addresses]), len(prefix) + size)
+
+
 def encode(message: DnsMessage, limit: int = 65535) -> bytes:
-    """The wire form in at most ``limit`` bytes.
+    """The wire form in at most ``limit`` bytes, as :func:`encode_window` says."""
+    return encode_window(message, limit).data
+
+
+def encode_window(message: DnsMessage, limit: int = 65535) -> Encoded:
+    """The wire form in at most ``limit`` bytes, and where the address records are.
 
     Records that do not fit are left out: additional records first, then authority, then answers, which sets TC.
     """
@@ -322,16 +381,26 @@ def encode(message: DnsMessage, limit: int = 65535) -> bytes:
     room = limit - len(opt)
     flags = message.flags
     answers = encoder.write_section(message.answer, room)
+    whole = answers == len(message.answer)
+    ring, start, step = b"", len(encoder.out), 0
+    if message.ring is not None and whole:
+        written = encoder.point_to_owner(message.ring)
+        ring, step = written.data, written.step
+        shown = min(len(ring), (room - start) // step * step)
+        encoder.out += ring[:shown]
+        answers += shown // step
+        whole = shown == len(ring)
+    end = len(encoder.out)
     authorities = additionals = 0
-    if answers < len(message.answer):
-        flags |= TC
-    else:
+    if whole:
         authorities = encoder.write_section(message.authority, room)
         if authorities == len(message.authority):
             additionals = encoder.write_section(message.additional, room)
+    else:
+        flags |= TC
     encoder.out += opt
     _HEADER.pack_into(encoder.out, 0, message.id, flags, questions, answers, authorities, additionals + bool(opt))
-    return bytes(encoder.out)
+    return Encoded(bytes(encoder.out), ring, start, end, step)
 
 
 def _encode_edns(edns: Edns, extended_rcode: int) -> bytes:

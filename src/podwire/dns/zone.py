@@ -21,7 +21,7 @@ from podwire.dns import wire
 from podwire.dns.index import RecordIndex, ServiceKey
 from podwire.dns.names import encode_name, join_labels, parse_dashed, parse_reverse, split_labels
 from podwire.dns.records import Addresses, HostRecords, PortRecords, ServiceRecords, ServiceTarget
-from podwire.dns.wire import ResourceRecord
+from podwire.dns.wire import AddressRing, ResourceRecord
 from podwire.errors import ProtocolError
 
 SPEC_VERSION = "1.1.0"
@@ -54,7 +54,8 @@ class ZoneAnswer(msgspec.Struct, frozen=True, gc=False):
     """The outcome of a look-up.
 
     ``foreign``: the name is outside of the zones, upstream must be asked. ``follow`` is a foreign alias target whose
-    records belong behind ``records``. ``zone`` is the zone that answered, for metrics.
+    records belong behind ``records``. ``ring`` has the address records that follow ``records``. ``zone`` is the zone
+    that answered, for metrics.
     """
 
     rcode: int = wire.NOERROR
@@ -64,6 +65,12 @@ class ZoneAnswer(msgspec.Struct, frozen=True, gc=False):
     foreign: bool = False
     follow: bytes = b""
     zone: str = ""
+    ring: AddressRing | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether no record answers the question."""
+        return not self.records and self.ring is None
 
 
 class _Question(msgspec.Struct, frozen=True, gc=False):
@@ -128,7 +135,7 @@ class Zone:
                 tuple(ip for ip in self._options.local_ips if len(ip) == 4),
                 tuple(ip for ip in self._options.local_ips if len(ip) == 16),
             )
-            return self._records(question, self._address_records(question.name, local, question.qtype))
+            return self._addresses(question, local)
         kind = relative[-1]
         if kind not in ("svc", "pod") or not self._exposed(relative[-2]):
             return self._missing(question)
@@ -178,7 +185,7 @@ class Zone:
         if not known:
             return self._missing(question)
         fits = question.qtype == (wire.A if len(packed) == 4 else wire.AAAA)
-        return self._records(question, (self._address_record(question.name, packed),) if fits else ())
+        return self._addresses(question, Addresses((packed,), (packed,)) if fits else Addresses())
 
     def _answer_service(self, question: _Question) -> ZoneAnswer:
         relative = question.relative
@@ -206,7 +213,7 @@ class Zone:
         self, question: _Question, entry: ServiceRecords, records: ServiceRecords | PortRecords | HostRecords
     ) -> ZoneAnswer:
         if question.qtype != wire.SRV:
-            return self._records(question, self._address_records(question.name, records.addresses, question.qtype))
+            return self._addresses(question, records.addresses)
         return self._answer_targets(question, entry, records.targets)
 
     def _answer_targets(
@@ -239,9 +246,12 @@ class Zone:
         target = self.look_up(alias, question.qtype, question.depth + 1)
         if target.foreign:
             return ZoneAnswer(records=(own,), follow=alias, zone=question.zone)
-        if not target.records:
+        if target.empty:
             return self._records(question, ())
-        return ZoneAnswer(records=(own, *target.records), follow=target.follow, zone=question.zone)
+        ring = target.ring
+        if ring is not None and not ring.owner:
+            ring = AddressRing(ring.data, ring.step, alias)
+        return ZoneAnswer(records=(own, *target.records), ring=ring, follow=target.follow, zone=question.zone)
 
     def _answer_reverse(self, question: _Question, labels: list[bytes]) -> ZoneAnswer:
         known = self.index.reverse.get(parse_reverse(labels))
@@ -269,6 +279,13 @@ class Zone:
         authority = () if records else (self._soa(question),)
         return ZoneAnswer(records=records, authority=authority, zone=question.zone)
 
+    def _addresses(self, question: _Question, addresses: Addresses) -> ZoneAnswer:
+        qtype = question.qtype
+        chosen = addresses.v4 if qtype == wire.A else addresses.v6 if qtype == wire.AAAA else ()
+        if not chosen:
+            return self._records(question, ())
+        return ZoneAnswer(ring=wire.make_ring(chosen, qtype, self._options.ttl_s), zone=question.zone)
+
     def _missing(self, question: _Question) -> ZoneAnswer:
         rcode = wire.NXDOMAIN if self.index.synced else wire.SERVFAIL
         return ZoneAnswer(rcode=rcode, authority=(self._soa(question),), zone=question.zone)
@@ -289,10 +306,6 @@ class Zone:
 
     def _address_record(self, name: bytes, packed: bytes) -> ResourceRecord:
         return ResourceRecord(name, wire.A if len(packed) == 4 else wire.AAAA, self._options.ttl_s, tail=packed)
-
-    def _address_records(self, name: bytes, addresses: Addresses, qtype: int) -> tuple[ResourceRecord, ...]:
-        chosen = addresses.v4 if qtype == wire.A else addresses.v6 if qtype == wire.AAAA else ()
-        return tuple(ResourceRecord(name, qtype, self._options.ttl_s, tail=packed) for packed in chosen)
 
     def _all_addresses(self, name: bytes, addresses: Addresses) -> tuple[ResourceRecord, ...]:
         return tuple(self._address_record(name, packed) for packed in addresses.v4 + addresses.v6)

@@ -21,8 +21,8 @@ def test_an_entry_lives_for_its_smallest_ttl_and_counts_down() -> None:
     query, reply = pair("www.example. 30 IN CNAME w.example.\nw.example. 10 IN A 192.0.2.1")
     cache.put(query, reply, tcp=False, now_s=100.0)
     remaining = cache.get(b"\xab\xcd" + query[2:], tcp=False, now_s=104.5)
-    assert remaining is not None and remaining[:2] == b"\xab\xcd"
-    assert [rrset.ttl for rrset in dns.message.from_wire(remaining).answer] == [26, 6]
+    assert remaining is not None and remaining.data[:2] == b"\xab\xcd"
+    assert [rrset.ttl for rrset in dns.message.from_wire(remaining.data).answer] == [26, 6]
     assert cache.get(query, tcp=True, now_s=104.5) is None
     assert cache.get(query, tcp=False, now_s=110.0) is None
     assert len(cache) == 0

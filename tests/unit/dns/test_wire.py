@@ -177,7 +177,7 @@ def test_offsets_of_ttls_are_found() -> None:
         edns=Edns(),
     )
     data = bytearray(wire.encode(message))
-    result = wire.find_ttls(bytes(data))
+    result = tuple((span.ttl_offset, span.record.ttl) for span in wire.find_records(bytes(data)))
     assert [ttl for _, ttl in result] == [77, 9]
     for offset, ttl in result:
         struct.pack_into("!I", data, offset, ttl - 5)

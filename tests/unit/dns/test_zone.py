@@ -56,7 +56,10 @@ def ask(zone: Zone, name: str, qtype: int = wire.A) -> ZoneAnswer:
 
 
 def addresses(answer: ZoneAnswer) -> list[bytes]:
-    return [record.tail for record in answer.records if record.type in (wire.A, wire.AAAA)]
+    if answer.ring is None:
+        return []
+    data, step = answer.ring.data, answer.ring.step
+    return [data[at + 12 : at + step] for at in range(0, len(data), step)]
 
 
 def test_a_service_appears_changes_and_goes(zone: Zone) -> None:
@@ -90,7 +93,7 @@ def test_a_headless_service_exists_with_ready_endpoints(zone: Zone) -> None:
     assert ask(zone, name).rcode == wire.NXDOMAIN
     zone.index.set_slice("shop/db-x", endpoints("db", "10.244.0.5", hostnames=("db-0",), ready=None), 1)
     assert addresses(ask(zone, name)) == addresses(ask(zone, "db-0." + name)) == [address_bytes("10.244.0.5")]
-    assert ask(zone, name, wire.AAAA).rcode == wire.NOERROR and not ask(zone, name, wire.AAAA).records
+    assert ask(zone, name, wire.AAAA).rcode == wire.NOERROR and ask(zone, name, wire.AAAA).empty
     zone.index.set_slice("shop/db-x", None, 2)
     assert ask(zone, name).rcode == ask(zone, "db-0." + name).rcode == wire.NXDOMAIN
 
@@ -160,7 +163,7 @@ def test_a_name_that_exists_is_never_nxdomain(zone: Zone, name: str, qtype: int)
     zone.index.set_service("shop/web", service("web"), 1)
     answer = ask(zone, f"{name}.cluster.local".removeprefix("."), qtype)
     assert answer.rcode == wire.NOERROR
-    assert answer.records or [record.type for record in answer.authority] == [wire.SOA]
+    assert not answer.empty or [record.type for record in answer.authority] == [wire.SOA]
 
 
 @pytest.mark.parametrize(
@@ -209,11 +212,12 @@ def test_aliases(zone: Zone) -> None:
         zone.index.set_service(f"shop/{name}", service(name, "", "ExternalName", target), 1)
     out = ask(zone, "out.shop.svc.cluster.local")
     assert out.follow == encode_name("example.com") and [r.type for r in out.records] == [wire.CNAME]
-    assert [r.type for r in ask(zone, "in.shop.svc.cluster.local").records] == [wire.CNAME, wire.A]
-    assert ask(zone, "in.shop.svc.cluster.local", wire.AAAA).records == ()
+    inside = ask(zone, "in.shop.svc.cluster.local")
+    assert [r.type for r in inside.records] == [wire.CNAME] and addresses(inside) == [address_bytes("10.96.0.1")]
+    assert ask(zone, "in.shop.svc.cluster.local", wire.AAAA).empty
     for name in ("self", "gone"):
         answer = ask(zone, f"{name}.shop.svc.cluster.local")
-        assert (answer.rcode, answer.records) == (wire.NOERROR, ())
+        assert answer.rcode == wire.NOERROR and answer.empty
     assert ask(zone, "number.shop.svc.cluster.local").rcode == wire.NXDOMAIN
     chain = ask(zone, "chain.shop.svc.cluster.local")
     assert [r.type for r in chain.records] == [wire.CNAME, wire.CNAME] and chain.follow == encode_name("example.com")
