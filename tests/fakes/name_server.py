@@ -21,6 +21,7 @@ class NameServer(asyncio.DatagramProtocol):
         self.asked: list[str] = []
         self.address = ""
         self.transport: asyncio.DatagramTransport | None = None
+        self.writers: list[asyncio.StreamWriter] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.DatagramTransport, transport)
@@ -38,6 +39,7 @@ class NameServer(asyncio.DatagramProtocol):
             asyncio.get_running_loop().call_later(self.delay_s(name), send, reply)
 
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
         try:
             while True:
                 size = int.from_bytes(await reader.readexactly(2), "big")
@@ -66,6 +68,9 @@ async def name_server(
     finally:
         transport.close()
         listener.close()
+        for writer in server.writers:
+            writer.close()
+        await asyncio.sleep(0)
 
 
 def address_answer(request: bytes, address: str = "192.0.2.7", ttl: int = 60) -> bytes:

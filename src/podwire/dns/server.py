@@ -17,11 +17,13 @@ from podwire.dns import wire
 from podwire.dns.config import DnsConfig
 from podwire.dns.foreign import ForeignCache
 from podwire.dns.forward import Forwarder, ForwardOptions, Overloaded, parse_upstream, read_resolv_conf
-from podwire.dns.listen import Send, TcpListener, UdpListener, labels_of
 from podwire.dns.metrics import QueryCounters, Series, render
 from podwire.dns.names import address_bytes
+from podwire.dns.replies import ReplyCache, Send, labels_of
 from podwire.dns.respond import Reply, UpstreamQuery, failure, merge, udp_limit
 from podwire.dns.sockets import Bound, bind, usable
+from podwire.dns.tcp import TcpLimits, TcpListener
+from podwire.dns.udp import UdpListener
 from podwire.dns.watch import ZoneWatch
 from podwire.dns.wire import DnsMessage, Edns
 from podwire.dns.zone import Zone, ZoneOptions
@@ -45,8 +47,9 @@ _LISTS_WAIT_S = 2.0
 class DnsServer:
     """Zone, listeners and forwarding; ``open`` starts them on the running loop, ``close`` ends them."""
 
-    def __init__(self, config: DnsConfig, clock: Clock) -> None:
+    def __init__(self, config: DnsConfig, clock: Clock, *, tcp: TcpLimits | None = None) -> None:
         self.config = config
+        self._tcp_limits = tcp or TcpLimits()
         self.log = Log("dns")
         self.zone = Zone(
             ZoneOptions(
@@ -73,10 +76,11 @@ class DnsServer:
         Raises: OSError when an address cannot be bound.
         """
         for udp_socket, tcp_socket in bind(self.config.listen, self.config.port) if sockets is None else sockets:
-            udp = UdpListener(self.zone, self._counters, self.forward, udp_size=self.config.udp_size)
+            size = self.config.udp_size
+            udp = UdpListener(ReplyCache(self.zone, self._counters, "udp", udp_size=size), self.forward, udp_size=size)
             udp.open(udp_socket)
             self._udp.append(udp)
-            tcp = TcpListener(self.zone, self._counters, self.forward)
+            tcp = TcpListener(ReplyCache(self.zone, self._counters, "tcp"), self.forward, self._clock, self._tcp_limits)
             self._tcp.append(tcp)
             await tcp.open(tcp_socket)
 
@@ -96,8 +100,11 @@ class DnsServer:
 
     def forget(self) -> None:
         """Drops the cached replies; to be called after a change of the zone."""
-        for udp in self._udp:
-            udp.forget()
+        for replies in self._replies():
+            replies.forget()
+
+    def _replies(self) -> list[ReplyCache]:
+        return [udp.replies for udp in self._udp] + [tcp.replies for tcp in self._tcp]
 
     def forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:
         """Answers from the cache of foreign names or starts asking upstream; runs on the loop."""
@@ -155,6 +162,10 @@ class DnsServer:
     def _count(self, reply: Reply, tcp: bool) -> None:
         self._counters.cell(labels_of(reply, "tcp" if tcp else "udp", "1"))[0] += 1
 
+    def tcp_connections(self) -> int:
+        """The number of open TCP connections."""
+        return sum(tcp.connections() for tcp in self._tcp)
+
     def metrics(self) -> bytes:
         """All counters as text."""
         series: list[Series] = list(self._counters.series())
@@ -168,7 +179,9 @@ class DnsServer:
             ("podwire_dns_forward_requests_total", (), self._forwarder.sent),
             ("podwire_dns_forward_failures_total", (), self._forwarder.failed),
             ("podwire_dns_services", (), self.zone.index.service_count()),
-            ("podwire_dns_kept_replies", (), sum(udp.cached() for udp in self._udp)),
+            ("podwire_dns_kept_replies", (), sum(len(replies.by_request) for replies in self._replies())),
+            ("podwire_dns_tcp_connections", (), self.tcp_connections()),
+            ("podwire_dns_tcp_connections_cut_total", (), sum(tcp.cut_for_room for tcp in self._tcp)),
             ("podwire_dns_synced", (), int(self.zone.index.synced)),
         ]
         return render(series)

@@ -1,0 +1,88 @@
+"""Replies that are cached until the zone changes, by the whole request without its ID.
+
+A repeated request costs a dictionary look-up. A change of the zone replaces the dictionary; a reply computed from the
+old zone is then put into the old dictionary and not used again. Bounds: ``CAPACITY`` replies and ``BYTES`` of them; at
+a bound the dictionary is emptied.
+"""
+
+from collections.abc import Callable
+
+from podwire.dns import wire
+from podwire.dns.metrics import Labels, QueryCounters
+from podwire.dns.respond import Reply, UpstreamQuery, respond
+from podwire.dns.zone import Zone
+
+Send = Callable[[bytes], None]
+"""Sends the reply to a request that needed an upstream answer."""
+
+OnAsk = Callable[[UpstreamQuery, bytes, bool, Send], None]
+"""Called on the loop with the request, its bytes, whether it came over TCP, and the function that sends the reply."""
+
+CAPACITY = 20_000
+BYTES = 16 << 20
+
+
+class CachedReply:
+    """A reply without its ID, ready to send; ``cell`` counts it."""
+
+    __slots__ = ("_head", "_reply", "_tail", "cell", "step", "tail")
+
+    def __init__(self, reply: Reply, cell: list[int]) -> None:
+        self.cell = cell
+        self.step = reply.step
+        self.tail = reply.data[2:]
+        self._reply = reply
+        self._head = reply.data[2 : reply.start]
+        self._tail = reply.data[reply.end :]
+
+    def turned(self, fraction: float) -> bytes:
+        """The reply with the address first that stands at ``fraction`` of all."""
+        return self._head + self._reply.window(fraction) + self._tail
+
+
+class ReplyCache:
+    """The replies of one listener over ``protocol`` (udp or tcp); ``udp_size`` 0 means TCP.
+
+    ``by_request`` is for readers that look up ``request[2:]`` themselves, which saves a call for each request.
+    """
+
+    def __init__(self, zone: Zone, counters: QueryCounters, protocol: str, *, udp_size: int = 0) -> None:
+        self._zone = zone
+        self._counters = counters
+        self._protocol = protocol
+        self._udp_size = udp_size
+        self._bytes = 0
+        self.by_request: dict[bytes, CachedReply] = {}
+
+    def forget(self) -> None:
+        """Drops the replies; to be called after a change of the zone."""
+        self.by_request = {}
+        self._bytes = 0
+
+    def respond(self, data: bytes, family: str) -> Reply | UpstreamQuery | None:
+        """The reply to a request that is not cached, counted and put into the cache; else as ``respond.respond``."""
+        replies = self.by_request
+        outcome = respond(self._zone, data, udp_ceiling=self._udp_size)
+        if not isinstance(outcome, Reply):
+            return outcome
+        cell = self._counters.cell(labels_of(outcome, self._protocol, family))
+        cell[0] += 1
+        if outcome.rcode in (wire.NOERROR, wire.NXDOMAIN):
+            self._bytes += len(outcome.data) + len(data)
+            if len(replies) >= CAPACITY or self._bytes > BYTES:
+                replies.clear()
+                self._bytes = 0
+            replies[data[2:]] = CachedReply(outcome, cell)
+        return outcome
+
+
+def labels_of(reply: Reply, protocol: str, family: str) -> Labels:
+    """The metric labels of a reply."""
+    qtype = wire.TYPE_NAMES.get(reply.qtype, "other")
+    return (
+        reply.zone if reply.zone == "." else f"{reply.zone}.",
+        protocol,
+        family,
+        qtype,
+        wire.RCODE_NAMES.get(reply.rcode, str(reply.rcode)),
+    )
