@@ -1,19 +1,39 @@
 """The records of all Services, kept current when Services, EndpointSlices, Namespaces and Pods change. Pure.
 
-Every Service has one :class:`~podwire.dns.records.ServiceRecords`, computed again when the Service or one of its slices
-changes; other Services are not affected. Readers may run in another thread than the writer: each change replaces one
-dictionary value.
+Every Service has one :class:`~podwire.dns.records.ServiceRecords`. A changed slice costs its own endpoints: the records
+of the other slices, host names and reverse names stay as they are. Readers may run in another thread than the writer:
+each change replaces dictionary values, one after the other.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from podwire.dns.names import address_bytes
-from podwire.dns.records import ServiceRecords, plan_service
+from podwire.dns.records import (
+    HostAddress,
+    ReadyEndpoint,
+    ServiceFacts,
+    ServiceRecords,
+    SliceRecords,
+    plan_slice,
+    read_facts,
+)
 from podwire.model.pod import Pod
 from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice, Service
 
 ServiceKey = tuple[str, str]
 """Namespace and name."""
+
+
+@dataclass(slots=True)
+class _ServiceState:
+    """What the records of one Service are made of; ``counts`` says in how many slices an address is."""
+
+    facts: ServiceFacts | None = None
+    slices: dict[str, SliceRecords] = field(default_factory=dict)
+    hosts: dict[str, tuple[HostAddress, ...]] = field(default_factory=dict)
+    counts: dict[bytes, int] = field(default_factory=dict)
+    overlaps: int = 0
 
 
 class RecordIndex:
@@ -26,8 +46,7 @@ class RecordIndex:
     def __init__(self, *, pod_names: bool = False, ignore_empty: bool = False) -> None:
         self._pod_names = pod_names
         self._ignore_empty = ignore_empty
-        self._services: dict[ServiceKey, Service] = {}
-        self._slices: dict[ServiceKey, dict[str, EndpointSlice]] = {}
+        self._states: dict[ServiceKey, _ServiceState] = {}
         self._slice_owner: dict[str, ServiceKey] = {}
         self._pods: dict[str, tuple[str, tuple[bytes, ...]]] = {}
         self._pod_addresses: dict[tuple[str, bytes], int] = {}
@@ -55,28 +74,25 @@ class RecordIndex:
     def set_service(self, key: str, service: Service | None, now_s: int) -> bool:
         """Sets a new, changed or (None) deleted Service; whether an answer changed."""
         owner = _service_key(key)
-        if service is None:
-            self._services.pop(owner, None)
-        else:
-            self._services[owner] = service
-        return self._plan(owner, now_s)
+        facts = read_facts(service) if service is not None else None
+        state = self._states.get(owner) or _ServiceState()
+        if state.facts == facts:
+            return False
+        state.facts = facts
+        return self._refresh(owner, state, now_s)
 
     def set_slice(self, key: str, endpoint_slice: EndpointSlice | None, now_s: int) -> bool:
         """Sets a new, changed or (None) deleted EndpointSlice; whether an answer changed."""
-        changed = False
         before = self._slice_owner.pop(key, None)
         name = endpoint_slice.metadata.labels.get(SERVICE_NAME_LABEL, "") if endpoint_slice is not None else ""
         after = (_service_key(key)[0], name) if name else None
+        changed = False
         if before is not None and before != after:
-            slices = self._slices[before]
-            del slices[key]
-            if not slices:
-                del self._slices[before]
-            changed = self._plan(before, now_s)
+            changed = self._replace_slice(before, key, None, now_s)
         if after is not None and endpoint_slice is not None:
             self._slice_owner[key] = after
-            self._slices.setdefault(after, {})[key] = endpoint_slice
-            changed = self._plan(after, now_s) or changed
+            records = plan_slice(endpoint_slice, pod_names=self._pod_names)
+            changed = self._replace_slice(after, key, records, now_s) or changed
         return changed
 
     def set_namespace(self, name: str, *, present: bool) -> bool:
@@ -109,41 +125,103 @@ class RecordIndex:
         else:
             self._pod_addresses.pop(key, None)
 
-    def _plan(self, owner: ServiceKey, now_s: int) -> bool:
-        service, slices = self._services.get(owner), self._slices.get(owner, {})
-        after = ServiceRecords()
-        if service is not None or slices:
-            after = plan_service(
-                service,
-                (slices[k] for k in sorted(slices)),
-                pod_names=self._pod_names,
-                ignore_empty=self._ignore_empty,
-            )
-        before = self.records.get(owner, ServiceRecords())
+    def _replace_slice(self, owner: ServiceKey, key: str, after: SliceRecords | None, now_s: int) -> bool:
+        state = self._states.get(owner) or _ServiceState()
+        before = state.slices.get(key)
         if before == after:
             return False
-        if service is None and not slices:
-            self.records.pop(owner, None)
+        if after is None:
+            state.slices.pop(key, None)
         else:
-            self.records[owner] = after
-        if before.reverse != after.reverse:
-            self._index_reverse(owner, before.reverse, after.reverse)
+            state.slices[key] = after
+        old, new = before or SliceRecords(), after or SliceRecords()
+        same_ports = old.ports == new.ports
+        removed, added = set(old.ready), dict.fromkeys(new.ready)
+        for endpoint in old.ready:
+            if endpoint not in added or not same_ports:
+                self._remove_host(state, key, endpoint)
+        for endpoint in added:
+            if endpoint not in removed or not same_ports:
+                state.hosts[endpoint.host] = (
+                    *state.hosts.get(endpoint.host, ()),
+                    HostAddress(key, endpoint.address, new.ports),
+                )
+        gone, come = set(old.v4 + old.v6), set(new.v4 + new.v6)
+        self._count_addresses(state, gone - come, -1)
+        self._count_addresses(state, come - gone, 1)
+        self._index_endpoints(owner, state, removed - added.keys(), added.keys() - removed)
+        return self._refresh(owner, state, now_s)
+
+    @staticmethod
+    def _remove_host(state: _ServiceState, key: str, endpoint: ReadyEndpoint) -> None:
+        rest = tuple(
+            entry
+            for entry in state.hosts.get(endpoint.host, ())
+            if (entry.slice_key, entry.address) != (key, endpoint.address)
+        )
+        if rest:
+            state.hosts[endpoint.host] = rest
+        else:
+            state.hosts.pop(endpoint.host, None)
+
+    @staticmethod
+    def _count_addresses(state: _ServiceState, addresses: Iterable[bytes], step: int) -> None:
+        counts = state.counts
+        for packed in addresses:
+            before = counts.get(packed, 0)
+            if before + step:
+                counts[packed] = before + step
+            else:
+                del counts[packed]
+            state.overlaps += (before + step > 1) - (before > 1)
+
+    def _refresh(self, owner: ServiceKey, state: _ServiceState, now_s: int) -> bool:
+        before = self.records.get(owner)
+        if state.facts is None and not state.slices:
+            self._states.pop(owner, None)
+            self.records.pop(owner, None)
+            after = None
+        else:
+            self._states[owner] = state
+            after = self.records[owner] = ServiceRecords(
+                state.facts,
+                tuple(state.slices[key] for key in sorted(state.slices)),
+                state.hosts,
+                overlapping=state.overlaps > 0,
+                ignore_empty=self._ignore_empty,
+            )
+        old, new = before.virtual if before is not None else (), after.virtual if after is not None else ()
+        for packed in old:
+            if packed not in new:
+                self._remove_reverse(packed, (owner, ""))
+        for packed in new:
+            if packed not in old:
+                self._add_reverse(packed, (owner, ""))
         self.serial = now_s
         return True
 
-    def _index_reverse(
-        self, owner: ServiceKey, before: Iterable[tuple[bytes, str]], after: Iterable[tuple[bytes, str]]
+    def _index_endpoints(
+        self,
+        owner: ServiceKey,
+        state: _ServiceState,
+        removed: Iterable[ReadyEndpoint],
+        added: Iterable[ReadyEndpoint],
     ) -> None:
-        removed, new = set(before), dict.fromkeys(after)
-        for packed, host in removed - new.keys():
-            rest = {entry: None for entry in self.reverse[packed] if entry != (owner, host)}
-            if rest:
-                self.reverse[packed] = rest
-            else:
-                del self.reverse[packed]
-        for packed, host in new:
-            if (packed, host) not in removed:
-                self.reverse[packed] = self.reverse.get(packed, {}) | {(owner, host): None}
+        for endpoint in removed:
+            if all(entry.address != endpoint.address for entry in state.hosts.get(endpoint.host, ())):
+                self._remove_reverse(endpoint.address, (owner, endpoint.host))
+        for endpoint in added:
+            self._add_reverse(endpoint.address, (owner, endpoint.host))
+
+    def _remove_reverse(self, packed: bytes, entry: tuple[ServiceKey, str]) -> None:
+        rest = {other: None for other in self.reverse.get(packed, {}) if other != entry}
+        if rest:
+            self.reverse[packed] = rest
+        else:
+            self.reverse.pop(packed, None)
+
+    def _add_reverse(self, packed: bytes, entry: tuple[ServiceKey, str]) -> None:
+        self.reverse[packed] = self.reverse.get(packed, {}) | {entry: None}
 
 
 def _service_key(key: str) -> ServiceKey:

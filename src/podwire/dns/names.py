@@ -5,6 +5,7 @@ Lower-casing such a name with ``bytes.lower`` is safe: a length byte is at most 
 """
 
 import ipaddress
+from functools import lru_cache
 
 from podwire.errors import ProtocolError
 
@@ -81,8 +82,11 @@ def join_labels(labels: tuple[str, ...], suffix: bytes) -> bytes:
     return bytes(out)
 
 
+@lru_cache(1 << 15)
 def address_bytes(text: str) -> bytes:
-    """The 4 or 16 bytes of an address in text; empty when the text is no address."""
+    """The 4 or 16 bytes of an address in text; empty when the text is no address, or one with a scope (``%eth0``)."""
+    if "%" in text:
+        return b""
     try:
         return ipaddress.ip_address(text).packed
     except ValueError:

@@ -4,18 +4,25 @@ Names are relative to the Service (a host label, a port and protocol), because a
 the question. The rules are those of the Kubernetes DNS specification 1.1.0 and, beyond it, of CoreDNS' kubernetes
 plugin: an endpoint counts unless its ready condition is false; SRV weights are 100 divided by the number of (endpoint,
 port) pairs before duplicates are removed, at least 1; a headless Service publishes the ports of its slices (target
-ports), any other Service its own ports.
+ports), any other Service its own ports; a slice of FQDNs makes the Service an alias of the first name.
 
-Cost: linear in the endpoints of the one Service.
+Cost: a change of one slice costs the endpoints of that slice; what needs all endpoints of the Service is computed when
+it is asked for, from the encoded records of each slice.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cached_property, lru_cache
 
 import msgspec
 
+from podwire.dns import wire
 from podwire.dns.names import MAX_LABEL, address_bytes, dashed_host, encode_name
+from podwire.dns.wire import AddressRing
 from podwire.errors import ProtocolError
 from podwire.model.service import Endpoint, EndpointSlice, Service
+
+Port = tuple[str, str, int]
+"""Name, protocol (lower case) and number."""
 
 
 class Addresses(msgspec.Struct, frozen=True, gc=False):
@@ -33,40 +40,69 @@ class ServiceTarget(msgspec.Struct, frozen=True, gc=False):
     weight: int
 
 
-class PortRecords(msgspec.Struct, frozen=True, gc=False):
-    """The records of ``_port._protocol`` under a Service."""
+class NameRecords(msgspec.Struct, frozen=True, gc=False):
+    """The records of an endpoint's name, or of ``_port._protocol`` under a Service."""
 
     addresses: Addresses
     targets: tuple[ServiceTarget, ...]
 
 
-class HostRecords(msgspec.Struct, frozen=True, gc=False):
-    """The records of one endpoint's name."""
+class ReadyEndpoint(msgspec.Struct, frozen=True, gc=False):
+    """One address of a ready endpoint and its host label."""
 
-    addresses: Addresses
-    targets: tuple[ServiceTarget, ...]
-
-
-class ServiceRecords(msgspec.Struct, frozen=True, gc=False):
-    """All records of one Service; ``present`` is false while only its slices are known.
-
-    ``alias`` is the absolute target of an ExternalName Service, or empty. ``reverse`` pairs packed addresses
-    with host labels (empty: the Service's own address).
-    """
-
-    present: bool = False
-    addresses: Addresses = Addresses()
-    alias: bytes = b""
-    targets: tuple[ServiceTarget, ...] = ()
-    ports: dict[tuple[str, str], PortRecords] = {}
-    hosts: dict[str, HostRecords] = {}
-    reverse: tuple[tuple[bytes, str], ...] = ()
-
-
-class _Ready(msgspec.Struct, frozen=True, gc=False):
     host: str
     address: bytes
-    ports: tuple[tuple[str, str, int], ...]
+
+
+class SliceRecords(msgspec.Struct, frozen=True, gc=False):
+    """What one EndpointSlice adds; ``v4`` and ``v6`` are its addresses without duplicates.
+
+    ``alias`` is the first ready name of a slice of FQDNs.
+    """
+
+    ready: tuple[ReadyEndpoint, ...] = ()
+    ports: tuple[Port, ...] = ()
+    alias: bytes = b""
+    v4: tuple[bytes, ...] = ()
+    v6: tuple[bytes, ...] = ()
+
+
+class HostAddress(msgspec.Struct, frozen=True, gc=False):
+    """One address of a host name, with the slice (by key) and the ports that it comes with."""
+
+    slice_key: str
+    address: bytes
+    ports: tuple[Port, ...]
+
+
+class ServiceFacts(msgspec.Struct, frozen=True, gc=False):
+    """What the records need of a Service; ``alias`` is the absolute target of an ExternalName, or empty."""
+
+    kind: str = "ClusterIP"
+    alias: bytes = b""
+    virtual: tuple[bytes, ...] = ()
+    ports: tuple[Port, ...] = ()
+
+
+def read_facts(service: Service) -> ServiceFacts:
+    """The facts of a Service; ``kind`` is ExternalName, Headless or ClusterIP."""
+    spec = service.spec
+    ports = tuple((port.name.lower(), port.protocol.lower(), port.port) for port in spec.ports)
+    if spec.type == "ExternalName":
+        return ServiceFacts("ExternalName", _alias(spec.external_name))
+    if service.headless:
+        return ServiceFacts("Headless")
+    listed = spec.cluster_ips or (spec.cluster_ip,)
+    return ServiceFacts("ClusterIP", b"", tuple(packed for text in listed if (packed := address_bytes(text))), ports)
+
+
+def _alias(external_name: str) -> bytes:
+    if address_bytes(external_name):
+        return b""
+    try:
+        return encode_name(external_name) if external_name else b""
+    except ProtocolError:
+        return b""
 
 
 def endpoint_host(address: str, endpoint: Endpoint, *, pod_names: bool) -> str:
@@ -79,49 +115,138 @@ def endpoint_host(address: str, endpoint: Endpoint, *, pod_names: bool) -> str:
     return dashed_host(address)
 
 
-def plan_service(
-    service: Service | None, slices: Iterable[EndpointSlice], *, pod_names: bool = False, ignore_empty: bool = False
-) -> ServiceRecords:
-    """The records of a Service and its slices, in the order of the slices.
-
-    ``ignore_empty`` hides a Service with a virtual address and no ready endpoint.
-    """
-    ready = [endpoint for endpoint_slice in slices for endpoint in _ready_endpoints(endpoint_slice, pod_names)]
-    hosts = _plan_hosts(ready)
-    reverse = tuple(dict.fromkeys((entry.address, entry.host) for entry in ready))
-    if service is None:
-        return ServiceRecords(reverse=reverse)
-    if service.spec.type == "ExternalName":
-        alias = _alias(service.spec.external_name)
-        return ServiceRecords(present=bool(alias), alias=alias, reverse=reverse)
-    if service.headless:
-        return _plan_headless(ready, hosts, reverse)
-    if ignore_empty and not ready:
-        return ServiceRecords()
-    return _plan_virtual(service, hosts, reverse)
-
-
-def _alias(external_name: str) -> bytes:
-    if address_bytes(external_name):
-        return b""
-    try:
-        return encode_name(external_name) if external_name else b""
-    except ProtocolError:
-        return b""
-
-
-def _ready_endpoints(endpoint_slice: EndpointSlice, pod_names: bool) -> Iterable[_Ready]:
+def plan_slice(endpoint_slice: EndpointSlice, *, pod_names: bool = False) -> SliceRecords:
+    """The records of a slice, in its order."""
+    endpoints = [e for e in endpoint_slice.endpoints or () if e.conditions.ready is not False]
+    if endpoint_slice.address_type == "FQDN":
+        aliases = (_alias(text) for endpoint in endpoints for text in endpoint.addresses)
+        return SliceRecords(alias=next(filter(None, aliases), b""))
+    ready = tuple(
+        ReadyEndpoint(endpoint_host(text, endpoint, pod_names=pod_names), packed)
+        for endpoint in endpoints
+        for text in endpoint.addresses
+        if (packed := address_bytes(text))
+    )
     ports = tuple(
         ((port.name or "").lower(), port.protocol.lower(), port.port)
         for port in endpoint_slice.ports or ()
         if port.port
     )
-    for endpoint in endpoint_slice.endpoints or ():
-        if endpoint.conditions.ready is False:
-            continue
-        for text in endpoint.addresses:
-            if packed := address_bytes(text):
-                yield _Ready(endpoint_host(text, endpoint, pod_names=pod_names), packed, ports)
+    addresses = _addresses(entry.address for entry in ready)
+    return SliceRecords(ready, ports, b"", addresses.v4, addresses.v6)
+
+
+class ServiceRecords:
+    """All records of one Service; ``facts`` is None while only its slices are known.
+
+    ``slices`` are in the order of their keys. ``hosts`` belongs to the index, which changes it in place: a reader in
+    another thread may miss a host that it has just seen in ``targets``. ``overlapping`` says whether an address is in
+    two slices. ``ignore_empty`` hides a Service with a virtual address and no ready endpoint.
+    """
+
+    def __init__(
+        self,
+        facts: ServiceFacts | None = None,
+        slices: tuple[SliceRecords, ...] = (),
+        hosts: Mapping[str, tuple[HostAddress, ...]] | None = None,
+        *,
+        overlapping: bool = True,
+        ignore_empty: bool = False,
+    ) -> None:
+        self._slices = slices
+        self._hosts = hosts or {}
+        self._overlapping = overlapping
+        self._rings: dict[int, AddressRing | None] = {}
+        kind = facts.kind if facts is not None else ""
+        self._headless = kind == "Headless"
+        ready = any(entry.ready for entry in slices)
+        hidden = kind == "ClusterIP" and ignore_empty and not ready
+        self._ports = facts.ports if facts is not None else ()
+        self.virtual = facts.virtual if facts is not None and not hidden else ()
+        """The Service's own addresses."""
+        self.alias = facts.alias if facts is not None else b""
+        """The absolute target when the Service is an alias, else empty."""
+        if self._headless and not ready:
+            self.alias = next((entry.alias for entry in slices if entry.alias), b"")
+        self.present = bool(self.alias) or (kind == "ClusterIP" and not hidden) or (self._headless and ready)
+        """Whether the name of the Service exists."""
+
+    @cached_property
+    def addresses(self) -> Addresses:
+        """The addresses of the Service's name."""
+        if not self._headless:
+            return _addresses(self.virtual)
+        return Addresses(
+            tuple(dict.fromkeys(packed for entry in self._slices for packed in entry.v4)),
+            tuple(dict.fromkeys(packed for entry in self._slices for packed in entry.v6)),
+        )
+
+    def ring(self, qtype: int, ttl: int) -> AddressRing | None:
+        """The encoded records of ``addresses`` of one type; None without any."""
+        if qtype not in self._rings:
+            self._rings[qtype] = self._make_ring(qtype, ttl)
+        return self._rings[qtype]
+
+    def _make_ring(self, qtype: int, ttl: int) -> AddressRing | None:
+        if self._headless and not self._overlapping:
+            rings = [_slice_ring(entry.v4 if qtype == wire.A else entry.v6, qtype, ttl) for entry in self._slices]
+            data = b"".join([ring.data for ring in rings])
+            return AddressRing(data, rings[0].step) if data else None
+        chosen = self.addresses.v4 if qtype == wire.A else self.addresses.v6
+        return wire.make_ring(chosen, qtype, ttl) if chosen else None
+
+    @cached_property
+    def targets(self) -> tuple[ServiceTarget, ...]:
+        """The SRV records of the Service's name."""
+        if self._headless:
+            return _targets(
+                [(e.host, number) for entry in self._slices for e in entry.ready for _, _, number in entry.ports]
+            )
+        return _targets([("", number) for _ in self.virtual for _, _, number in self._ports])
+
+    @cached_property
+    def port_names(self) -> frozenset[tuple[str, str]]:
+        """Name and protocol of the named ports."""
+        ports = (
+            (port for entry in self._slices if entry.ready for port in entry.ports) if self._headless else self._ports
+        )
+        return frozenset((name, protocol) for name, protocol, _ in ports if name)
+
+    def port(self, name: str, protocol: str) -> NameRecords | None:
+        """The records of a named port."""
+        key = (name, protocol)
+        if key not in self.port_names:
+            return None
+        if not self._headless:
+            numbers = [number for n, p, number in self._ports if (n, p) == key]
+            return NameRecords(self.addresses, _targets([("", number) for _ in self.virtual for number in numbers]))
+        chosen = [
+            (endpoint, number)
+            for entry in self._slices
+            for n, p, number in entry.ports
+            if (n, p) == key
+            for endpoint in entry.ready
+        ]
+        return NameRecords(
+            _addresses(e.address for e, _ in chosen), _targets([(e.host, number) for e, number in chosen])
+        )
+
+    def host_names(self) -> frozenset[str]:
+        """The host labels of the endpoints."""
+        return frozenset(self._hosts)
+
+    def host(self, label: str) -> NameRecords | None:
+        """The records of an endpoint's name."""
+        listed = self._hosts.get(label)
+        if not listed:
+            return None
+        targets = _targets([(label, number) for entry in listed for _, _, number in entry.ports])
+        return NameRecords(_addresses(entry.address for entry in listed), targets)
+
+
+@lru_cache(1024)
+def _slice_ring(addresses: tuple[bytes, ...], qtype: int, ttl: int) -> AddressRing:
+    return wire.make_ring(addresses, qtype, ttl)
 
 
 def _addresses(packed: Iterable[bytes]) -> Addresses:
@@ -132,58 +257,3 @@ def _addresses(packed: Iterable[bytes]) -> Addresses:
 def _targets(pairs: list[tuple[str, int]]) -> tuple[ServiceTarget, ...]:
     weight = max(1, 100 // len(pairs)) if pairs else 0
     return tuple(ServiceTarget(host, port, weight) for host, port in dict.fromkeys(pairs))
-
-
-def _plan_hosts(ready: list[_Ready]) -> dict[str, HostRecords]:
-    by_host: dict[str, list[_Ready]] = {}
-    for entry in ready:
-        by_host.setdefault(entry.host, []).append(entry)
-    return {
-        host: HostRecords(
-            _addresses(entry.address for entry in entries),
-            _targets([(host, number) for entry in entries for _, _, number in entry.ports]),
-        )
-        for host, entries in by_host.items()
-    }
-
-
-def _plan_headless(
-    ready: list[_Ready], hosts: dict[str, HostRecords], reverse: tuple[tuple[bytes, str], ...]
-) -> ServiceRecords:
-    if not ready:
-        return ServiceRecords()
-    ports: dict[tuple[str, str], PortRecords] = {}
-    for key in dict.fromkeys((name, protocol) for e in ready for name, protocol, _ in e.ports if name):
-        chosen = [(e, number) for e in ready for name, protocol, number in e.ports if (name, protocol) == key]
-        ports[key] = PortRecords(
-            _addresses(e.address for e, _ in chosen), _targets([(e.host, number) for e, number in chosen])
-        )
-    return ServiceRecords(
-        present=True,
-        addresses=_addresses(entry.address for entry in ready),
-        targets=_targets([(e.host, number) for e in ready for _, _, number in e.ports]),
-        ports=ports,
-        hosts=hosts,
-        reverse=reverse,
-    )
-
-
-def _plan_virtual(
-    service: Service, hosts: dict[str, HostRecords], reverse: tuple[tuple[bytes, str], ...]
-) -> ServiceRecords:
-    spec = service.spec
-    listed = spec.cluster_ips or (spec.cluster_ip,)
-    virtual = [packed for text in listed if (packed := address_bytes(text))]
-    addresses = _addresses(virtual)
-    ports = {}
-    for key in dict.fromkeys((p.name.lower(), p.protocol.lower()) for p in spec.ports if p.name):
-        numbers = [p.port for p in spec.ports if (p.name.lower(), p.protocol.lower()) == key]
-        ports[key] = PortRecords(addresses, _targets([("", number) for _ in virtual for number in numbers]))
-    return ServiceRecords(
-        present=True,
-        addresses=addresses,
-        targets=_targets([("", port.port) for _ in virtual for port in spec.ports]),
-        ports=ports,
-        hosts=hosts,
-        reverse=tuple((packed, "") for packed in virtual) + reverse,
-    )

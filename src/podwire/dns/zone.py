@@ -20,7 +20,7 @@ import msgspec
 from podwire.dns import wire
 from podwire.dns.index import RecordIndex, ServiceKey
 from podwire.dns.names import encode_name, join_labels, parse_dashed, parse_reverse, split_labels
-from podwire.dns.records import Addresses, HostRecords, PortRecords, ServiceRecords, ServiceTarget
+from podwire.dns.records import Addresses, NameRecords, ServiceRecords, ServiceTarget
 from podwire.dns.wire import AddressRing, ResourceRecord
 from podwire.errors import ProtocolError
 
@@ -28,6 +28,8 @@ SPEC_VERSION = "1.1.0"
 _VERSION_TTL_S = 28800
 _SOA_TTL_S = 300
 _MAX_ALIASES = 10
+_MAX_TARGETS = 2000
+"""More SRV records never fit into a message of 64 KiB."""
 _HOST_TYPES = (wire.A, wire.AAAA)
 
 
@@ -158,8 +160,9 @@ class Zone:
                 if entry.present:
                     addresses = entry.addresses
                     labels: tuple[str, ...] = (name, namespace, "svc")
-                    if not _has_own_address(entry):
-                        labels, addresses = (host, *labels), entry.hosts[host].addresses
+                    own = entry.host(host)
+                    if not entry.virtual and own is not None:
+                        labels, addresses = (host, *labels), own.addresses
                     target = join_labels(labels, question.suffix)
                     servers[target] = self._all_addresses(target, addresses)
         if not servers:
@@ -197,21 +200,26 @@ class Zone:
         if entry.alias:
             return self._missing(question) if below else self._answer_alias(question, entry.alias)
         if not below:
-            return self._answer_set(question, entry, entry)
+            return self._answer_own(question, entry)
         if len(below) == 2:
-            port = entry.ports.get((below[0].removeprefix("_"), below[1].removeprefix("_")))
+            port = entry.port(below[0].removeprefix("_"), below[1].removeprefix("_"))
             return self._answer_set(question, entry, port) if port is not None else self._missing(question)
         if len(below) == 1:
-            host = entry.hosts.get(below[0])
+            host = entry.host(below[0])
             if host is not None:
                 return self._answer_set(question, entry, host)
-            if below[0].startswith("_") and any(protocol == below[0][1:] for _, protocol in entry.ports):
+            if below[0].startswith("_") and any(protocol == below[0][1:] for _, protocol in entry.port_names):
                 return self._records(question, ())
         return self._missing(question)
 
-    def _answer_set(
-        self, question: _Question, entry: ServiceRecords, records: ServiceRecords | PortRecords | HostRecords
-    ) -> ZoneAnswer:
+    def _answer_own(self, question: _Question, entry: ServiceRecords) -> ZoneAnswer:
+        """The answer for the name of a Service."""
+        if question.qtype == wire.SRV:
+            return self._answer_targets(question, entry, entry.targets)
+        ring = entry.ring(question.qtype, self._options.ttl_s) if question.qtype in _HOST_TYPES else None
+        return ZoneAnswer(ring=ring, zone=question.zone) if ring is not None else self._records(question, ())
+
+    def _answer_set(self, question: _Question, entry: ServiceRecords, records: NameRecords) -> ZoneAnswer:
         if question.qtype != wire.SRV:
             return self._addresses(question, records.addresses)
         return self._answer_targets(question, entry, records.targets)
@@ -224,12 +232,15 @@ class Zone:
         service, namespace = question.relative[-3], question.relative[-2]
         records = []
         glue: dict[bytes, tuple[ResourceRecord, ...]] = {}
-        for target in targets:
+        for target in targets[:_MAX_TARGETS]:
             labels = (target.host, service, namespace, "svc") if target.host else (service, namespace, "svc")
             name = join_labels(labels, question.suffix)
             head = b"\x00\x00" + target.weight.to_bytes(2, "big") + target.port.to_bytes(2, "big")
             records.append(ResourceRecord(question.name, wire.SRV, self._options.ttl_s, head, (name,)))
-            addresses = entry.hosts[target.host].addresses if target.host else entry.addresses
+            if name in glue:
+                continue
+            host = entry.host(target.host) if target.host else None
+            addresses = host.addresses if host is not None else Addresses() if target.host else entry.addresses
             glue[name] = self._all_addresses(name, addresses)
         return ZoneAnswer(
             records=tuple(records), additional=tuple(r for g in glue.values() for r in g), zone=question.zone
@@ -309,8 +320,3 @@ class Zone:
 
     def _all_addresses(self, name: bytes, addresses: Addresses) -> tuple[ResourceRecord, ...]:
         return tuple(self._address_record(name, packed) for packed in addresses.v4 + addresses.v6)
-
-
-def _has_own_address(entry: ServiceRecords) -> bool:
-    """Whether the Service itself has an address, so that its name identifies this server."""
-    return any(not host for _, host in entry.reverse)
