@@ -8,7 +8,8 @@ reply of any server counts; 3. each request is judged for itself: a name that ge
 from being asked (see :mod:`podwire.dns.upstream_health`); 4. good servers are asked before bad ones, and bad ones all
 the same; 5. at most ``max_pending`` requests wait, more are refused; 6. equal requests (all bytes but the ID) that wait
 at the same time are sent once; 7. a reply counts only if it comes from the asked server and has the ID and question of
-the request.
+the request; 8. a server in a loop is not asked, and of one question at most ``max_equal`` requests wait, so that a loop
+makes few requests before it is detected (see :mod:`podwire.dns.loops`).
 
 Cost: 60 us of CPU a request.
 """
@@ -19,7 +20,9 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 
+from podwire.dns import wire
 from podwire.dns.exchange import Address, UdpExchange, ask_tcp
+from podwire.dns.loops import LoopDetector
 from podwire.dns.upstream_health import UpstreamHealth
 from podwire.errors import ConfigError
 from podwire.observe.log import Log
@@ -35,10 +38,15 @@ class ForwardOptions:
     resend_s: float = 0.4
     attempt_s: float = 1.5
     max_pending: int = 2000
+    max_equal: int = 32
 
 
 class Overloaded(Exception):
     """Too many requests wait for upstream servers."""
+
+
+class Looping(Exception):
+    """Every upstream server leads back to this server."""
 
 
 class Forwarder:
@@ -50,6 +58,8 @@ class Forwarder:
         self._options = options
         self._tasks = TaskSet(lambda name, failure: log.error("task failed", task=name, failure=failure))
         self.health = UpstreamHealth(upstreams, clock, self._tasks)
+        self.loops = LoopDetector(upstreams, clock, self._tasks)
+        self._questions: dict[bytes, int] = {}
         self._waiting: dict[tuple[bool, bytes], asyncio.Future[bytes | None]] = {}
         self.sent = 0
         self.failed = 0
@@ -67,23 +77,48 @@ class Forwarder:
     async def ask(self, request: bytes, *, tcp: bool) -> bytes | None:
         """The reply to ``request`` under the ID of the request, or None when no server answered.
 
-        Raises: Overloaded.
+        Raises: Overloaded, Looping.
         """
+        if self._upstreams and self.loops.looping.issuperset(self._upstreams):
+            raise Looping
         key = (tcp, request[2:])
         waiting = self._waiting.get(key)
         if waiting is None:
-            if len(self._waiting) >= self._options.max_pending:
-                self.rejected += 1
-                raise Overloaded
-            waiting = self._waiting[key] = self._tasks.start("forward", self._ask(request, tcp=tcp))
+            waiting = self._waiting[key] = self._start(request, tcp=tcp)
             waiting.add_done_callback(lambda _: self._waiting.pop(key, None))
-        # The request of another client must not end when this client's does.
-        reply = await asyncio.shield(waiting)
+            # The request of another client must not end when this client's does.
+            reply = await asyncio.shield(waiting)
+        else:
+            self.loops.suspect(at_once=False)
+            reply = await asyncio.shield(waiting)
+            if reply is None:
+                self.loops.suspect(at_once=True)
         return None if reply is None else request[:2] + reply[2:]
+
+    def _start(self, request: bytes, *, tcp: bool) -> asyncio.Task[bytes | None]:
+        question = request[wire.HEADER_BYTES : wire.read_name(request, wire.HEADER_BYTES)[1] + 2].lower()
+        equal = self._questions.get(question, 0)
+        if equal:
+            self.loops.suspect(at_once=equal >= self._options.max_equal)
+        if len(self._waiting) >= self._options.max_pending or equal >= self._options.max_equal:
+            self.rejected += 1
+            raise Overloaded
+        self._questions[question] = equal + 1
+        task = self._tasks.start("forward", self._ask(request, tcp=tcp))
+        task.add_done_callback(lambda _: self._ended(question))
+        return task
+
+    def _ended(self, question: bytes) -> None:
+        rest = self._questions[question] - 1
+        if rest:
+            self._questions[question] = rest
+        else:
+            del self._questions[question]
 
     async def _ask(self, request: bytes, *, tcp: bool) -> bytes | None:
         # Stable: in the order of the configuration, good servers first.
-        servers = sorted(self._upstreams, key=lambda server: not self.health.good(server))
+        straight = (server for server in self._upstreams if server not in self.loops.looping)
+        servers = sorted(straight, key=lambda server: not self.health.good(server))
         reply = await (self._ask_tcp if tcp else self._ask_udp)(servers, request)
         if reply is None:
             self.failed += 1
@@ -115,7 +150,8 @@ class Forwarder:
                 if exchange.reply is not None:
                     return
                 self.health.suspect(server)
-            servers = [server for server in servers if server not in exchange.refused]
+            out = exchange.refused | self.loops.looping
+            servers = [server for server in servers if server not in out]
             wait_s *= 2
 
     async def _ask_tcp(self, servers: list[Address], request: bytes) -> bytes | None:

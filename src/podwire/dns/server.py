@@ -16,7 +16,7 @@ from random import random
 from podwire.dns import wire
 from podwire.dns.config import DnsConfig
 from podwire.dns.foreign import ForeignCache
-from podwire.dns.forward import Forwarder, ForwardOptions, Overloaded, parse_upstream, read_resolv_conf
+from podwire.dns.forward import Forwarder, ForwardOptions, Looping, Overloaded, parse_upstream, read_resolv_conf
 from podwire.dns.metrics import QueryCounters, Series, render
 from podwire.dns.names import address_bytes
 from podwire.dns.replies import ReplyCache, Send, labels_of
@@ -83,6 +83,7 @@ class DnsServer:
             tcp = TcpListener(ReplyCache(self.zone, self._counters, "tcp"), self.forward, self._clock, self._tcp_limits)
             self._tcp.append(tcp)
             await tcp.open(tcp_socket)
+        self._forwarder.loops.start()
 
     @property
     def port(self) -> int:
@@ -108,6 +109,9 @@ class DnsServer:
 
     def forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:
         """Answers from the cache of foreign names or starts asking upstream; runs on the loop."""
+        if self._forwarder.loops.caught(upstream_query.name):
+            send(failure(upstream_query.query, self._limit(upstream_query, tcp=tcp), wire.REFUSED).data)
+            return
         if upstream_query.answer is None:
             cached = self._foreign.get(data, tcp=tcp, now_s=self._clock.monotonic())
             if cached is not None:
@@ -116,15 +120,18 @@ class DnsServer:
                 return
         self._asking.start("forward", self._forward(upstream_query, data, tcp, send))
 
+    def _limit(self, upstream_query: UpstreamQuery, *, tcp: bool) -> int:
+        return 65535 if tcp else udp_limit(upstream_query.query, self.config.udp_size)
+
     async def _forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:
-        limit = 65535 if tcp else udp_limit(upstream_query.query, self.config.udp_size)
+        limit = self._limit(upstream_query, tcp=tcp)
         try:
             reply = await (
                 self._relay(upstream_query, data, tcp, limit)
                 if upstream_query.answer is None
                 else self._chase(upstream_query, tcp, limit)
             )
-        except Overloaded:
+        except (Overloaded, Looping):
             reply = failure(upstream_query.query, limit, wire.REFUSED)
         except asyncio.CancelledError:
             send(failure(upstream_query.query, limit).data)
@@ -177,6 +184,7 @@ class DnsServer:
             ("coredns_forward_max_concurrent_rejects_total", (), self._forwarder.rejected),
             ("coredns_proxy_healthcheck_failures_total", (), self._forwarder.health.failed_probes),
             ("podwire_dns_forward_requests_total", (), self._forwarder.sent),
+            ("podwire_dns_forward_looping_servers", (), len(self._forwarder.loops.looping)),
             ("podwire_dns_forward_failures_total", (), self._forwarder.failed),
             ("podwire_dns_services", (), self.zone.index.service_count()),
             ("podwire_dns_kept_replies", (), sum(len(replies.by_request) for replies in self._replies())),

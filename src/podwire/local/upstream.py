@@ -10,7 +10,7 @@ import struct
 from typing import cast
 
 from podwire.dns import wire
-from podwire.dns.forward import Forwarder, ForwardOptions, Overloaded
+from podwire.dns.forward import Forwarder, ForwardOptions, Looping, Overloaded
 from podwire.errors import ProtocolError
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
@@ -61,9 +61,11 @@ class UpstreamRelay:
         """The reply of a name server, or SERVFAIL when none replies; empty for a message that is not a request."""
         if not (refused := refusal(request)):
             return b""
+        if self._forwarder.loops.caught(wire.parse_query(request).name):
+            return refused
         try:
             return await self._forwarder.ask(request, tcp=tcp) or refused
-        except Overloaded:
+        except (Overloaded, Looping):
             return refused
 
     async def serve(self) -> None:
