@@ -3,7 +3,7 @@
 The server starts to answer when Services, EndpointSlices and Namespaces are listed, or after two seconds. As long as
 the lists are missing, an unknown name is SERVFAIL and not NXDOMAIN, and ``/ready`` names the missing lists. While the
 API cannot be reached, the server answers from memory. When the answering process dies, requests wait in its sockets for
-the next process (:func:`serve`).
+the next process (:func:`serve`), which starts at once from the snapshot of the last one.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from podwire.dns.metrics import QueryCounters, Series, render
 from podwire.dns.names import address_bytes
 from podwire.dns.replies import ReplyCache, Send, labels_of
 from podwire.dns.respond import Reply, UpstreamQuery, failure, merge, udp_limit
+from podwire.dns.snapshot import Snapshot
 from podwire.dns.sockets import Bound, bind, usable
 from podwire.dns.tcp import TcpLimits, TcpListener
 from podwire.dns.udp import UdpListener
@@ -67,6 +68,8 @@ class DnsServer:
         self.upstreams = upstreams or read_resolv_conf(config.resolv_conf)
         self._forwarder = Forwarder(self.upstreams, clock, ForwardOptions())
         self._asking = TaskSet(lambda name, error: self.log.error("task failed", task=name, failure=error))
+        self.age_s: Callable[[], float] = lambda: 0.0
+        """For how long the zone was not compared with the API."""
         self._udp: list[UdpListener] = []
         self._tcp: list[TcpListener] = []
 
@@ -190,6 +193,7 @@ class DnsServer:
             ("podwire_dns_kept_replies", (), sum(len(replies.by_request) for replies in self._replies())),
             ("podwire_dns_tcp_connections", (), self.tcp_connections()),
             ("podwire_dns_tcp_connections_cut_total", (), sum(tcp.cut_for_room for tcp in self._tcp)),
+            ("podwire_dns_snapshot_age_seconds", (), self.age_s()),
             ("podwire_dns_synced", (), int(self.zone.index.synced)),
         ]
         return render(series)
@@ -227,19 +231,23 @@ def serve(config: DnsConfig, clock: Clock, *, serving: Callable[[], None] = lamb
     Raises: ConfigError when no API server is configured; OSError when a port is taken.
     """
     sockets = bind(config.listen, config.port)
+    snapshot = Snapshot()
     serving()
     keep_worker()
-    run_until_signal(lambda: run(config, clock, sockets))
+    run_until_signal(lambda: run(config, clock, sockets, snapshot))
 
 
-async def run(config: DnsConfig, clock: Clock, sockets: Sequence[Bound]) -> None:
+async def run(
+    config: DnsConfig, clock: Clock, sockets: Sequence[Bound] | None = None, snapshot: Snapshot | None = None
+) -> None:
     """Serves on bound sockets until cancelled; then is not ready for ``lameduckSeconds`` and stops.
 
     Raises: ConfigError when no API server is configured; OSError when a port of the pages is taken.
     """
     server = DnsServer(config, clock)
     client = Client(load(config.kubeconfig or None, os.environ), clock, manager="podwire-dns")
-    watch = ZoneWatch(server.zone, client, server.forget, pods=config.pods == "verified")
+    watch = ZoneWatch(server.zone, client, server.forget, pods=config.pods == "verified", snapshot=snapshot)
+    server.age_s = watch.age_s
     leaving = False
 
     def ready(_: Request) -> Response:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 WAKE_S = 0.5
 _BUFFER_BYTES = 4 << 20
-_BACKLOG = 128
+_SO_RCVBUFFORCE = 33  # asm-generic/socket.h
+_BACKLOG = 1024
 
 
 class Bound(NamedTuple):
@@ -41,7 +42,7 @@ def bind(addresses: Iterable[str], port: int) -> tuple[Bound, ...]:
         for address in usable(addresses):
             udp = _socket(address, socket.SOCK_DGRAM)
             stack.callback(udp.close)
-            udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+            _set_receive_buffer(udp)
             # A receive time-out in the kernel, so that closing needs no second system call per datagram.
             udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(WAKE_S * 1e6)))
             udp.bind((address, port))
@@ -54,6 +55,14 @@ def bind(addresses: Iterable[str], port: int) -> tuple[Bound, ...]:
             bound.append(Bound(udp, tcp))
         stack.pop_all()
         return tuple(bound)
+
+
+def _set_receive_buffer(udp: socket.socket) -> None:
+    """Room for the requests that arrive while there is no worker; beyond net.core.rmem_max with the right to do so."""
+    try:
+        udp.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
+    except PermissionError:
+        udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
 
 
 def _socket(address: str, kind: socket.SocketKind) -> socket.socket:

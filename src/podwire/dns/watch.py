@@ -1,31 +1,49 @@
-"""Keeps a zone current from the API: Services, EndpointSlices, Namespaces and, if configured, Pods."""
+"""Keeps a zone current from the API: Services, EndpointSlices, Namespaces and, if configured, Pods.
+
+Objects are reduced to the fields that answers need, before they are kept and recorded in the snapshot.
+"""
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
+from podwire.dns.snapshot import Snapshot
 from podwire.dns.zone import Zone
 from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder
-from podwire.kube.informer import Informer
+from podwire.kube.informer import Informer, OnChange
 from podwire.kube.resources import ENDPOINTSLICES, NAMESPACES, PODS, SERVICES
-from podwire.model.meta import Object
-from podwire.model.pod import Pod
-from podwire.model.service import EndpointSlice, Service
+from podwire.model.meta import Object, ObjectMeta
+from podwire.model.pod import Pod, PodStatus
+from podwire.model.service import SERVICE_NAME_LABEL, Endpoint, EndpointSlice, Service, ServiceSpec
+from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
 from podwire.runtime.supervise import Supervisor
+
+_CONTACT_EVERY_S = 1.0
 
 
 class ZoneWatch:
     """Applies changes to a zone and reports when an answer changed; an undecodable object gets an Event."""
 
-    def __init__(self, zone: Zone, client: Client, changed: Callable[[], None], *, pods: bool) -> None:
+    def __init__(
+        self, zone: Zone, client: Client, changed: Callable[[], None], *, pods: bool, snapshot: Snapshot | None = None
+    ) -> None:
         self._zone = zone
+        self._snapshot = snapshot
+        self._restored = False
         self._clock: Clock = client.clock
+        self._log = Log("dns.watch")
         self._changed = changed
         self._services = Informer(client, SERVICES)
         self._slices = Informer(client, ENDPOINTSLICES)
         self._namespaces = Informer(client, NAMESPACES)
         self._pods = Informer(client, PODS) if pods else None
+        self._services.trim = _trim_service
+        self._slices.trim = _trim_slice
+        self._namespaces.trim = lambda item: Object(metadata=ObjectMeta(name=item.metadata.name))
+        if self._pods is not None:
+            self._pods.trim = _trim_pod
         self._services.subscribe(self._on_service)
         self._slices.subscribe(self._on_slice)
         self._namespaces.subscribe(self._on_namespace)
@@ -35,15 +53,57 @@ class ZoneWatch:
         self._events.follow_rejected(*self._informers())
 
     def start(self, supervisor: Supervisor) -> None:
-        """Starts listing and watching."""
+        """Starts from the snapshot, then lists and watches."""
+        self._restore()
+        for informer in self._informers():
+            if self._snapshot is not None:
+                informer.subscribe(self._recorder(informer.resource.plural, self._snapshot), replay=False)
         for informer in self._informers():
             supervisor.start(f"watch {informer.resource.plural}", informer.run)
         supervisor.start("wait for lists", self._wait_synced)
         supervisor.start("events", self._events.run)
+        if self._snapshot is not None:
+            supervisor.start("age of the snapshot", self._note_contact)
+
+    def _restore(self) -> None:
+        """Answers from the objects of the last worker, if it had listed all of them."""
+        snapshot = self._snapshot
+        if snapshot is None or not snapshot.complete:
+            return
+        types = {informer.resource.plural: informer.resource.type for informer in self._informers()}
+        restored = snapshot.restore(types)
+        for informer in self._informers():
+            informer.restore(restored[informer.resource.plural])
+        self._zone.index.mark_synced()
+        self._changed()
+        self._restored = True
+        self._log.info(
+            "answering from the snapshot of the last process",
+            age_s=f"{self.age_s():.1f}",
+            objects=sum(map(len, restored.values())),
+        )
+
+    @staticmethod
+    def _recorder(plural: str, snapshot: Snapshot) -> OnChange[Any]:
+        return lambda key, _old, new: snapshot.record(plural, key, new)
+
+    async def _note_contact(self) -> None:
+        snapshot = self._snapshot
+        while snapshot is not None:
+            if all(informer.connected for informer in self._informers()):
+                snapshot.mark_heard(self._clock.now().timestamp())
+            await self._clock.sleep(_CONTACT_EVERY_S)
+
+    def age_s(self) -> float:
+        """For how long the zone was not compared with the API, in seconds; 0 while it is watched."""
+        if self._snapshot is None or all(informer.connected for informer in self._informers()):
+            return 0.0
+        heard_s = self._snapshot.heard_s
+        return max(0.0, self._clock.now().timestamp() - heard_s) if heard_s else 0.0
 
     def unsynced(self) -> tuple[str, ...]:
-        """The collections that were not listed yet."""
-        return tuple(i.resource.plural for i in self._informers() if not i.synced.is_set())
+        """The collections that were never listed, neither by this process nor by the one before."""
+        return () if self._restored else tuple(i.resource.plural for i in self._informers() if not i.synced.is_set())
 
     def _informers(
         self,
@@ -52,7 +112,9 @@ class ZoneWatch:
         return always if self._pods is None else (*always, self._pods)
 
     async def synced(self, within_s: float) -> None:
-        """Returns when all collections were listed, or after ``within_s`` seconds."""
+        """Returns when all collections were listed or restored, or after ``within_s`` seconds."""
+        if self._restored:
+            return
         try:
             async with asyncio.timeout(within_s):
                 for informer in self._informers():
@@ -65,6 +127,8 @@ class ZoneWatch:
             await informer.synced.wait()
         self._zone.index.mark_synced()
         self._changed()
+        if self._snapshot is not None:
+            self._snapshot.mark_complete()
 
     def _now_s(self) -> int:
         return int(self._clock.now().timestamp())
@@ -84,3 +148,45 @@ class ZoneWatch:
     def _report(self, changed: bool) -> None:
         if changed:
             self._changed()
+
+
+def _meta(meta: ObjectMeta) -> ObjectMeta:
+    owner = meta.labels.get(SERVICE_NAME_LABEL)
+    labels = {SERVICE_NAME_LABEL: owner} if owner is not None else {}
+    return ObjectMeta(
+        name=meta.name,
+        namespace=meta.namespace,
+        resource_version=meta.resource_version,
+        deletion_timestamp=meta.deletion_timestamp,
+        labels=labels,
+    )
+
+
+def _trim_service(service: Service) -> Service:
+    spec = service.spec
+    reduced = ServiceSpec(
+        type=spec.type,
+        ports=spec.ports,
+        cluster_ip=spec.cluster_ip,
+        cluster_ips=spec.cluster_ips,
+        external_name=spec.external_name,
+    )
+    return Service(metadata=_meta(service.metadata), spec=reduced)
+
+
+def _trim_slice(endpoint_slice: EndpointSlice) -> EndpointSlice:
+    endpoints = tuple(
+        Endpoint(addresses=e.addresses, conditions=e.conditions, hostname=e.hostname, target_ref=e.target_ref)
+        for e in endpoint_slice.endpoints or ()
+    )
+    return EndpointSlice(
+        metadata=_meta(endpoint_slice.metadata),
+        address_type=endpoint_slice.address_type,
+        endpoints=endpoints,
+        ports=endpoint_slice.ports,
+    )
+
+
+def _trim_pod(pod: Pod) -> Pod:
+    status = PodStatus(phase=pod.status.phase, pod_ip=pod.status.pod_ip, pod_ips=pod.status.pod_ips)
+    return Pod(metadata=_meta(pod.metadata), status=status)

@@ -118,6 +118,12 @@ class Informer(Generic[T]):
                 callback(key, None, value)
         self._subscribers.append(callback)
 
+    def restore(self, objects: Mapping[str, T]) -> None:
+        """Starts from the objects of an earlier run, before ``run``; the first list replaces them."""
+        for key, value in objects.items():
+            self.objects[key] = value
+            self._notify(key, None, value)
+
     def get(self, key: str) -> T | None:
         """The object of ``namespace/name`` (or ``name``), or None."""
         return self.objects.get(key)

@@ -1,0 +1,114 @@
+"""The DNS server as a process whose worker is killed: no query is lost, and no name is forgotten."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dns.exception
+import dns.message
+import dns.query
+import dns.rcode
+from tests.fakes.ports import free_port
+from tests.fakes.silent_api import SilentApi, silent_api
+
+NAME = "web-7.shop.svc.cluster.local"
+
+
+def a_service(index: int) -> dict[str, Any]:
+    meta = {"name": f"web-{index}", "namespace": "shop", "resourceVersion": "1", "uid": f"u{index}"}
+    return {"metadata": meta, "spec": {"clusterIP": f"10.96.0.{index}", "ports": [{"port": 80}]}}
+
+
+LISTED = {
+    "services": [a_service(index) for index in range(1, 50)],
+    "namespaces": [{"metadata": {"name": "shop", "resourceVersion": "1", "uid": "n"}}],
+}
+
+
+class Server:
+    """A running server; ``pid`` is the process that holds the sockets."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+        self._process = process
+        self.port = port
+
+    def worker(self) -> int:
+        """The process that answers; 0 while there is none."""
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        return int(children[0]) if children else 0
+
+    def kill_worker(self) -> None:
+        """Kills the process that answers, and returns when another one has taken its place."""
+        while not (victim := self.worker()):
+            time.sleep(0.001)
+        os.kill(victim, signal.SIGKILL)
+        while self.worker() in (0, victim):
+            time.sleep(0.001)
+
+    def ask(self, name: str = NAME, timeout_s: float = 10.0) -> dns.message.Message:
+        return dns.query.udp(dns.message.make_query(name, "A"), "127.0.0.1", timeout=timeout_s, port=self.port)
+
+
+@contextmanager
+def serving(api: SilentApi, folder: Path) -> Iterator[Server]:
+    port = free_port()
+    kubeconfig, config = folder / "kubeconfig", folder / "dns.yaml"
+    kubeconfig.write_text(api.kubeconfig())
+    ports = {field: free_port() for field in ("healthPort", "readyPort", "metricsPort")}
+    document = {"listen": ["127.0.0.1"], "port": port, "resolvConf": "/nonexistent", "kubeconfig": str(kubeconfig)}
+    config.write_text(json.dumps(document | ports))
+    command = [sys.executable, "-m", "podwire.cli.main", "dns", "--config", str(config)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        server = Server(process, port)
+        while not _answers(server):
+            assert process.poll() is None, (folder / "log").read_text()
+            time.sleep(0.05)
+        yield server
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) in (0, 143), (folder / "log").read_text()
+        assert "Traceback" not in (folder / "log").read_text()
+
+
+def _answers(server: Server) -> bool:
+    try:
+        return server.ask(timeout_s=0.2).rcode() == dns.rcode.NOERROR
+    except (OSError, dns.exception.Timeout):
+        return False
+
+
+def test_killed_worker_remembers_its_names_while_the_api_is_silent(tmp_path: Path) -> None:
+    with silent_api(LISTED) as api, serving(api, tmp_path) as server:
+        api.silence.set()
+        for _ in range(3):
+            server.kill_worker()
+            assert server.ask().answer[0][0].to_text() == "10.96.0.7"
+            assert server.ask("missing.shop.svc.cluster.local").rcode() == dns.rcode.NXDOMAIN
+
+
+def test_no_query_is_lost_while_workers_are_killed(tmp_path: Path) -> None:
+    """Asks without repetition: 200 queries are under way at any time."""
+    with silent_api(LISTED) as api, serving(api, tmp_path) as server, socket.socket(type=socket.SOCK_DGRAM) as link:
+        link.connect(("127.0.0.1", server.port))
+        link.settimeout(20)
+        tail = dns.message.make_query(NAME, "A").to_wire()[2:]
+        unanswered = set()
+        for ident in range(10_000):
+            unanswered.add(ident)
+            link.send(ident.to_bytes(2, "big") + tail)
+            if ident % 2500 == 1000:
+                server.kill_worker()
+            while len(unanswered) > 200:
+                unanswered.discard(int.from_bytes(link.recv(2), "big"))
+        while unanswered:
+            unanswered.discard(int.from_bytes(link.recv(2), "big"))
