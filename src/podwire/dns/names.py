@@ -5,6 +5,7 @@ Lower-casing such a name with ``bytes.lower`` is safe: a length byte is at most 
 """
 
 import ipaddress
+import re
 from functools import lru_cache
 
 from podwire.errors import ProtocolError
@@ -12,6 +13,9 @@ from podwire.errors import ProtocolError
 MAX_NAME = 255
 MAX_LABEL = 63
 ROOT = b"\x00"
+_DASHED = re.compile(r"[0-9a-f]*(-[0-9a-f]*)+")
+_NIBBLES = re.compile(rb"[0-9a-f]{32}")
+_OCTETS = {b"%d" % number: number for number in range(256)}
 
 
 def encode_name(text: str) -> bytes:
@@ -100,7 +104,12 @@ def dashed_host(address: str) -> str:
 
 
 def parse_dashed(label: str) -> bytes:
-    """The address in a label such as ``10-1-2-3`` or ``fd00--1``; empty when the label has none."""
+    """The address in a label such as ``10-1-2-3`` or ``fd00--1``; empty when the label has none.
+
+    Dots and colons inside a label are other names, although their text looks like an address.
+    """
+    if not _DASHED.fullmatch(label):
+        return b""
     if label.count("-") == 3 and "--" not in label:
         return address_bytes(label.replace("-", "."))
     return address_bytes(label.replace("-", ":"))
@@ -109,15 +118,13 @@ def parse_dashed(label: str) -> bytes:
 def parse_reverse(labels: list[bytes]) -> bytes:
     """The address in the lower-case labels of a full reverse name; empty when it is not one.
 
-    Sources: RFC 1035 section 3.5 (in-addr.arpa), RFC 3596 section 2.5 (ip6.arpa, nibbles).
+    An octet with leading zeros and a nibble of two digits are other names. Sources: RFC 1035 section 3.5
+    (in-addr.arpa), RFC 3596 section 2.5 (ip6.arpa, nibbles).
     """
-    try:
-        if labels[-2:] == [b"in-addr", b"arpa"] and len(labels) == 6:
-            octets = [int(label) for label in labels[3::-1] if label.isdigit()]
-            return bytes(octets) if len(octets) == 4 else b""
-        if labels[-2:] == [b"ip6", b"arpa"] and len(labels) == 34:
-            nibbles = b"".join(labels[31::-1])
-            return bytes.fromhex(nibbles.decode("ascii")) if len(nibbles) == 32 else b""
-    except ValueError:
-        return b""
+    if len(labels) == 6 and labels[-2:] == [b"in-addr", b"arpa"]:
+        octets = [_OCTETS.get(label) for label in labels[3::-1]]
+        return bytes(octet for octet in octets if octet is not None) if None not in octets else b""
+    if len(labels) == 34 and labels[-2:] == [b"ip6", b"arpa"]:
+        nibbles = b"".join(labels[31::-1])
+        return bytes.fromhex(nibbles.decode("ascii")) if _NIBBLES.fullmatch(nibbles) else b""
     return b""

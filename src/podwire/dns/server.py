@@ -8,7 +8,6 @@ the next process (:func:`serve`), which starts at once from the snapshot of the 
 
 import asyncio
 import os
-import socket
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from random import random
@@ -18,11 +17,10 @@ from podwire.dns.config import DnsConfig
 from podwire.dns.foreign import ForeignCache
 from podwire.dns.forward import Forwarder, ForwardOptions, Looping, Overloaded, parse_upstream, read_resolv_conf
 from podwire.dns.metrics import QueryCounters, Series, render
-from podwire.dns.names import address_bytes
 from podwire.dns.replies import ReplyCache, Send, labels_of
 from podwire.dns.respond import Reply, UpstreamQuery, failure, merge, udp_limit
 from podwire.dns.snapshot import Snapshot
-from podwire.dns.sockets import Bound, bind, usable
+from podwire.dns.sockets import Bound, bind, served_addresses, usable
 from podwire.dns.tcp import TcpLimits, TcpListener
 from podwire.dns.udp import UdpListener
 from podwire.dns.watch import ZoneWatch
@@ -58,7 +56,7 @@ class DnsServer:
                 ttl_s=config.ttl_seconds,
                 pods=config.pods,
                 endpoint_pod_names=config.endpoint_pod_names,
-                local_ips=_local_addresses(),
+                local_ips=served_addresses(config.listen),
             )
         )
         self._clock = clock
@@ -204,16 +202,6 @@ def _truncated(upstream_query: UpstreamQuery, limit: int) -> Reply:
     data = bytearray(reply.data)
     data[2] |= wire.TC >> 8
     return Reply(bytes(data), reply.qtype, reply.rcode)
-
-
-def _local_addresses() -> tuple[bytes, ...]:
-    """The source address of this machine or pod for outgoing packets, without sending one; empty without a route."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return ()
-        return (address_bytes(probe.getsockname()[0]),)
 
 
 def _version() -> str:

@@ -9,6 +9,8 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from podwire.dns.names import address_bytes
+
 WAKE_S = 0.5
 _BUFFER_BYTES = 4 << 20
 _SO_RCVBUFFORCE = 33  # asm-generic/socket.h
@@ -55,6 +57,29 @@ def bind(addresses: Iterable[str], port: int) -> tuple[Bound, ...]:
             bound.append(Bound(udp, tcp))
         stack.pop_all()
         return tuple(bound)
+
+
+def served_addresses(listen: Iterable[str]) -> tuple[bytes, ...]:
+    """The addresses under which clients reach the server, packed.
+
+    For the unspecified address of a family this is the source address for outgoing packets; nothing is sent for that.
+    """
+    served = []
+    for address in listen:
+        packed = address_bytes(address)
+        served.append(packed if any(packed) else _source_address(address))
+    return tuple(dict.fromkeys(filter(None, served)))
+
+
+def _source_address(unspecified: str) -> bytes:
+    """The source address for packets to other networks; empty without a route."""
+    family, remote = (socket.AF_INET6, "2001:db8::1") if ":" in unspecified else (socket.AF_INET, "192.0.2.1")
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((remote, 9))
+            return address_bytes(probe.getsockname()[0])
+    except OSError:
+        return b""
 
 
 def _set_receive_buffer(udp: socket.socket) -> None:

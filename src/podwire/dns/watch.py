@@ -66,16 +66,18 @@ class ZoneWatch:
             supervisor.start("age of the snapshot", self._note_contact)
 
     def _restore(self) -> None:
-        """Answers from the objects of the last worker, if it had listed all of them."""
+        """Answers from the objects of the last worker; missing names do not exist if it had listed all of them."""
         snapshot = self._snapshot
-        if snapshot is None or not snapshot.complete:
+        if snapshot is None:
             return
         types = {informer.resource.plural: informer.resource.type for informer in self._informers()}
         restored = snapshot.restore(types)
         for informer in self._informers():
             informer.restore(restored[informer.resource.plural])
-        self._zone.index.mark_synced()
         self._changed()
+        if not snapshot.complete:
+            return
+        self._zone.index.mark_synced()
         self._restored = True
         self._log.info(
             "answering from the snapshot of the last process",

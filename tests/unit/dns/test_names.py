@@ -44,12 +44,35 @@ def test_a_reverse_name_means_the_address(address: ipaddress.IPv4Address | ipadd
         "1.ip6.arpa",
         ".".join("z" * 32) + ".ip6.arpa",
         ".".join(["10"] * 32) + ".ip6.arpa",
+        "01.1.96.10.in-addr.arpa",
+        "1.1.96.010.in-addr.arpa",
+        "+1.1.96.10.in-addr.arpa",
+        ".".join(["1"] * 31) + ". .ip6.arpa",
     ],
 )
 def test_a_partial_reverse_name_means_no_address(pointer: str) -> None:
     assert names.parse_reverse([label.encode() for label in pointer.split(".")]) == b""
 
 
-@pytest.mark.parametrize("label", ["web", "10-1-2", "10-1-2-3-4", "300-1-1-1", ""])
+@pytest.mark.parametrize(
+    "label",
+    [
+        "web",
+        "10-1-2",
+        "10-1-2-3-4",
+        "300-1-1-1",
+        "",
+        "10.1.2.3",
+        "fd00::1",
+        "fe80--1%eth0",
+        "01-1-1-1",
+        "--ffff-10.1.2.3",
+    ],
+)
 def test_other_labels_mean_no_address(label: str) -> None:
     assert names.parse_dashed(label) == b""
+
+
+@pytest.mark.parametrize("text", ["fe80::1%eth0", "10.1.2.3%eth0", "10.1.2.3/32", "web", ""])
+def test_text_with_scope_is_no_address(text: str) -> None:
+    assert names.address_bytes(text) == b""

@@ -180,3 +180,14 @@ def test_resolv_conf_gives_name_servers_other_than_loopback(tmp_path: object) ->
         )
     assert read_resolv_conf(path) == (("192.0.2.1", 53), ("fe80::1%eth0", 53))
     assert read_resolv_conf("/nonexistent") == ()
+
+
+def test_name_server_of_the_zone_has_the_address_that_is_served() -> None:
+    async def body() -> None:
+        async with serving() as server:
+            reply = await ask(server, "cluster.local", kind="NS")
+            assert [rrset.to_text() for rrset in reply.additional] == ["ns.dns.cluster.local. 5 IN A 127.0.0.1"]
+            address = await ask(server, "ns.dns.cluster.local")
+            assert [rdata.to_text() for rdata in address.answer[0]] == ["127.0.0.1"]
+
+    run(body())

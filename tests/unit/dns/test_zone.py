@@ -253,3 +253,52 @@ def test_the_serial_is_the_time_of_the_last_visible_change(zone: Zone) -> None:
 def test_other_names_are_asked_upstream(zone: Zone) -> None:
     for name in ("example.com", ".", "local", "xcluster.local", "9.9.9.9.in-addr.arpa"):
         assert ask(zone, name).foreign
+
+
+def set_chain(zone: Zone, steps: int) -> None:
+    zone.index.set_service("shop/web", service("web"), 1)
+    for number in range(steps):
+        target = "web" if number == steps - 1 else f"alias-{number + 1}"
+        alias = service(f"alias-{number}", "", "ExternalName", f"{target}.shop.svc.cluster.local")
+        zone.index.set_service(f"shop/alias-{number}", alias, 1)
+
+
+@pytest.mark.parametrize("steps", [1, 12, 32])
+def test_chain_of_aliases_is_followed_to_its_end(zone: Zone, steps: int) -> None:
+    set_chain(zone, steps)
+    answer = ask(zone, "alias-0.shop.svc.cluster.local")
+    assert len(answer.records) == steps and addresses(answer) == [address_bytes("10.96.0.1")]
+
+
+def test_chain_that_is_too_long_fails(zone: Zone) -> None:
+    set_chain(zone, 40)
+    assert ask(zone, "alias-0.shop.svc.cluster.local").rcode == wire.SERVFAIL
+
+
+def test_loop_of_aliases_has_no_data(zone: Zone) -> None:
+    for name, target in (("a", "b"), ("b", "c"), ("c", "b")):
+        zone.index.set_service(f"shop/{name}", service(name, "", "ExternalName", f"{target}.shop.svc.cluster.local"), 1)
+    answer = ask(zone, "a.shop.svc.cluster.local")
+    assert answer.rcode == wire.NOERROR and answer.empty
+
+
+def test_headless_service_of_names_is_an_alias(zone: Zone) -> None:
+    zone.index.set_service("shop/db", service("db", "None"), 1)
+    named = msgspec.structs.replace(endpoints("db", "db.example.com"), address_type="FQDN")
+    zone.index.set_slice("shop/db-x", named, 1)
+    for qtype in (wire.A, wire.AAAA):
+        answer = ask(zone, "db.shop.svc.cluster.local", qtype)
+        assert answer.follow == encode_name("db.example.com") and [r.type for r in answer.records] == [wire.CNAME]
+    assert ask(zone, "db.shop.svc.cluster.local", wire.SRV).empty
+
+
+@pytest.mark.parametrize("label", [b"10.1.1.1", b"fd00::1", b"fe80--1%0", b"01-1-1-1"])
+def test_label_that_only_looks_like_an_address_is_no_pod(zone: Zone, label: bytes) -> None:
+    name = bytes([len(label)]) + label + encode_name("shop.pod.cluster.local")
+    assert zone.look_up(name, wire.A).rcode == wire.NXDOMAIN
+
+
+def test_octet_with_a_leading_zero_is_no_name_of_the_zone(zone: Zone) -> None:
+    zone.index.set_service("shop/web", service("web", "10.96.1.1"), 1)
+    assert ask(zone, "1.1.96.10.in-addr.arpa", wire.PTR).records
+    assert ask(zone, "01.1.96.10.in-addr.arpa", wire.PTR).foreign
