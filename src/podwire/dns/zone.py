@@ -108,7 +108,7 @@ class Zone:
         """The records for the answers."""
 
     def look_up(self, name: bytes, qtype: int, aliases: tuple[bytes, ...] = ()) -> ZoneAnswer:
-        """The answer for a name in wire form, in any case, and a record type; ``aliases`` are the names that led here."""
+        """The answer for a name in wire form, in any case, and a record type; ``aliases`` led to the name."""
         labels = split_labels(name.lower())
         for index in range(len(labels) + 1):
             zone = self._zones.get(tuple(labels[index:]))
