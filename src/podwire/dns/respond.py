@@ -104,20 +104,25 @@ def finish(query: Query, answer: ZoneAnswer, limit: int) -> Reply:
     if not answer.foreign and answer.rcode not in (wire.REFUSED, wire.BADVERS):
         flags |= wire.AA
     edns = Edns(size=limit, dnssec_ok=query.edns.dnssec_ok) if query.edns is not None else None
-    message = DnsMessage(
-        query.id,
-        flags,
-        query.name,
-        query.qtype,
-        query.qclass,
-        answer.records,
-        answer.authority,
-        answer.additional,
-        edns,
-        answer.rcode >> 4,
-        answer.ring,
-    )
-    encoded = wire.encode_window(message, limit)
+    if answer.records or answer.additional or answer.authority or (answer.ring is not None and answer.ring.owner):
+        encoded = wire.encode_window(
+            DnsMessage(
+                query.id,
+                flags,
+                query.name,
+                query.qtype,
+                query.qclass,
+                answer.records,
+                answer.authority,
+                answer.additional,
+                edns,
+                answer.rcode >> 4,
+                answer.ring,
+            ),
+            limit,
+        )
+    else:
+        encoded = wire.encode_plain(wire.PlainAnswer(query, flags, answer.rcode, answer.ring, answer.soa, edns), limit)
     return Reply(
         encoded.data,
         query.qtype,

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from podwire.dns.names import MAX_NAME
+from podwire.dns.names import MAX_LABEL, MAX_NAME
 from podwire.errors import ProtocolError
 
 A, NS, CNAME, SOA, PTR, HINFO, MX, TXT, AAAA, SRV, OPT = 1, 2, 5, 6, 12, 13, 15, 16, 28, 33, 41
@@ -56,8 +56,10 @@ MIN_UDP_BYTES = 512
 _HEADER = struct.Struct("!6H")
 _QUESTION = struct.Struct("!HH")
 _RECORD = struct.Struct("!HHIH")
+_ROOT_OPT = b"\x00\x00\x29"
 _POINTER_LIMIT = 0x4000
-_TO_QUESTION = b"\xc0\x0c"
+TO_QUESTION = b"\xc0\x0c"
+"""A pointer to the name in the question."""
 # Names inside the rdata of these types may be compressed (RFC 3597 section 4); how many fixed bytes precede
 # the names, and how many names there are.
 _NAMES_IN = {NS: (0, 1), CNAME: (0, 1), PTR: (0, 1), MX: (2, 1), SOA: (0, 2), SRV: (6, 1)}
@@ -178,7 +180,7 @@ def parse_query(data: bytes) -> Query:
     ident, flags, questions, answers, authorities, additionals = _HEADER.unpack_from(data)
     if questions != 1:
         raise ProtocolError("remote", f"{questions} questions")
-    name, offset = read_name(data, HEADER_BYTES)
+    name, offset = _read_plain_name(data)
     try:
         qtype, qclass = _QUESTION.unpack_from(data, offset)
     except struct.error as cut:
@@ -189,7 +191,28 @@ def parse_query(data: bytes) -> Query:
     return Query(ident, flags, name, qtype, qclass, edns)
 
 
+def _read_plain_name(data: bytes) -> tuple[bytes, int]:
+    """The name in the question and the offset behind it; fast for a name without pointers, which is every real one."""
+    offset = HEADER_BYTES
+    try:
+        while length := data[offset]:
+            if length > MAX_LABEL:
+                return read_name(data, HEADER_BYTES)
+            offset += length + 1
+    except IndexError as cut:
+        raise ProtocolError("remote", "a name is cut") from cut
+    offset += 1
+    if offset - HEADER_BYTES > MAX_NAME:
+        raise ProtocolError("remote", "a name of more than 255 bytes")
+    return data[HEADER_BYTES:offset], offset
+
+
 def _find_edns(data: bytes, offset: int, before: int, additionals: int) -> Edns | None:
+    if not before and additionals == 1 and data[offset : offset + 3] == _ROOT_OPT and len(data) >= offset + 11:
+        _, size, ttl, length = _RECORD.unpack_from(data, offset + 1)
+        if offset + 11 + length <= len(data):
+            options = data[offset + 11 : offset + 11 + length]
+            return Edns(size, (ttl >> 16) & 0xFF, bool(ttl & DO), options)
     for _ in range(before):
         offset = _read_record(data, offset)[1]
     edns: Edns | None = None
@@ -357,8 +380,42 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
 def make_ring(addresses: Iterable[bytes], qtype: int, ttl: int) -> AddressRing:
     """The address records of a name; all addresses belong to the family of ``qtype``."""
     size = 4 if qtype == A else 16
-    prefix = _TO_QUESTION + _RECORD.pack(qtype, IN, ttl, size)
+    prefix = TO_QUESTION + _RECORD.pack(qtype, IN, ttl, size)
     return AddressRing(b"".join([prefix + packed for packed in addresses]), len(prefix) + size)
+
+
+def encode_fixed(rtype: int, ttl: int, data: bytes) -> bytes:
+    """A record of class IN without its owner; ``data`` is the whole rdata."""
+    return _RECORD.pack(rtype, IN, ttl, len(data)) + data
+
+
+class PlainAnswer(msgspec.Struct, frozen=True, gc=False):
+    """An answer whose records all belong to the name in the question: address records, or the SOA of a negative one."""
+
+    query: Query
+    flags: int
+    rcode: int = NOERROR
+    ring: AddressRing | None = None
+    soa: bytes = b""
+    edns: Edns | None = None
+
+
+def encode_plain(answer: PlainAnswer, limit: int) -> Encoded:
+    """The same bytes as :func:`encode_window`, in a fraction of the time."""
+    query, flags, edns = answer.query, answer.flags, answer.edns
+    question = query.name + _QUESTION.pack(query.qtype, query.qclass)
+    opt = _encode_edns(edns, answer.rcode >> 4) if edns is not None else b""
+    start = HEADER_BYTES + len(question)
+    ring, step, count, shown = b"", 0, 0, b""
+    if answer.ring is not None:
+        ring, step = answer.ring.data, answer.ring.step
+        shown = ring[: (limit - len(opt) - start) // step * step]
+        count = len(shown) // step
+        if len(shown) < len(ring):
+            flags |= TC
+    header = _HEADER.pack(query.id, flags, 1, count, bool(answer.soa), edns is not None)
+    data = b"".join((header, question, shown, answer.soa, opt))
+    return Encoded(data, ring, start, start + len(shown), step)
 
 
 def encode(message: DnsMessage, limit: int = 65535) -> bytes:

@@ -22,7 +22,7 @@ from podwire.dns import wire
 from podwire.dns.index import RecordIndex, ServiceKey
 from podwire.dns.names import encode_name, join_labels, parse_dashed, parse_reverse, split_labels
 from podwire.dns.records import Addresses, NameRecords, ServiceRecords, ServiceTarget
-from podwire.dns.wire import AddressRing, ResourceRecord
+from podwire.dns.wire import TO_QUESTION, AddressRing, ResourceRecord
 from podwire.errors import ProtocolError
 
 SPEC_VERSION = "1.1.0"
@@ -31,6 +31,7 @@ _SOA_TTL_S = 300
 _MAX_ALIASES = 32
 _MAX_TARGETS = 2000
 """More SRV records never fit into a message of 64 KiB."""
+_MAX_SOAS = 512
 _HOST_TYPES = (wire.A, wire.AAAA)
 
 
@@ -58,7 +59,8 @@ class ZoneAnswer(msgspec.Struct, frozen=True, gc=False):
 
     ``foreign``: the name is outside of the zones, upstream must be asked. ``follow`` is a foreign alias target whose
     records belong behind ``records``. ``ring`` has the address records that follow ``records``. ``zone`` is the zone
-    that answered, for metrics.
+    that answered, for metrics. ``soa`` is the encoded SOA record of a negative answer, whose names are pointers into
+    the question.
     """
 
     rcode: int = wire.NOERROR
@@ -69,6 +71,7 @@ class ZoneAnswer(msgspec.Struct, frozen=True, gc=False):
     follow: bytes = b""
     zone: str = ""
     ring: AddressRing | None = None
+    soa: bytes = b""
 
     @property
     def empty(self) -> bool:
@@ -77,7 +80,7 @@ class ZoneAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Question(msgspec.Struct, frozen=True, gc=False):
-    """A question inside one of our zones: ``relative`` is lower case, ``suffix`` the zone as the sender wrote it.
+    """A question inside one of our zones: ``relative`` is lower case, ``skipped`` the number of bytes before the zone.
 
     ``aliases`` are the names that led here, in lower case.
     """
@@ -85,9 +88,14 @@ class _Question(msgspec.Struct, frozen=True, gc=False):
     name: bytes
     qtype: int
     relative: tuple[str, ...]
-    suffix: bytes
+    skipped: int
     zone: str
     aliases: tuple[bytes, ...] = ()
+
+    @property
+    def suffix(self) -> bytes:
+        """The name of the zone as the sender wrote it."""
+        return self.name[self.skipped :]
 
 
 _FOREIGN = ZoneAnswer(foreign=True)
@@ -103,6 +111,10 @@ class Zone:
             tuple(split_labels(encode_name(z.lower()))): z.removesuffix(".").lower()
             for z in (self._domain, *options.reverse_zones)
         }
+        self._domain_labels = split_labels(encode_name(self._domain))
+        self._domain_name = encode_name(self._domain)
+        self._depth = len(self._domain_labels)
+        self._soas: dict[tuple[int, int], bytes] = {}
         self._fallthrough = frozenset(z.removesuffix(".").lower() for z in options.fallthrough)
         self.index = RecordIndex(pod_names=options.endpoint_pod_names, ignore_empty=options.ignore_empty_service)
         """The records for the answers."""
@@ -110,18 +122,19 @@ class Zone:
     def look_up(self, name: bytes, qtype: int, aliases: tuple[bytes, ...] = ()) -> ZoneAnswer:
         """The answer for a name in wire form, in any case, and a record type; ``aliases`` led to the name."""
         labels = split_labels(name.lower())
-        for index in range(len(labels) + 1):
-            zone = self._zones.get(tuple(labels[index:]))
-            if zone is not None:
-                break
+        count = len(labels) - self._depth
+        if count >= 0 and labels[count:] == self._domain_labels:
+            zone = self._domain
         else:
-            return _FOREIGN
-        try:
-            relative = tuple(label.decode("ascii") for label in labels[:index])
-        except UnicodeDecodeError:
-            relative = ("\x00", "\x00", "\x00")
-        skipped = sum(len(label) + 1 for label in labels[:index])
-        question = _Question(name, qtype, relative, name[skipped:], zone, aliases)
+            for count in range(len(labels) + 1):
+                if zone := self._zones.get(tuple(labels[count:]), ""):
+                    break
+            else:
+                return _FOREIGN
+        # Labels of the zone are ASCII; in Latin-1 all others stay different from them.
+        relative = tuple([label.decode("latin-1") for label in labels[:count]])
+        skipped = sum(map(len, labels[:count])) + count
+        question = _Question(name, qtype, relative, skipped, zone, aliases)
         if zone == self._domain:
             return self._answer_domain(question)
         return self._answer_reverse(question, labels)
@@ -160,8 +173,8 @@ class Zone:
         servers: dict[bytes, tuple[ResourceRecord, ...]] = {}
         for packed in self._options.local_ips:
             for (namespace, name), host in self.index.reverse.get(packed, {}):
-                entry = self.index.records[namespace, name]
-                if entry.present:
+                entry = self.index.records.get((namespace, name))
+                if entry is not None and entry.present:
                     addresses = entry.addresses
                     labels: tuple[str, ...] = (name, namespace, "svc")
                     own = entry.host(host)
@@ -276,28 +289,33 @@ class Zone:
     def _answer_reverse(self, question: _Question, labels: list[bytes]) -> ZoneAnswer:
         known = self.index.reverse.get(parse_reverse(labels))
         if known:
-            return self._records(question, self._pointers(question, known) if question.qtype == wire.PTR else ())
+            return self._answer_pointers(question, known)
         if question.zone in self._fallthrough:
             return _FOREIGN
         if question.relative:
             return self._missing(question)
         return self._records(question, (self._soa(question),) if question.qtype == wire.SOA else ())
 
-    def _pointers(self, question: _Question, known: dict[tuple[ServiceKey, str], None]) -> tuple[ResourceRecord, ...]:
-        own = [owner for owner, host in known if not host]
-        domain = encode_name(self._domain)
+    def _answer_pointers(self, question: _Question, known: dict[tuple[ServiceKey, str], None]) -> ZoneAnswer:
+        if question.qtype != wire.PTR:
+            return self._records(question, ())
+        for (namespace, name), host in known:
+            if not host:
+                target = join_labels((name, namespace, "svc"), self._domain_name)
+                data = TO_QUESTION + wire.encode_fixed(wire.PTR, self._options.ttl_s, target)
+                return ZoneAnswer(ring=AddressRing(data, len(data)), zone=question.zone)
         # Many programs use the first name only: chosen host names come before names made from the address.
         hosts = sorted(known, key=lambda entry: bool(parse_dashed(entry[1])))
-        targets = [join_labels((name, namespace, "svc"), domain) for namespace, name in own[:1]] or [
-            join_labels((host, name, namespace, "svc"), domain) for (namespace, name), host in hosts
-        ]
-        return tuple(ResourceRecord(question.name, wire.PTR, self._options.ttl_s, names=(t,)) for t in targets)
+        targets = [join_labels((host, name, namespace, "svc"), self._domain_name) for (namespace, name), host in hosts]
+        pointers = (ResourceRecord(question.name, wire.PTR, self._options.ttl_s, names=(t,)) for t in targets)
+        return self._records(question, tuple(pointers))
 
     # -- the shapes of an answer
 
     def _records(self, question: _Question, records: tuple[ResourceRecord, ...]) -> ZoneAnswer:
-        authority = () if records else (self._soa(question),)
-        return ZoneAnswer(records=records, authority=authority, zone=question.zone)
+        if records:
+            return ZoneAnswer(records=records, zone=question.zone)
+        return ZoneAnswer(zone=question.zone, soa=self._encoded_soa(question))
 
     def _addresses(self, question: _Question, addresses: Addresses) -> ZoneAnswer:
         qtype = question.qtype
@@ -308,7 +326,20 @@ class Zone:
 
     def _missing(self, question: _Question) -> ZoneAnswer:
         rcode = wire.NXDOMAIN if self.index.synced else wire.SERVFAIL
-        return ZoneAnswer(rcode=rcode, authority=(self._soa(question),), zone=question.zone)
+        return ZoneAnswer(rcode=rcode, zone=question.zone, soa=self._encoded_soa(question))
+
+    def _encoded_soa(self, question: _Question) -> bytes:
+        """The SOA record of a negative answer: all names are pointers to the zone in the question."""
+        key = (question.skipped, self.index.serial)
+        soa = self._soas.get(key)
+        if soa is None:
+            pointer = (0xC000 | wire.HEADER_BYTES + question.skipped).to_bytes(2, "big")
+            record = self._soa(question)
+            names = b"".join((b"\x02ns\x03dns", pointer, b"\x0ahostmaster", pointer, record.tail))
+            if len(self._soas) > _MAX_SOAS:
+                self._soas = {}
+            soa = self._soas[key] = pointer + wire.encode_fixed(wire.SOA, record.ttl, names)
+        return soa
 
     def _soa(self, question: _Question) -> ResourceRecord:
         numbers = (self.index.serial & 0xFFFFFFFF, 7200, 1800, 86400, self._options.ttl_s)

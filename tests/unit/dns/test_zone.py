@@ -70,7 +70,8 @@ def test_a_service_appears_changes_and_goes(zone: Zone) -> None:
     assert zone.index.set_service("shop/web", service("web", "10.96.0.2"), 2)
     assert addresses(ask(zone, name)) == [address_bytes("10.96.0.2")]
     assert ask(zone, "1.0.96.10.in-addr.arpa", wire.PTR).foreign
-    assert decode_name(ask(zone, "2.0.96.10.in-addr.arpa", wire.PTR).records[0].names[0]) == name + "."
+    pointer = ask(zone, "2.0.96.10.in-addr.arpa", wire.PTR).ring
+    assert pointer is not None and pointer.data.endswith(encode_name(name))
     assert zone.index.set_service("shop/web", None, 3)
     assert ask(zone, name).rcode == wire.NXDOMAIN
     assert ask(zone, "2.0.96.10.in-addr.arpa", wire.PTR).foreign
@@ -163,7 +164,7 @@ def test_a_name_that_exists_is_never_nxdomain(zone: Zone, name: str, qtype: int)
     zone.index.set_service("shop/web", service("web"), 1)
     answer = ask(zone, f"{name}.cluster.local".removeprefix("."), qtype)
     assert answer.rcode == wire.NOERROR
-    assert not answer.empty or [record.type for record in answer.authority] == [wire.SOA]
+    assert not answer.empty or answer.soa
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ def test_a_name_that_does_not_exist_is_nxdomain_with_soa(zone: Zone, name: str) 
     zone.index.set_service("shop/web", service("web"), 1)
     answer = ask(zone, f"{name}.cluster.local")
     assert answer.rcode == wire.NXDOMAIN
-    assert [record.type for record in answer.authority] == [wire.SOA]
+    assert answer.soa
 
 
 def test_a_missing_name_is_servfail_until_all_lists_are_there() -> None:
@@ -300,5 +301,5 @@ def test_label_that_only_looks_like_an_address_is_no_pod(zone: Zone, label: byte
 
 def test_octet_with_a_leading_zero_is_no_name_of_the_zone(zone: Zone) -> None:
     zone.index.set_service("shop/web", service("web", "10.96.1.1"), 1)
-    assert ask(zone, "1.1.96.10.in-addr.arpa", wire.PTR).records
+    assert ask(zone, "1.1.96.10.in-addr.arpa", wire.PTR).ring
     assert ask(zone, "01.1.96.10.in-addr.arpa", wire.PTR).foreign
