@@ -1,9 +1,10 @@
 """Queries per second and CPU of the DNS server, by kind of question; load made by dnsperf.
 
-The server runs in its own process on loopback with 150 Services, headless Services of 3, 10 and 50 endpoints. One
+The server runs in its own process on loopback with 10,150 Services, headless Services of 3, 10 and 50 endpoints. One
 client thread, 100 queries outstanding; client and server share the machine's cores. Beside it, in turns: dnsmasq (C,
 one thread) with the same names in a hosts file, where it knows the kind of question, and "echo", a server on asyncio's
-own datagram transport that sends each question back as its answer. Debian packages: `dnsperf`, `dnsmasq-base`.
+own datagram transport that sends each question back as its answer. External names are answered by one more process.
+The change of an endpoint is measured in the zone alone, in slices of 100. Debian packages: `dnsperf`, `dnsmasq-base`.
 
     python -m bench.dns [--quick]
 """
@@ -12,6 +13,7 @@ import asyncio
 import multiprocessing
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,9 +25,11 @@ from bench.alone import run_alone
 from bench.machine import cpu_s
 from bench.table import Row
 
+from podwire.dns import wire
 from podwire.dns.config import DnsConfig
+from podwire.dns.names import encode_name
 from podwire.dns.server import DnsServer
-from podwire.dns.zone import Zone
+from podwire.dns.zone import Zone, ZoneOptions
 from podwire.model.meta import ObjectMeta
 from podwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, ServiceSpec
 from podwire.runtime.clock import SystemClock
@@ -33,16 +37,18 @@ from podwire.runtime.clock import SystemClock
 _PORT = 15354
 _ECHO_PORT = 15355
 _DNSMASQ_PORT = 15356
+_UPSTREAM_PORT = 15357
+_MANY = 10_000
 _SEARCH = ("default.svc.cluster.local", "svc.cluster.local", "cluster.local")
 
 
 def fill(zone: Zone) -> None:
-    """150 Services with an address and three headless ones."""
-    for index in range(150):
-        meta = ObjectMeta(name=f"web-{index}", namespace="default")
-        ports = (ServicePort(name="http", port=80),)
-        service = Service(metadata=meta, spec=ServiceSpec(cluster_ip=f"10.96.1.{index}", ports=ports))
-        zone.index.set_service(f"default/web-{index}", service, 1)
+    """10,150 Services with an address and three headless ones."""
+    ports = (ServicePort(name="http", port=80),)
+    for name, address in addresses():
+        meta = ObjectMeta(name=name, namespace="default")
+        service = Service(metadata=meta, spec=ServiceSpec(cluster_ip=address, ports=ports))
+        zone.index.set_service(f"default/{name}", service, 1)
     for size in (3, 10, 50):
         name = f"headless-{size}"
         meta = ObjectMeta(name=name, namespace="default")
@@ -56,6 +62,12 @@ def fill(zone: Zone) -> None:
         zone.index.set_slice(f"default/{name}", piece, 1)
     zone.index.set_namespace("default", present=True)
     zone.index.mark_synced()
+
+
+def addresses() -> list[tuple[str, str]]:
+    """Name and address of the Services."""
+    few = [(f"web-{index}", f"10.96.1.{index}") for index in range(150)]
+    return few + [(f"svc-{index}", f"10.97.{index // 250}.{index % 250}") for index in range(_MANY)]
 
 
 def questions() -> dict[str, list[str]]:
@@ -72,6 +84,13 @@ def questions() -> dict[str, list[str]]:
         "headless 50 A (cut)": ["headless-50.default.svc.cluster.local A"],
         "SRV": [f"_http._tcp.web-{index}.default.svc.cluster.local SRV" for index in range(150)],
         "NXDOMAIN, search path": walk,
+        "A of all 10,000 Services": [f"svc-{index}.default.svc.cluster.local A" for index in range(_MANY)],
+        "PTR of all 10,000 Services": [
+            f"{index % 250}.{index // 250}.97.10.in-addr.arpa PTR" for index in range(_MANY)
+        ],
+        "external, cached": [f"www{index}.example.com A" for index in range(150)],
+        "external, all unique": [f"www{index}.example.org A" for index in range(200_000)],
+        "Service A over TCP": services,
         "NXDOMAIN, all unique": [f"missing-{index}.default.svc.cluster.local A" for index in range(200_000)],
     }
 
@@ -80,13 +99,48 @@ def serve(ready: Event) -> None:
     """The server's process."""
 
     async def body() -> None:
-        server = DnsServer(DnsConfig(listen=("127.0.0.1",), port=_PORT), SystemClock())
+        upstreams = (f"127.0.0.1:{_UPSTREAM_PORT}",)
+        server = DnsServer(DnsConfig(listen=("127.0.0.1",), port=_PORT, upstreams=upstreams), SystemClock())
         fill(server.zone)
         await server.open()
         ready.set()
         await asyncio.Event().wait()
 
     asyncio.run(body())
+
+
+def serve_upstream(ready: Event) -> None:
+    """The process that answers external names: one address with a TTL of a minute, for every question."""
+    record = b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x04\xc0\x00\x02\x07"
+    with socket.socket(type=socket.SOCK_DGRAM) as link:
+        link.bind(("127.0.0.1", _UPSTREAM_PORT))
+        ready.set()
+        while True:
+            data, peer = link.recvfrom(4096)
+            end = data.index(b"\0", 12) + 5
+            link.sendto(data[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + data[12:end] + record, peer)
+
+
+def change_endpoint(rounds: int) -> Row:
+    """The CPU time of one changed endpoint of a headless Service of 10,000."""
+    zone, name = Zone(ZoneOptions()), "many"
+    meta = ObjectMeta(name=name, namespace="default")
+    zone.index.set_service(f"default/{name}", Service(metadata=meta, spec=ServiceSpec(cluster_ip="None")), 1)
+    labels = {"kubernetes.io/service-name": name}
+
+    def change(number: int, last: int) -> float:
+        endpoints = tuple(Endpoint(addresses=(f"10.{number}.0.{i if i < 99 else last}",)) for i in range(100))
+        meta = ObjectMeta(name=f"{name}-{number}", namespace="default", labels=labels)
+        changed = EndpointSlice(metadata=meta, endpoints=endpoints)
+        begun = time.thread_time()
+        zone.index.set_slice(f"default/{name}-{number}", changed, 1)
+        zone.look_up(encode_name(f"{name}.default.svc.cluster.local"), wire.A)
+        return (time.thread_time() - begun) * 1e3
+
+    for number in range(100):
+        change(number, 99)
+    values = tuple(change(number % 100, 100 + number // 100) for number in range(rounds))
+    return Row("one endpoint of a headless Service of 10,000: CPU, with the next answer", "ms", values, aim=0.3)
 
 
 class Echo(asyncio.DatagramProtocol):
@@ -116,7 +170,7 @@ def serve_echo(ready: Event) -> None:
 
 def hosts() -> str:
     """The names of :func:`fill` as a hosts file."""
-    lines = [f"10.96.1.{index} web-{index}.default.svc.cluster.local" for index in range(150)]
+    lines = [f"{address} {name}.default.svc.cluster.local" for name, address in addresses()]
     for size in (3, 10, 50):
         lines += [f"10.244.{size}.{i} headless-{size}.default.svc.cluster.local" for i in range(size)]
     return "\n".join(lines) + "\n"
@@ -137,9 +191,10 @@ def start_dnsmasq(folder: Path) -> "subprocess.Popen[bytes] | None":
     return process
 
 
-def _load(path: Path, seconds: int, port: int) -> tuple[float, int]:
+def _load(path: Path, seconds: int, port: int, *, tcp: bool) -> tuple[float, int]:
     """Queries per second, queries lost."""
     arguments = ["dnsperf", "-s", "127.0.0.1", "-p", str(port), "-d", str(path), "-l", str(seconds), "-q", "100"]
+    arguments += ["-m", "tcp"] if tcp else []
     text = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
     rate = re.search(r"Queries per second:\s+([\d.]+)", text)
     lost = re.search(r"Queries lost:\s+(\d+)", text)
@@ -157,13 +212,13 @@ class Kind:
 
     def measure(self, path: Path, seconds: int, pid: int, ports: dict[str, int]) -> None:
         """One run, the servers in turns; podwire's also by its CPU, from process ``pid``."""
-        before = cpu_s(pid)
-        rate, lost = _load(path, seconds, _PORT)
+        before, tcp = cpu_s(pid), "TCP" in self.name
+        rate, lost = _load(path, seconds, _PORT, tcp=tcp)
         self.cpu_us.append((cpu_s(pid) - before) / (rate * seconds) * 1e6)
         self.lost += lost
         self.rates.setdefault("podwire", []).append(rate)
         for name, port in ports.items():
-            self.rates.setdefault(name, []).append(_load(path, seconds, port)[0])
+            self.rates.setdefault(name, []).append(_load(path, seconds, port, tcp=tcp)[0])
 
     def rows(self) -> list[Row]:
         """Its rows."""
@@ -182,14 +237,13 @@ def run(quick: bool) -> list[Row]:
     if shutil.which("dnsperf") is None:
         raise SystemExit("bench.dns: dnsperf is not installed (Debian package dnsperf)")
     spawn = multiprocessing.get_context("spawn")
-    ready, echoing = spawn.Event(), spawn.Event()
-    server = spawn.Process(target=serve, args=(ready,), daemon=True)
-    echo = spawn.Process(target=serve_echo, args=(echoing,), daemon=True)
-    server.start()
-    echo.start()
-    ready.wait(10)
-    echoing.wait(10)
-    rows: list[Row] = []
+    processes = []
+    for target in (serve_upstream, serve, serve_echo):
+        ready = spawn.Event()
+        processes.append(spawn.Process(target=target, args=(ready,), daemon=True))
+        processes[-1].start()
+        ready.wait(30)
+    rows: list[Row] = [change_endpoint(100 if quick else 1000)]
     lost = 0
     with tempfile.TemporaryDirectory() as folder:
         dnsmasq = start_dnsmasq(Path(folder))
@@ -197,17 +251,19 @@ def run(quick: bool) -> list[Row]:
             for name, lines in questions().items():
                 kind, path = Kind(name), Path(folder) / "questions"
                 path.write_text("\n".join(lines) + "\n")
-                ports = {"dnsmasq": _DNSMASQ_PORT} if dnsmasq and "SRV" not in name else {}
+                unknown = "SRV" in name or "external" in name
+                ports = {"dnsmasq": _DNSMASQ_PORT} if dnsmasq and not unknown else {}
+                ports |= {} if "TCP" in name else {"echo": _ECHO_PORT}
                 for _ in range(1 if quick else 3):
-                    kind.measure(path, 1 if quick else 2, server.pid or 0, {**ports, "echo": _ECHO_PORT})
+                    kind.measure(path, 1 if quick else 2, processes[1].pid or 0, ports)
                 rows += kind.rows()
                 lost += kind.lost
         finally:
             if dnsmasq:
                 dnsmasq.kill()
                 dnsmasq.wait()
-            server.kill()
-            echo.kill()
+            for process in processes:
+                process.kill()
     return [*rows, Row("queries lost, all kinds", "", (float(lost),))]
 
 

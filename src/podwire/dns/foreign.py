@@ -29,7 +29,11 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class ForeignCache:
-    """Replies by request; the caller passes times, in seconds of a monotonic clock."""
+    """Replies by request; the caller passes times, in seconds of a monotonic clock.
+
+    Several threads may read, one writes. ``hits`` and ``misses`` are for metrics: two threads that count at the same
+    moment may count once.
+    """
 
     def __init__(self, capacity: int = 4096, ceiling_s: float = 300.0) -> None:
         self._capacity = capacity
@@ -55,7 +59,7 @@ class ForeignCache:
             return None
         self.hits += 1
         reply = bytearray(request[:2] + entry.tail)
-        for offset, ttl in entry.ttls:
+        for offset, ttl in entry.ttls if age >= 1 else ():
             struct.pack_into("!I", reply, offset, max(0, ttl - int(age)))
         data, (start, end, step) = bytes(reply), entry.block
         return Reply(
@@ -73,7 +77,7 @@ class ForeignCache:
         if life_s <= 0:
             return
         if len(self._entries) >= self._capacity:
-            del self._entries[next(iter(self._entries))]
+            self._entries.pop(next(iter(self._entries)), None)
         ttls = tuple((span.ttl_offset, span.record.ttl) for span in spans)
         block = _address_block(spans[: int.from_bytes(reply[6:8], "big")], query.qtype)
         self._entries[tcp, request[2:]] = _Entry(reply[2:], ttls, now_s, life_s, query.qtype, block)

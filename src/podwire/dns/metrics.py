@@ -1,7 +1,7 @@
 """Counters of the DNS server, under the names that dashboards for CoreDNS expect.
 
-A request costs one increment of a cell. Replies with the same labels share a cell, and one thread writes each cell
-(protocol and family are labels), so no lock is needed. Text is rendered at each scrape.
+A request costs one increment of a cell. Replies with the same labels and the same writing thread share a cell, so no
+lock is needed. Text is rendered at each scrape.
 """
 
 from collections.abc import Iterable
@@ -17,17 +17,17 @@ class QueryCounters:
 
     def __init__(self, server: str) -> None:
         self._server = server
-        self._cells: dict[Labels, list[int]] = {}
+        self._cells: dict[tuple[str, Labels], list[int]] = {}
 
-    def cell(self, labels: Labels) -> list[int]:
-        """The one-element list that counts requests with these labels."""
-        return self._cells.setdefault(labels, [0])
+    def cell(self, labels: Labels, writer: str = "") -> list[int]:
+        """The one-element list that counts requests with these labels; one thread, ``writer``, may increment it."""
+        return self._cells.setdefault((writer, labels), [0])
 
     def series(self) -> Iterable[Series]:
         """Requests and responses, summed over the labels that the metric does not have."""
         requests: dict[tuple[tuple[str, str], ...], int] = {}
         responses: dict[tuple[tuple[str, str], ...], int] = {}
-        for (zone, protocol, family, qtype, rcode), cell in list(self._cells.items()):
+        for (_, (zone, protocol, family, qtype, rcode)), cell in list(self._cells.items()):
             common = (("server", self._server), ("zone", zone), ("view", ""))
             request = (*common, ("proto", protocol), ("family", family), ("type", qtype))
             response = (*common, ("rcode", rcode), ("plugin", "forward" if zone == "." else "kubernetes"))

@@ -65,7 +65,7 @@ class ReplyCache:
         outcome = respond(self._zone, data, udp_ceiling=self._udp_size)
         if not isinstance(outcome, Reply):
             return outcome
-        cell = self._counters.cell(labels_of(outcome, self._protocol, family))
+        cell = self._cell(outcome, family)
         cell[0] += 1
         if outcome.rcode in (wire.NOERROR, wire.NXDOMAIN):
             self._bytes += len(outcome.data) + len(data)
@@ -74,6 +74,13 @@ class ReplyCache:
                 self._bytes = 0
             replies[data[2:]] = CachedReply(outcome, cell)
         return outcome
+
+    def count(self, reply: Reply, family: str) -> None:
+        """Counts a reply that does not come from the zone."""
+        self._cell(reply, family)[0] += 1
+
+    def _cell(self, reply: Reply, family: str) -> list[int]:
+        return self._counters.cell(labels_of(reply, self._protocol, family), self._protocol + family)
 
 
 def labels_of(reply: Reply, protocol: str, family: str) -> Labels:

@@ -78,7 +78,8 @@ class DnsServer:
         """
         for udp_socket, tcp_socket in bind(self.config.listen, self.config.port) if sockets is None else sockets:
             size = self.config.udp_size
-            udp = UdpListener(ReplyCache(self.zone, self._counters, "udp", udp_size=size), self.forward, udp_size=size)
+            replies = ReplyCache(self.zone, self._counters, "udp", udp_size=size)
+            udp = UdpListener(replies, self._foreign, self.forward, self._clock, udp_size=size)
             udp.open(udp_socket)
             self._udp.append(udp)
             tcp = TcpListener(ReplyCache(self.zone, self._counters, "tcp"), self.forward, self._clock, self._tcp_limits)
@@ -109,11 +110,11 @@ class DnsServer:
         return [udp.replies for udp in self._udp] + [tcp.replies for tcp in self._tcp]
 
     def forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:
-        """Answers from the cache of foreign names or starts asking upstream; runs on the loop."""
+        """Starts asking upstream, or (TCP) answers from the cache of foreign names; runs on the loop."""
         if self._forwarder.loops.caught(upstream_query.name):
             send(failure(upstream_query.query, self._limit(upstream_query, tcp=tcp), wire.REFUSED).data)
             return
-        if upstream_query.answer is None:
+        if tcp and upstream_query.answer is None:
             cached = self._foreign.get(data, tcp=tcp, now_s=self._clock.monotonic())
             if cached is not None:
                 self._count(cached, tcp)

@@ -114,6 +114,7 @@ class Zone:
         self._domain_labels = split_labels(encode_name(self._domain))
         self._domain_name = encode_name(self._domain)
         self._depth = len(self._domain_labels)
+        self._depths = sorted({len(zone) for zone in self._zones}, reverse=True)
         self._soas: dict[tuple[int, int], bytes] = {}
         self._fallthrough = frozenset(z.removesuffix(".").lower() for z in options.fallthrough)
         self.index = RecordIndex(pod_names=options.endpoint_pod_names, ignore_empty=options.ignore_empty_service)
@@ -126,8 +127,9 @@ class Zone:
         if count >= 0 and labels[count:] == self._domain_labels:
             zone = self._domain
         else:
-            for count in range(len(labels) + 1):
-                if zone := self._zones.get(tuple(labels[count:]), ""):
+            for depth in self._depths:
+                count = len(labels) - depth
+                if count >= 0 and (zone := self._zones.get(tuple(labels[count:]), "")):
                     break
             else:
                 return _FOREIGN
