@@ -182,7 +182,7 @@ def test_resolv_conf_gives_name_servers_other_than_loopback(tmp_path: object) ->
     assert read_resolv_conf("/nonexistent") == ()
 
 
-def test_name_server_of_the_zone_has_the_address_that_is_served() -> None:
+def test_name_server_of_the_zone_has_the_served_address() -> None:
     async def body() -> None:
         async with serving() as server:
             reply = await ask(server, "cluster.local", kind="NS")

@@ -299,7 +299,7 @@ def test_label_that_only_looks_like_an_address_is_no_pod(zone: Zone, label: byte
     assert zone.look_up(name, wire.A).rcode == wire.NXDOMAIN
 
 
-def test_octet_with_a_leading_zero_is_no_name_of_the_zone(zone: Zone) -> None:
+def test_octet_with_leading_zero_is_another_name(zone: Zone) -> None:
     zone.index.set_service("shop/web", service("web", "10.96.1.1"), 1)
     assert ask(zone, "1.1.96.10.in-addr.arpa", wire.PTR).ring
     assert ask(zone, "01.1.96.10.in-addr.arpa", wire.PTR).foreign
