@@ -41,6 +41,9 @@ class Kernel:
     def drifted(self, values: object) -> bool:
         return False
 
+    def sessions(self, _values: object) -> frozenset[str]:
+        return frozenset()
+
 
 def node(number: int) -> Node:
     facts = RoutingFacts("vxlan", ("hostgw", "vxlan"), {"mtu": 1500})
