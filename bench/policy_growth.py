@@ -1,9 +1,10 @@
 """NetworkPolicy: policies that are applied one by one to a cluster, and all at once.
 
 The worst cases of a node with 10 pods among others: policies that all select its pods and allow the pods of one app;
-policies that all select its pods and allow all pods of the cluster; policies that each select an app of their own; and
-policies in many namespaces. Each policy is compiled and written to the kernel before the next one. CPU time is that of
-this process: Python and the kernel's work for it.
+policies that all select its pods and allow all pods of the cluster; policies that each select an app of their own;
+policies in many namespaces; policies with blocks, with named ports, and each with a selector of its own for the same
+pods. Each policy is compiled and written to the kernel before the next one. CPU time is that of this process: Python
+and the kernel's work for it.
 """
 
 import gc

@@ -133,9 +133,12 @@ class NodePods:
         changing: Counter[ProfileKey] = Counter()
         targets: dict[ProfileKey, set[ProfileKey | None]] = {}
         sources: dict[ProfileKey, set[ProfileKey | None]] = {}
+        current = {id(choice): self._profiles_for(choice) for choice in choice_of.values()}
         for key, choice in choice_of.items():
             own = self.profiles.get(key)
             before = (own.ingress, own.egress) if own is not None else _NO_PROFILES
+            if choice is not None and before == current[id(choice)]:
+                continue
             changing.update(profile for profile in before if profile is not None)
             for profile, target in zip(before, choice, strict=True) if choice is not None else ():
                 if profile is not None:
@@ -153,6 +156,16 @@ class NodePods:
                 del self._profile_of[before_choice]
                 self.chosen[profile], self._profile_of[target] = target, profile
         return subjects_before
+
+    def _profiles_for(self, choice: ProfileChoice | None) -> ProfileChoice:
+        """The profiles that exist for what selects a pod."""
+        if choice is None:
+            return _NO_PROFILES
+        ingress, egress = choice
+        return (
+            self._profile_of.get(ingress) if ingress is not None else None,
+            self._profile_of.get(egress) if egress is not None else None,
+        )
 
     def _profile(self, choice: ProfileKey | None) -> ProfileKey | None:
         """The profile for what selects a pod; a new one gets a key that no profile has."""

@@ -13,6 +13,7 @@ import msgspec
 PROTOCOLS = ("TCP", "UDP", "SCTP")
 """The protocols that have ports."""
 LAST_PORT = 65535
+_PLACES = {protocol: place for place, protocol in enumerate(PROTOCOLS)}
 
 Range = tuple[int, int]
 """First and last port, both included."""
@@ -79,7 +80,7 @@ class PortTable(msgspec.Struct, frozen=True, gc=False):
 
     def of_protocol(self, protocol: str) -> tuple[PortRuling, ...]:
         """The rulings of one protocol, by port."""
-        place = PROTOCOLS.index(protocol)
+        place = _PLACES[protocol]
         first = bisect_left(self.entries, place, key=_place)
         return self.entries[first : bisect_left(self.entries, place + 1, first, key=_place)]
 
@@ -266,7 +267,7 @@ def table_of_ports(singles: Mapping[str, Mapping[int, Ruling]], rest: Mapping[st
 
 
 def _place(entry: PortRuling) -> int:
-    return PROTOCOLS.index(entry.protocol)
+    return _PLACES[entry.protocol]
 
 
 def _joined(entries: Iterable[PortRuling]) -> tuple[PortRuling, ...]:

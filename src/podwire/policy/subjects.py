@@ -49,6 +49,8 @@ class Subjects:
     def __init__(self) -> None:
         self._by_number: dict[int, Subject] = {}
         self._by_text: dict[str, Subject] = {}
+        self._texts: dict[int, str] = {}
+        self._numbers: set[int] = set()
         self._concerned: dict[str, set[int]] = {direction: set() for direction in DIRECTIONS}
         """By direction: the subjects with a policy that applies to their pods."""
         self._with_names: dict[str, set[int]] = {direction: set() for direction in DIRECTIONS}
@@ -61,6 +63,8 @@ class Subjects:
         subject = self._by_number.get(policy.subject)
         if subject is None:
             subject = self._by_number[policy.subject] = self._by_text[policy.selects] = Subject(policy.selects)
+            self._texts[policy.subject] = policy.selects
+            self._numbers.add(policy.subject)
         subject.add(key, policy)
         self._index(policy.subject, subject)
 
@@ -70,7 +74,8 @@ class Subjects:
         subject.add(key, policy, -1)
         self._index(policy.subject, subject)
         if not subject.policies:
-            del self._by_number[policy.subject], self._by_text[policy.selects]
+            del self._by_number[policy.subject], self._by_text[policy.selects], self._texts[policy.subject]
+            self._numbers.discard(policy.subject)
 
     def _index(self, number: int, subject: Subject) -> None:
         """Takes over what the policies of a subject do."""
@@ -81,7 +86,7 @@ class Subjects:
 
     def among(self, selectors: frozenset[int]) -> frozenset[int]:
         """The selectors that are subjects."""
-        return frozenset(self._by_number.keys() & selectors)
+        return selectors & self._numbers
 
     def concerning(self, direction: str, numbers: frozenset[int]) -> frozenset[int]:
         """Those of some subjects that have a policy which applies to their pods in a direction."""
@@ -101,7 +106,7 @@ class Subjects:
 
     def texts(self, numbers: Iterable[int]) -> tuple[str, ...]:
         """The selectors of some subjects in their JSON form, in order."""
-        return tuple(sorted(self._by_number[number].text for number in numbers))
+        return tuple(sorted(map(self._texts.__getitem__, numbers)))
 
     def with_text(self, text: str) -> Subject:
         """The subject with a selector in its JSON form."""

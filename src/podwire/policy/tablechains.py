@@ -107,16 +107,25 @@ class TableChains:
         """The texts of the chains of rules."""
         self._gone: dict[str, RuleHit] = {}
         self._profiles: dict[ProfileName, Profile] = {}
+        self._subjects: dict[ProfileName, tuple[str, ...]] = {}
 
-    def know(self, name: ProfileName, profile: Profile) -> None:
-        """Takes over the policies of a profile, which :meth:`meaning` names, and the selectors of its pods."""
+    def know(self, name: ProfileName, profile: Profile) -> bool:
+        """Takes over the policies of a profile, which :meth:`meaning` names, and the selectors of its pods.
+
+        Returns whether the selectors are other ones.
+        """
         self._profiles[name] = profile
+        if self._subjects.get(name) is profile.subjects:
+            return False
+        self._subjects[name] = profile.subjects
         for denial in self._denials.get(name, ()):
             self._write_rule(denial)
+        return True
 
     def forget(self, name: ProfileName) -> None:
         """Forgets a profile that has no chains any more."""
         self._profiles.pop(name, None)
+        self._subjects.pop(name, None)
         self._denials.pop(name, None)
 
     def settle(self) -> None:

@@ -207,12 +207,13 @@ class Contents:
             return chains.get(element) if element is not None else None
 
         name = self._profiles[profile.key]
-        self._tables.know(name, profile)
+        other_pods = self._tables.know(name, profile)
         addresses, ranges = groups.follow(profile, change, led, in_place=in_place)
         if ranges:
             self._write(profile)
             return
-        self._comment(chain, self.layout.commented(self._keyed.chains[chain], subjects_text(profile.subjects)))
+        if other_pods:
+            self._comment(chain, self.layout.commented(self._keyed.chains[chain], subjects_text(profile.subjects)))
         elements: dict[str, IpSetElement] = {}
         changes: dict[str, IpSetElement | None] = {}
         for address in addresses:

@@ -202,6 +202,9 @@ class Contents:
             for address in group.addresses[self.layout.family]
         )
 
+    def _comment(self, key: ProfileKey) -> str:
+        return self._keyed.chains[self._names[key]].comment
+
     def _change(self, profile: Profile, change: GroupChange, *, in_place: bool) -> None:
         """Takes over changed groups of a profile, and addresses that moved from one group to another."""
         groups, hosts = self._groups[profile.key], self._hosts[profile.key]
@@ -211,9 +214,9 @@ class Contents:
             element = have.get(self.layout.key(address))
             return element.verdict.chain if element is not None and element.verdict is not None else None
 
-        self._tables.know(self._profiles[profile.key], profile)
+        other_pods = self._tables.know(self._profiles[profile.key], profile)
         addresses, ranges = groups.follow(profile, change, led, in_place=in_place)
-        if ranges or comment_of(profile.subjects) != self._keyed.chains[self._names[profile.key]].comment:
+        if ranges or (other_pods and comment_of(profile.subjects) != self._comment(profile.key)):
             self._arrange(profile)
         elements: dict[str | None, Element | None] = {None: None}
         changes: dict[bytes, Element | None] = {}
