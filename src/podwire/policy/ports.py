@@ -13,7 +13,7 @@ import msgspec
 PROTOCOLS = ("TCP", "UDP", "SCTP")
 """The protocols that have ports."""
 LAST_PORT = 65535
-_PLACES = {protocol: place for place, protocol in enumerate(PROTOCOLS)}
+_RANKS = {protocol: rank for rank, protocol in enumerate(PROTOCOLS)}
 
 Range = tuple[int, int]
 """First and last port, both included."""
@@ -80,9 +80,9 @@ class PortTable(msgspec.Struct, frozen=True, gc=False):
 
     def of_protocol(self, protocol: str) -> tuple[PortRuling, ...]:
         """The rulings of one protocol, by port."""
-        place = _PLACES[protocol]
-        first = bisect_left(self.entries, place, key=_place)
-        return self.entries[first : bisect_left(self.entries, place + 1, first, key=_place)]
+        rank = _RANKS[protocol]
+        first = bisect_left(self.entries, rank, key=_rank)
+        return self.entries[first : bisect_left(self.entries, rank + 1, first, key=_rank)]
 
     def single_ports(self, protocol: str) -> "SinglePorts | None":
         """The rulings of a protocol as single ports that differ from all its others; None: there are ranges as well."""
@@ -266,8 +266,8 @@ def table_of_ports(singles: Mapping[str, Mapping[int, Ruling]], rest: Mapping[st
     return PortTable(entries=tuple(entries), other=rest[""])
 
 
-def _place(entry: PortRuling) -> int:
-    return _PLACES[entry.protocol]
+def _rank(entry: PortRuling) -> int:
+    return _RANKS[entry.protocol]
 
 
 def _joined(entries: Iterable[PortRuling]) -> tuple[PortRuling, ...]:

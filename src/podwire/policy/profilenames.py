@@ -108,6 +108,6 @@ def kernel_names(
             by_profile[keys[0]] = name
         elif keys:
             reserved.add(name)
-    taken = reserved.union(by_profile.values())
-    by_profile |= {key: name for key, name in other_family.items() if key not in by_profile and name not in taken}
+    unavailable = reserved.union(by_profile.values())
+    by_profile |= {key: name for key, name in other_family.items() if key not in by_profile and name not in unavailable}
     return KernelNames(by_profile=by_profile, reserved=frozenset(reserved))

@@ -29,7 +29,7 @@ def test_profile_keeps_the_name_that_its_pods_are_led_to() -> None:
     assert ProfileNames(known).take(WEB) == ONE
 
 
-def test_name_that_pods_of_two_profiles_are_led_to_is_not_used() -> None:
+def test_name_that_leads_pods_of_two_profiles_is_not_used() -> None:
     first = ProfileNames(NO_NAMES).take(WEB)
     known = kernel_names([("a", first), ("b", first)], {"a": WEB, "b": DB}, {})
     names = ProfileNames(known)
