@@ -219,12 +219,12 @@ def pod_cidrs_of(node: Node) -> tuple[Network, ...]:
     A pod CIDR without room for the node's own address is left out; the node has none in those of a cloud's interfaces.
     """
     whole = read_interfaces(node.metadata.annotations) is not None
-    return tuple(network for network in pod_networks_of(node) if whole or network.num_addresses >= 2)
+    return tuple(network for network in pod_networks_of(node) if whole or network.prefixlen < network.max_prefixlen)
 
 
 def node_address(cidr: Network) -> Address:
     """The node's own address in a pod CIDR: the first after the network address, if there are two."""
-    return cidr[min(1, cidr.num_addresses - 1)]
+    return cidr[1] if cidr.prefixlen < cidr.max_prefixlen else cidr[0]
 
 
 def _address(text: str) -> Address | None:
