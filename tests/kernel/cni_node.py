@@ -56,6 +56,7 @@ class NodeAgent:
         self.socket = tmp_path / "cni.sock"
         self.database = tmp_path / "ipam.db"
         self.cidrs = cidrs
+        self.host_local: Path | None = None
         self.program = [str(program.path())]
         self.results: dict[tuple[str, str], dict[str, Any]] = {}
         """The result of the last ADD by pod and interface, which CHECK hands over."""
@@ -71,7 +72,7 @@ class NodeAgent:
         assert ready.wait(60)
 
     async def _main(self, ready: threading.Event) -> None:
-        settings = CniSettings(socket=self.socket, database=self.database, netns=self.place)
+        settings = CniSettings(socket=self.socket, database=self.database, netns=self.place, host_local=self.host_local)
         self.service = CniService(settings, SystemClock())
         self.service.recover()
         self.service.set_node(WiringFacts(cidrs=self.cidrs))

@@ -161,3 +161,41 @@ def test_addresses_of_vanished_pods_are_freed(make: Callable[..., NodeAgent]) ->
     assert call("ADD")[0] == 0
     assert call("GC", **{"cni.dev/valid-attachments": []}) == (0, {})
     assert (call("CHECK")[1]["code"], call("DEL")) == (3, (0, {}))
+
+
+FLANNEL = {"type": "flannel", "delegate": {"hairpinMode": True, "isDefaultGateway": True}}
+"""The configuration that Flannel's manifest installs."""
+
+
+def test_a_configuration_of_flannel_is_taken_as_it_is(make: Callable[..., NodeAgent], tmp_path: Path) -> None:
+    node = make()
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    (folder / "flannel").write_text("#!/bin/sh\nexit 1\n")
+    for _ in range(2):
+        node.program = [str(program.replace_foreign(folder, "flannel"))]
+    assert (folder / "flannel.podwire-saved").read_text() == "#!/bin/sh\nexit 1\n"
+    first, second = (node.add(name, cniVersion="0.3.1", **FLANNEL) for name in ("a", "b"))
+    assert node.ping("a", second[0]) and node.ping("b", first[0])
+    assert node.call("DEL", "a", cniVersion="0.3.1", **FLANNEL) == (0, {})
+    assert len(node.links()) == 1
+
+
+def test_pods_of_host_local_keep_their_addresses(make: Callable[..., NodeAgent], tmp_path: Path) -> None:
+    node = make()
+    ranges = [[{"subnet": "10.244.1.0/24"}]]
+    ipam = {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}], "dataDir": str(tmp_path / "ipam")}
+    chain = PluginChain(node, {"type": "ptp", "ipam": ipam})
+    inside(node.place, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+    chain.add("old")
+    node.stop()
+    for file in tmp_path.glob("ipam.db*"):
+        file.unlink()
+    node.host_local = tmp_path / "ipam" / "podwire"
+    node.start()
+    assert node.add("new") == ["10.244.1.3"], "behind the one that host-local assigned last"
+    assert node.ping("old", "10.244.1.3") and node.ping("new", "10.244.1.2")
+    assert [item.addresses for item in node.service.leases.lent.values()] == [("10.244.1.2",)]
+    assert node.call("DEL", "old") == (0, {})
+    assert node.service.leases.lent == {}
+    chain.delete("old")

@@ -40,7 +40,8 @@ class CniSection(Section, frozen=True):
 
     ``conf_dir`` and ``bin_dir`` are the container runtime's directories; empty: nothing is installed there.
     ``network`` is the network's name in that configuration. ``cooldown_s``: seconds before an address is used
-    again.
+    again. ``also_as``: further names under which the program is installed, such as ``flannel``. ``host_local``: the
+    directory of the plugin ``host-local`` whose addresses are taken over.
     """
 
     socket: str = ""
@@ -49,6 +50,8 @@ class CniSection(Section, frozen=True):
     bin_dir: str = ""
     network: str = "podwire"
     cooldown_s: float = 30.0
+    also_as: tuple[str, ...] = ()
+    host_local: str = ""
 
     @property
     def conf_path(self) -> Path:

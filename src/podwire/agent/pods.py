@@ -1,5 +1,7 @@
 """Constructs the part ``cni`` of the agent."""
 
+from pathlib import Path
+
 import msgspec
 
 from podwire.agent.cnifiles import CniFiles
@@ -19,6 +21,7 @@ def add(shared: Shared) -> CniService:
         database=config.database,
         network=config.cni.network,
         cooldown_s=config.cni.cooldown_s,
+        host_local=Path(config.cni.host_local) if config.cni.host_local else None,
     )
     service = CniService(settings, shared.clock)
     service.recover(legs="policy" not in config.parts)  # No policy sees the packets of legs.

@@ -159,6 +159,7 @@ class PodNetwork:
     def delete(self, request: CniRequest, _netns: str) -> bytes:
         """Removes a pod's network; without effect when the pod has none."""
         attachment = self._attachments.by_key.get(request.key)
+        self.lending.forget(request.key)
         if attachment is not None:
             self._attachments.remove([attachment])
             self._log.info("pod deleted", pod=request.pod_name, addresses=",".join(attachment.addresses))

@@ -10,6 +10,8 @@ import shutil
 from pathlib import Path
 
 NAME = "podwire-cni"
+_MARK = b"PODWIRE1"
+"""In every version of the program: the beginning of a request."""
 
 
 def path() -> Path:
@@ -27,6 +29,17 @@ def install(directory: Path, name: str = NAME) -> Path:
     temporary.chmod(0o755)
     temporary.replace(target)
     return target
+
+
+def replace_foreign(directory: Path, name: str) -> Path:
+    """Installs the program under the name of another plugin; that plugin's program is kept as ``<name>.podwire-saved``.
+
+    Returns its path.
+    """
+    target, saved = directory / name, directory / f"{name}.podwire-saved"
+    if target.exists() and not saved.exists() and _MARK not in target.read_bytes():
+        target.rename(saved)
+    return install(directory, name)
 
 
 def is_installed(directory: Path, name: str = NAME) -> bool:

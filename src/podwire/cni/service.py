@@ -24,6 +24,7 @@ from podwire.cni import metrics
 from podwire.cni.attachments import Attachments
 from podwire.cni.hardware import HardwareAddresses
 from podwire.cni.healing import PodHealing
+from podwire.cni.ipam import hostlocal
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Ledger
 from podwire.cni.node import PodNetwork
@@ -46,13 +47,17 @@ SWEEP_S = 60.0
 
 
 class CniSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths and settings of the CNI part; ``netns`` None means the namespace of this process."""
+    """Paths and settings of the CNI part; ``netns`` None means the namespace of this process.
+
+    ``host_local`` is the directory of the plugin ``host-local`` whose addresses are taken over.
+    """
 
     socket: Path
     database: Path
     network: str = "podwire"
     cooldown_s: float = 30.0
     netns: Path | None = None
+    host_local: Path | None = None
 
 
 class CniService:
@@ -118,6 +123,8 @@ class CniService:
 
         Without ``legs``, pods lose their second interfaces first.
         """
+        if self._settings.host_local is not None:
+            self._import_addresses(self._settings.host_local)
         if remembered := self._ledger.fact("node"):
             node = msgspec.json.decode(remembered, type=WiringFacts)
             self._apply_node(node)
@@ -126,6 +133,15 @@ class CniService:
         self.repair.recover(self._settings.network)
         self._unwired.set()
         self.healing.disturbed.set()
+
+    def _import_addresses(self, directory: Path) -> None:
+        try:
+            count = self.leases.import_held(hostlocal.read(directory), hostlocal.last_assigned(directory))
+        except OSError as failure:
+            self._log.warning("cannot take over the addresses of host-local", problem=failure)
+        else:
+            if count:
+                self._log.info("took over the addresses of host-local", pods=count, directory=str(directory))
 
     async def run(self) -> None:
         """Answers requests until cancelled."""

@@ -33,9 +33,9 @@ def test_a_path_is_no_plugin(name: str) -> None:
 
 
 def test_podwire_serves_other_plugins_only() -> None:
-    own = {"type": "podwire-cni"}
-    assert request(type="ptp", ipMasq=True, ipam=own).conf.lends
-    assert not request(ipam=own).conf.lends
+    own: dict[str, Any] = {"ipam": {"type": "podwire-cni"}}
+    assert request(type="ptp", ipMasq=True, **own).conf.lends
+    assert not request(**own).conf.lends
     assert not request().conf.lends
 
 

@@ -8,11 +8,16 @@ new addresses; pods that hold its addresses keep them.
 import datetime
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from podwire.cni.ipam.ledger import Attachment, Ledger
 from podwire.cni.ipam.pool import COOLDOWN_S, Address, Network, Pool
 from podwire.cni.protocol import AttachmentKey
 from podwire.cni.spec import INVALID_CONFIG, TRY_LATER
 from podwire.errors import CniError
+
+_IMPORTED = "imported addresses"
+"""The name under which the ledger keeps when addresses of another plugin were taken over."""
 
 
 class Leases:
@@ -139,6 +144,28 @@ class Leases:
                 if ip in pool.network and pool.contains(ip):
                     pool.claim(ip)
         self.hold(attachment)
+
+    def import_held(self, attachments: Iterable[Attachment], last: Iterable[Address]) -> int:
+        """Takes over addresses of another plugin, once in the life of the ledger; returns the number of attachments.
+
+        Attachments that the ledger has, and addresses in use, are left out. Must be called before :meth:`serve`.
+
+        Raises: CniError 5 when the disk cannot be written.
+        """
+        if self._ledger.fact(_IMPORTED):
+            return 0
+        in_use = {ip for held in (*self.held.values(), *self.lent.values()) for ip in held.addresses}
+        count = 0
+        for attachment in attachments:
+            addresses = tuple(ip for ip in attachment.addresses if ip not in in_use)
+            if addresses and attachment.key not in self.lent:
+                self.hold(msgspec.structs.replace(attachment, addresses=addresses))
+                in_use.update(addresses)
+                count += 1
+        for address in last:
+            self._ledger.continue_after(address)
+        self._ledger.remember(_IMPORTED, self._now().isoformat().encode())
+        return count
 
     def release(self, attachments: Iterable[Attachment]) -> None:
         """Deletes attachments from the ledger and starts the cooldown of their addresses."""

@@ -124,6 +124,11 @@ class Ledger:
                 self._db.execute("DELETE FROM released WHERE address = ?", (str(ip),))
                 self._db.execute("INSERT OR REPLACE INTO cursor VALUES (?, ?)", (ip.version, str(ip)))
 
+    def continue_after(self, address: Address) -> None:
+        """Makes assignment of the address's family go on behind it."""
+        with self._writing():
+            self._db.execute("INSERT OR REPLACE INTO cursor VALUES (?, ?)", (address.version, str(address)))
+
     def update(self, attachment: Attachment) -> None:
         """Writes changed facts of an attachment; its addresses are as before.
 

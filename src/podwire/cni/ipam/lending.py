@@ -90,6 +90,11 @@ class AddressLending:
             self._leases.release([a for k, a in lent if k.network == network and (k.container, k.ifname) not in valid])
         return b""
 
+    def forget(self, key: AttachmentKey) -> None:
+        """Frees the addresses that were taken over for a container's interface, under any name of the network."""
+        lent = self._leases.lent.items()
+        self._leases.release([a for k, a in lent if (k.container, k.ifname) == (key.container, key.ifname)])
+
     def sweep(self, is_gone: Callable[[str], bool]) -> None:
         """Frees the addresses of pods whose namespace has been missing for two calls; called every minute."""
         gone = {key for key, item in self._leases.lent.items() if item.netns and is_gone(item.netns)}
