@@ -4,6 +4,7 @@ The client speaks just enough HTTP/2 and protobuf for calls with one request and
 dependencies. Sources: RFC 9113, the gRPC protocol over HTTP/2, k8s.io/cri-api runtime/v1 api.proto.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -229,6 +230,9 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
         """Ends containerd; sandboxes go on."""
         self.process.terminate()
         self.process.wait()
+        for folder in Path("/sys/fs/cgroup").glob("*/k8s.io"):
+            with contextlib.suppress(OSError):  # It still has the groups of sandboxes.
+                folder.rmdir()
 
     def network_ready(self) -> bool:
         """The condition NetworkReady."""
