@@ -58,16 +58,16 @@ class Server:
 
 
 @contextmanager
-def serving(api: SilentApi, folder: Path) -> Iterator[Server]:
+def serving(api: SilentApi, folder: Path, corefile: str = "") -> Iterator[Server]:
     port = free_port()
-    kubeconfig, config = folder / "kubeconfig", folder / "dns.yaml"
+    kubeconfig, config = folder / "kubeconfig", folder / "config"
     kubeconfig.write_text(api.kubeconfig())
     ports = {field: free_port() for field in ("healthPort", "readyPort", "metricsPort")}
     document = {"listen": ["127.0.0.1"], "port": port, "resolvConf": "/nonexistent", "kubeconfig": str(kubeconfig)}
-    config.write_text(json.dumps(document | ports))
-    command = [sys.executable, "-m", "podwire.cli.main", "dns", "--config", str(config)]
+    config.write_text(corefile.replace("PORT", str(port)) or json.dumps(document | ports))
+    command = [sys.executable, "-m", "podwire.cli.main", "dns", "--corefile" if corefile else "--config", str(config)]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        process = subprocess.Popen([*command, "--kubeconfig", str(kubeconfig)], stdout=log, stderr=log)
     try:
         server = Server(process, port)
         # A missing name is SERVFAIL before all lists are there.
@@ -113,3 +113,31 @@ def test_no_query_is_lost_while_workers_are_killed(tmp_path: Path) -> None:
                 unanswered.discard(int.from_bytes(link.recv(2), "big"))
         while unanswered:
             unanswered.discard(int.from_bytes(link.recv(2), "big"))
+
+
+COREFILE = """.:PORT {
+    bind 127.0.0.1
+    kubernetes cluster.local {
+        ttl 7
+    }
+    reload 1100ms
+}
+"""
+
+
+def test_changed_corefile_is_applied_and_a_wrong_one_not(tmp_path: Path) -> None:
+    with silent_api(LISTED) as api, serving(api, tmp_path, COREFILE) as server:
+        api.silence.set()
+        file = tmp_path / "config"
+        valid = file.read_text()
+        assert server.ask().answer[0].ttl == 7
+        file.write_text(valid.replace("ttl 7", "ttl seven"))
+        while "the present one stays in force" not in (tmp_path / "log").read_text():
+            assert server.ask().answer[0].ttl == 7
+            time.sleep(0.02)
+        assert "line 4: ttl: expected a whole number, got 'seven'" in (tmp_path / "log").read_text()
+        server.kill_worker()
+        assert server.ask().answer[0].ttl == 7
+        file.write_text(valid.replace("ttl 7", "ttl 9"))
+        while server.ask().answer[0].ttl != 9:
+            time.sleep(0.02)

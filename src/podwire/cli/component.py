@@ -80,18 +80,44 @@ def controller(config_file: str, kubeconfig: str | None) -> None:
     controllers.run_file(config_file, kubeconfig)
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--config", "config_file", metavar="FILE", help="Configuration (YAML); all settings have defaults.")
+@click.option("--corefile", metavar="FILE", help="Instead of --config: the Corefile of CoreDNS, to replace it.")
 @_kubeconfig
-def dns(config_file: str | None, kubeconfig: str | None) -> None:
+@click.pass_context
+def dns(context: click.Context, config_file: str | None, corefile: str | None, kubeconfig: str | None) -> None:
     """Run cluster DNS: answers for Services and pods from memory, forwards the rest."""
+    if context.invoked_subcommand is not None:
+        return
     from podwire.dns import config, server
+    from podwire.dns.corefile.load import load_corefile
 
-    settings = config.load_config(config_file) if config_file else config.DnsConfig()
-    if kubeconfig:
-        settings = msgspec.structs.replace(settings, kubeconfig=kubeconfig)
+    if config_file and corefile:
+        raise click.UsageError("expected either --config or --corefile")
+
+    def load() -> config.DnsConfig:
+        settings = load_corefile(corefile) if corefile else config.DnsConfig()
+        if config_file:
+            settings = config.load_config(config_file)
+        return msgspec.structs.replace(settings, kubeconfig=kubeconfig) if kubeconfig else settings
+
+    settings = load()
     log.configure()
-    server.serve(settings, SystemClock())
+    server.serve(settings, SystemClock(), load=load if corefile else None)
+
+
+@dns.command()
+@click.argument("corefile", metavar="COREFILE")
+def check(corefile: str) -> None:
+    """Check a Corefile: names each plugin and option that podwire does not have, with its line."""
+    from podwire.dns.corefile.load import load_corefile
+
+    settings = load_corefile(corefile)
+    routes = {".": settings.forward, **settings.stub_domains}
+    click.echo(f"{corefile}: podwire answers {settings.domain} on port {settings.port}")
+    for zone, forward in routes.items():
+        if forward.upstreams:
+            click.echo(f"{corefile}: {zone} is forwarded to {', '.join(forward.upstreams)}")
 
 
 @click.command()

@@ -8,12 +8,33 @@ from podwire.errors import ConfigError
 from podwire.model.document import not_yaml, wrong
 
 
+class ForwardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """How names are asked for upstream.
+
+    ``upstreams`` are ``address``, ``address:port`` (IPv6 in brackets), or a file with the name servers of a resolver.
+    ``policy`` is the order of the servers: sequential, random or round_robin. ``max_concurrent`` requests may wait, 0
+    means 2000. A server is bad after ``max_fails`` failed probes in a row, 0 means never; between two probes lie
+    ``health_check_seconds``.
+    """
+
+    upstreams: tuple[str, ...] = ()
+    policy: str = "sequential"
+    force_tcp: bool = False
+    prefer_udp: bool = False
+    max_concurrent: int = 0
+    max_fails: int = 2
+    health_check_seconds: float = 0.5
+
+
 class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """Settings; the defaults suit a pod of the cluster.
 
     ``listen`` has addresses without port; ``::`` is left out when the machine has no IPv6. ``http_address`` is the
-    address of the health, readiness and metrics endpoints; empty means the addresses of ``listen``. ``upstreams`` are
-    ``address`` or ``address:port`` (IPv6 in brackets); empty means the name servers of ``resolvConf``.
+    address of the health, readiness and metrics endpoints; empty means the addresses of ``listen``, and port 0 turns
+    an endpoint off. ``upstreams`` are ``address`` or ``address:port`` (IPv6 in brackets); without them those of
+    ``forward`` are used, and without those the name servers of ``resolvConf``. ``stub_domains`` have upstream servers
+    of their own. ``fallthrough`` has the zones whose missing names are asked for upstream. Foreign names are cached for
+    at most ``cache_seconds``. A Corefile is read again every ``reload_seconds``, 0 means never.
     """
 
     domain: str = "cluster.local"
@@ -31,6 +52,14 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     kubeconfig: str = ""
     lameduck_seconds: float = 0.0
     udp_size: int = 1232
+    forward: ForwardConfig = ForwardConfig()
+    stub_domains: dict[str, ForwardConfig] = {}
+    namespaces: tuple[str, ...] = ()
+    ignore_empty_service: bool = False
+    reverse_zones: tuple[str, ...] = ("in-addr.arpa", "ip6.arpa")
+    fallthrough: tuple[str, ...] = ("in-addr.arpa", "ip6.arpa")
+    cache_seconds: float = 300.0
+    reload_seconds: float = 0.0
 
 
 _PODS = ("disabled", "insecure", "verified")

@@ -16,14 +16,15 @@ Cost: 60 us of CPU a request.
 
 import asyncio
 import ipaddress
-from collections.abc import Coroutine
+import random
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from podwire.dns import wire
 from podwire.dns.exchange import Address, UdpExchange, ask_tcp
 from podwire.dns.loops import LoopDetector
-from podwire.dns.upstream_health import UpstreamHealth
+from podwire.dns.upstream_health import EVERY_S, FAILURES, UpstreamHealth
 from podwire.errors import ConfigError
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
@@ -32,13 +33,16 @@ from podwire.runtime.tasks import TaskSet
 
 @dataclass(frozen=True, slots=True)
 class ForwardOptions:
-    """The times and limits of forwarding, in seconds."""
+    """The times and limits of forwarding, in seconds; ``policy`` is sequential, random or round_robin."""
 
     deadline_s: float = 4.5
     resend_s: float = 0.4
     attempt_s: float = 1.5
     max_pending: int = 2000
     max_equal: int = 32
+    policy: str = "sequential"
+    max_fails: int = FAILURES
+    probe_every_s: float = EVERY_S
 
 
 class Overloaded(Exception):
@@ -57,7 +61,10 @@ class Forwarder:
         self._upstreams = upstreams
         self._options = options
         self._tasks = TaskSet(lambda name, failure: log.error("task failed", task=name, failure=failure))
-        self.health = UpstreamHealth(upstreams, clock, self._tasks)
+        self.health = UpstreamHealth(
+            upstreams, clock, self._tasks, max_fails=options.max_fails, every_s=options.probe_every_s
+        )
+        self._turn = 0
         self.loops = LoopDetector(upstreams, clock, self._tasks)
         self._questions: dict[bytes, int] = {}
         self._waiting: dict[tuple[bool, bytes], asyncio.Future[bytes | None]] = {}
@@ -116,13 +123,24 @@ class Forwarder:
             del self._questions[question]
 
     async def _ask(self, request: bytes, *, tcp: bool) -> bytes | None:
-        # Stable: in the order of the configuration, good servers first.
-        straight = (server for server in self._upstreams if server not in self.loops.looping)
+        # Stable: in the order of the policy, good servers first.
+        straight = (server for server in self._in_order() if server not in self.loops.looping)
         servers = sorted(straight, key=lambda server: not self.health.good(server))
         reply = await (self._ask_tcp if tcp else self._ask_udp)(servers, request)
         if reply is None:
             self.failed += 1
         return reply
+
+    def _in_order(self) -> Sequence[Address]:
+        upstreams = self._upstreams
+        match self._options.policy:
+            case "random":
+                return random.sample(upstreams, len(upstreams))
+            case "round_robin":
+                self._turn += 1
+                first = self._turn % max(1, len(upstreams))
+                return upstreams[first:] + upstreams[:first]
+        return upstreams
 
     async def _ask_udp(self, servers: list[Address], request: bytes) -> bytes | None:
         exchange = UdpExchange(request)

@@ -9,16 +9,19 @@ the next process (:func:`serve`), which starts at once from the snapshot of the 
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from random import random
 
 from podwire.dns import wire
 from podwire.dns.config import DnsConfig
+from podwire.dns.follow import LoadConfig, follow_config
 from podwire.dns.foreign import ForeignCache
-from podwire.dns.forward import Forwarder, ForwardOptions, Looping, Overloaded, parse_upstream, read_resolv_conf
+from podwire.dns.forward import Looping, Overloaded
 from podwire.dns.metrics import QueryCounters, Series, render
 from podwire.dns.replies import ReplyCache, Send, labels_of
 from podwire.dns.respond import Reply, UpstreamQuery, failure, merge, udp_limit
+from podwire.dns.routes import ForwardRoutes
 from podwire.dns.snapshot import Snapshot
 from podwire.dns.sockets import Bound, bind, served_addresses, usable
 from podwire.dns.tcp import TcpLimits, TcpListener
@@ -56,15 +59,17 @@ class DnsServer:
                 ttl_s=config.ttl_seconds,
                 pods=config.pods,
                 endpoint_pod_names=config.endpoint_pod_names,
+                namespaces=config.namespaces,
+                ignore_empty_service=config.ignore_empty_service,
+                reverse_zones=config.reverse_zones,
+                fallthrough=config.fallthrough,
                 local_ips=served_addresses(config.listen),
             )
         )
         self._clock = clock
         self._counters = QueryCounters(f"dns://:{config.port}")
-        self._foreign = ForeignCache()
-        upstreams = tuple(parse_upstream(text, "dns") for text in config.upstreams)
-        self.upstreams = upstreams or read_resolv_conf(config.resolv_conf)
-        self._forwarder = Forwarder(self.upstreams, clock, ForwardOptions())
+        self._foreign = ForeignCache(ceiling_s=config.cache_seconds)
+        self.routes = ForwardRoutes(config, clock)
         self._asking = TaskSet(lambda name, error: self.log.error("task failed", task=name, failure=error))
         self.age_s: Callable[[], float] = lambda: 0.0
         """For how long the zone was not compared with the API."""
@@ -85,7 +90,7 @@ class DnsServer:
             tcp = TcpListener(ReplyCache(self.zone, self._counters, "tcp"), self.forward, self._clock, self._tcp_limits)
             self._tcp.append(tcp)
             await tcp.open(tcp_socket)
-        self._forwarder.loops.start()
+        self.routes.start()
 
     @property
     def port(self) -> int:
@@ -99,7 +104,7 @@ class DnsServer:
         for tcp in self._tcp:
             await tcp.close()
         await self._asking.close()
-        await self._forwarder.close()
+        await self.routes.close()
 
     def forget(self) -> None:
         """Drops the cached replies; to be called after a change of the zone."""
@@ -111,7 +116,7 @@ class DnsServer:
 
     def forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:
         """Starts asking upstream, or (TCP) answers from the cache of foreign names; runs on the loop."""
-        if self._forwarder.loops.caught(upstream_query.name):
+        if self.routes.caught(upstream_query.name):
             send(failure(upstream_query.query, self._limit(upstream_query, tcp=tcp), wire.REFUSED).data)
             return
         if tcp and upstream_query.answer is None:
@@ -142,7 +147,7 @@ class DnsServer:
         send(reply.turned(random()))
 
     async def _relay(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, limit: int) -> Reply:
-        reply = await self._forwarder.ask(data, tcp=tcp)
+        reply = await self.routes.choose(upstream_query.name).ask(data, tcp=tcp)
         if reply is None:
             return failure(upstream_query.query, limit)
         if len(reply) > limit:
@@ -159,7 +164,7 @@ class DnsServer:
         cached = self._foreign.get(request, tcp=tcp, now_s=now_s)
         reply = None if cached is None else cached.data
         if reply is None:
-            reply = await self._forwarder.ask(request, tcp=tcp)
+            reply = await self.routes.choose(upstream_query.name).ask(request, tcp=tcp)
             if reply is None:
                 return failure(upstream_query.query, limit)
             self._foreign.put(request, reply, tcp=tcp, now_s=now_s)
@@ -183,11 +188,7 @@ class DnsServer:
             ("coredns_cache_entries", (("type", "success"), ("zones", ".")), len(self._foreign)),
             ("coredns_cache_hits_total", (("type", "success"), ("zones", ".")), self._foreign.hits),
             ("coredns_cache_misses_total", (("zones", "."),), self._foreign.misses),
-            ("coredns_forward_max_concurrent_rejects_total", (), self._forwarder.rejected),
-            ("coredns_proxy_healthcheck_failures_total", (), self._forwarder.health.failed_probes),
-            ("podwire_dns_forward_requests_total", (), self._forwarder.sent),
-            ("podwire_dns_forward_looping_servers", (), len(self._forwarder.loops.looping)),
-            ("podwire_dns_forward_failures_total", (), self._forwarder.failed),
+            *self.routes.series(),
             ("podwire_dns_services", (), self.zone.index.service_count()),
             ("podwire_dns_kept_replies", (), sum(len(replies.by_request) for replies in self._replies())),
             ("podwire_dns_tcp_connections", (), self.tcp_connections()),
@@ -212,10 +213,12 @@ def _version() -> str:
         return "unknown"
 
 
-def serve(config: DnsConfig, clock: Clock, *, serving: Callable[[], None] = lambda: None) -> None:
+def serve(
+    config: DnsConfig, clock: Clock, *, serving: Callable[[], None] = lambda: None, load: LoadConfig | None = None
+) -> None:
     """Serves as the whole of a process, in a worker that is replaced when it dies; no request is refused in between.
 
-    ``serving`` is called once the sockets take requests.
+    ``serving`` is called once the sockets take requests. ``load`` reads the configuration again, if it may change.
 
     Raises: ConfigError when no API server is configured; OSError when a port is taken.
     """
@@ -223,11 +226,16 @@ def serve(config: DnsConfig, clock: Clock, *, serving: Callable[[], None] = lamb
     snapshot = Snapshot()
     serving()
     keep_worker()
-    run_until_signal(lambda: run(config, clock, sockets, snapshot))
+    settings = snapshot.saved_config() or config
+    run_until_signal(lambda: run(settings, clock, sockets, snapshot, load))
 
 
 async def run(
-    config: DnsConfig, clock: Clock, sockets: Sequence[Bound] | None = None, snapshot: Snapshot | None = None
+    config: DnsConfig,
+    clock: Clock,
+    sockets: Sequence[Bound] | None = None,
+    snapshot: Snapshot | None = None,
+    load_config: LoadConfig | None = None,
 ) -> None:
     """Serves on bound sockets until cancelled; then is not ready for ``lameduckSeconds`` and stops.
 
@@ -255,16 +263,22 @@ async def run(
     try:
         for address in usable((config.http_address,) if config.http_address else config.listen):
             for port, http in https:
-                await http.listen(address, port)
+                if port:
+                    await http.listen(address, port)
         async with Supervisor(clock, lambda name, error: server.log.error(name, failure=error)) as supervisor:
             watch.start(supervisor)
             await watch.synced(_LISTS_WAIT_S)
             await server.open(sockets)
+            if load_config is not None and snapshot is not None and config.reload_seconds:
+                supervisor.start(
+                    "follow the configuration",
+                    partial(follow_config, load_config, config, snapshot, server.routes.pending, clock),
+                )
             server.log.info(
                 "serving",
                 domain=config.domain,
                 port=server.port,
-                upstreams=",".join(f"{a}:{p}" for a, p in server.upstreams) or "none",
+                upstreams=",".join(f"{a}:{p}" for a, p in server.routes.default.servers) or "none",
             )
     except asyncio.CancelledError:
         leaving = True

@@ -4,7 +4,8 @@ How it works: the process that holds the sockets opens files in memory (memfd), 
 worker appends every change of an object; a new worker reads the file and answers from it until the API has listed all.
 Guarantees: 1. an entry that was cut by a kill is ignored, and all before it count; 2. when more than half of a file is
 obsolete, the living objects are written to the other file, and then one byte of the control file makes it the valid
-one; 3. the control file holds whether all collections were listed once, and when the API was last heard of.
+one; 3. the control file holds how many collections were listed, once all were, and when the API was last heard of;
+4. a configuration that a worker has accepted is the configuration of the next one.
 
 Cost: 5 us for each change; the memory of the objects, at most twice.
 """
@@ -18,6 +19,8 @@ from typing import Any
 
 import msgspec
 
+from podwire.dns.config import DnsConfig
+
 _ENTRY = struct.Struct("!II")
 _CONTROL = struct.Struct("!BBxxxxxxd")
 _COMPACT_BYTES = 1 << 20
@@ -30,6 +33,7 @@ class Snapshot:
     """The last state that a worker knew; created before the first worker, and shared by all of them."""
 
     def __init__(self) -> None:
+        self._config = os.memfd_create("podwire-dns-config")
         self._files = (os.memfd_create("podwire-dns-0"), os.memfd_create("podwire-dns-1"))
         control = os.memfd_create("podwire-dns-control")
         os.ftruncate(control, _CONTROL.size)
@@ -42,13 +46,13 @@ class Snapshot:
     def close(self) -> None:
         """Releases the files in this process."""
         self._control.close()
-        for file in self._files:
+        for file in (*self._files, self._config):
             os.close(file)
 
     @property
-    def complete(self) -> bool:
-        """Whether a worker had listed all collections."""
-        return bool(self._read_control()[1])
+    def collections(self) -> int:
+        """How many collections a worker had listed; 0 before it had listed all of them."""
+        return int(self._read_control()[1])
 
     @property
     def heard_s(self) -> float:
@@ -59,13 +63,27 @@ class Snapshot:
         active, complete, heard_s = _CONTROL.unpack(self._control[:])
         return active, complete, heard_s
 
-    def mark_complete(self) -> None:
+    def mark_complete(self, collections: int) -> None:
         """Marks all collections as listed."""
-        self._control[1] = 1
+        self._control[1] = collections
 
     def mark_heard(self, now_s: float) -> None:
         """Notes when the API was heard of."""
         self._control[8:] = struct.pack("!d", now_s)
+
+    def save_config(self, config: DnsConfig) -> None:
+        """Sets the configuration of the next worker."""
+        body = msgspec.msgpack.encode(config)
+        os.pwrite(self._config, _ENTRY.pack(len(body), zlib.crc32(body)) + body, 0)
+
+    def saved_config(self) -> DnsConfig | None:
+        """The configuration that a worker has saved, or None."""
+        data = os.pread(self._config, os.fstat(self._config).st_size, 0)
+        if len(data) < _ENTRY.size:
+            return None
+        size, checksum = _ENTRY.unpack_from(data)
+        body = data[_ENTRY.size : _ENTRY.size + size]
+        return msgspec.msgpack.decode(body, type=DnsConfig) if zlib.crc32(body) == checksum else None
 
     def record(self, plural: str, key: str, item: msgspec.Struct | None) -> None:
         """Appends the new form of an object, or (None) its end."""

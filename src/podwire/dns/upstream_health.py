@@ -21,29 +21,39 @@ from podwire.runtime.tasks import TaskSet
 
 FAILURES = 2
 _PROBE_S = 1.0
-_EVERY_S = 0.5
+EVERY_S = 0.5
 _PROBE = wire.encode(DnsMessage(0, wire.RD, b"\x00", wire.NS))
 
 
 class UpstreamHealth:
     """The health of upstream servers; tasks run in ``tasks``."""
 
-    def __init__(self, servers: Iterable[Address], clock: Clock, tasks: TaskSet) -> None:
+    def __init__(
+        self,
+        servers: Iterable[Address],
+        clock: Clock,
+        tasks: TaskSet,
+        *,
+        max_fails: int = FAILURES,
+        every_s: float = EVERY_S,
+    ) -> None:
+        self._max_fails = max_fails
+        self._every_s = every_s
         self._failures = dict.fromkeys(servers, 0)
         self._clock = clock
         self._tasks = tasks
         self._probing: set[Address] = set()
-        self._replied_s = dict.fromkeys(self._failures, -_EVERY_S)
+        self._replied_s = dict.fromkeys(self._failures, -every_s)
         self._log = Log("dns.upstream")
         self.failed_probes = 0
 
     def good(self, server: Address) -> bool:
         """Whether the server replied to one of the last probes, or was never suspected."""
-        return self._failures[server] < FAILURES
+        return not self._max_fails or self._failures[server] < self._max_fails
 
     def suspect(self, server: Address) -> None:
         """Starts to probe a server that did not reply to a request."""
-        fresh = self._clock.monotonic() - self._replied_s[server] < _EVERY_S
+        fresh = self._clock.monotonic() - self._replied_s[server] < self._every_s
         if server not in self._probing and not fresh:
             self._probing.add(server)
             self._tasks.start("probe upstream", self._probe(server))
@@ -55,12 +65,12 @@ class UpstreamHealth:
         self._failures[server] = 0
 
     async def _probe(self, server: Address) -> None:
-        backoff = Backoff(_EVERY_S, 5.0)
+        backoff = Backoff(self._every_s, max(self._every_s, 5.0))
         try:
             while not await answers(server, _PROBE, _PROBE_S):
                 self.failed_probes += 1
                 self._failures[server] += 1
-                if self._failures[server] == FAILURES:
+                if self._failures[server] == self._max_fails:
                     self._log.warning("an upstream server does not reply", server=f"{server[0]}:{server[1]}")
                 await self._clock.sleep(backoff.next_delay_s())
             self._replied_s[server] = self._clock.monotonic()

@@ -75,7 +75,7 @@ class ZoneWatch:
         for informer in self._informers():
             informer.restore(restored[informer.resource.plural])
         self._changed()
-        if not snapshot.complete:
+        if snapshot.collections < len(self._informers()):
             return
         self._zone.index.mark_synced()
         self._restored = True
@@ -130,7 +130,7 @@ class ZoneWatch:
         self._zone.index.mark_synced()
         self._changed()
         if self._snapshot is not None:
-            self._snapshot.mark_complete()
+            self._snapshot.mark_complete(len(self._informers()))
 
     def _now_s(self) -> int:
         return int(self._clock.now().timestamp())

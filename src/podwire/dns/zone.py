@@ -38,8 +38,8 @@ _HOST_TYPES = (wire.A, wire.AAAA)
 class ZoneOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the zone and which names it contains.
 
-    ``reverse_zones`` not in ``fallthrough`` are authoritative (NXDOMAIN for an unknown address); in the other
-    reverse zones, unknown addresses are asked upstream. ``pods`` is disabled, insecure (any address under an existing
+    Zones not in ``fallthrough`` are authoritative (NXDOMAIN for an unknown name); in the others, unknown names are
+    asked for upstream. ``pods`` is disabled, insecure (any address under an existing
     namespace) or verified (addresses of live pods). No ``namespaces`` means all. ``local_ips`` are this server's.
     """
 
@@ -327,6 +327,8 @@ class Zone:
         return ZoneAnswer(ring=wire.make_ring(chosen, qtype, self._options.ttl_s), zone=question.zone)
 
     def _missing(self, question: _Question) -> ZoneAnswer:
+        if question.zone in self._fallthrough and self.index.synced:
+            return _FOREIGN
         rcode = wire.NXDOMAIN if self.index.synced else wire.SERVFAIL
         return ZoneAnswer(rcode=rcode, zone=question.zone, soa=self._encoded_soa(question))
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from podwire.dns.config import DnsConfig, ForwardConfig
 from podwire.dns.snapshot import Snapshot
 from podwire.model.meta import ObjectMeta
 from podwire.model.service import Service, ServiceSpec
@@ -32,15 +33,15 @@ def successor(snapshot: Snapshot) -> Snapshot:
 
 
 def test_objects_are_restored_in_their_last_form(snapshot: Snapshot) -> None:
-    assert not snapshot.complete and snapshot.heard_s == 0
+    assert snapshot.collections == 0 and snapshot.heard_s == 0
     snapshot.record("services", "shop/a", a_service("a"))
     snapshot.record("services", "shop/b", a_service("b"))
     snapshot.record("services", "shop/b", a_service("b", "10.96.0.2"))
     snapshot.record("services", "shop/a", None)
-    snapshot.mark_complete()
+    snapshot.mark_complete(3)
     snapshot.mark_heard(1700000000.5)
     second = successor(snapshot)
-    assert second.complete and second.heard_s == 1700000000.5
+    assert second.collections == 3 and second.heard_s == 1700000000.5
     assert second.restore(TYPES) == {"services": {"shop/b": a_service("b", "10.96.0.2")}}
 
 
@@ -65,3 +66,11 @@ def test_obsolete_entries_are_left_behind(snapshot: Snapshot) -> None:
         "shop/1": "29998",
         "shop/2": "29999",
     }
+
+
+def test_saved_configuration_is_that_of_the_next_worker(snapshot: Snapshot) -> None:
+    assert snapshot.saved_config() is None
+    snapshot.save_config(DnsConfig(domain="a.rather.long.domain.example"))
+    snapshot.save_config(DnsConfig(domain="b.example", stub_domains={"c.example": ForwardConfig(force_tcp=True)}))
+    expected = DnsConfig(domain="b.example", stub_domains={"c.example": ForwardConfig(force_tcp=True)})
+    assert successor(snapshot).saved_config() == expected

@@ -1,0 +1,1 @@
+"""CoreDNS' configuration file: its syntax, and what podwire does with each plugin."""

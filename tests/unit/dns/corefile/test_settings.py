@@ -1,0 +1,141 @@
+"""The plugins of a Corefile as settings, and those that podwire does not have."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from podwire.cli.component import dns
+from podwire.dns.config import DnsConfig, ForwardConfig
+from podwire.dns.corefile.load import load_corefile
+from podwire.dns.corefile.settings import read_settings
+from podwire.dns.corefile.syntax import parse_corefile
+from podwire.errors import ConfigError, ConfigErrors
+
+KUBEADM = """.:53 {
+    errors
+    health {
+       lameduck 5s
+    }
+    ready
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+       pods insecure
+       fallthrough in-addr.arpa ip6.arpa
+       ttl 30
+    }
+    prometheus :9153
+    forward . /etc/resolv.conf {
+       max_concurrent 1000
+    }
+    cache 30 {
+       disable success cluster.local
+       disable denial cluster.local
+    }
+    loop
+    reload
+    loadbalance
+}
+"""
+ROOT = ". {\n kubernetes cluster.local\n %s\n}\n"
+
+
+def read(text: str) -> DnsConfig:
+    return read_settings(parse_corefile(text, "Corefile", {}, lambda _: {}), "Corefile")
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ConfigErrors) as raised:
+        read(text)
+    return str(raised.value).splitlines()
+
+
+def test_corefile_of_kubeadm_is_read_as_it_is() -> None:
+    assert read(KUBEADM) == DnsConfig(
+        domain="cluster.local",
+        ttl_seconds=30,
+        pods="insecure",
+        lameduck_seconds=5.0,
+        resolv_conf="",
+        forward=ForwardConfig(upstreams=("/etc/resolv.conf",), policy="random", max_concurrent=1000),
+        cache_seconds=30,
+        reload_seconds=30.0,
+    )
+
+
+def test_plugins_that_are_absent_are_off() -> None:
+    config = read(ROOT % "")
+    assert (config.health_port, config.ready_port, config.metrics_port, config.cache_seconds) == (0, 0, 0, 0)
+    assert (config.pods, config.reverse_zones, config.fallthrough) == ("disabled", (), ())
+
+
+def test_stub_domains_have_servers_of_their_own() -> None:
+    text = ROOT % "forward a.example 192.0.2.1" + "b.example:53 c.example {\n cache 30\n forward . 192.0.2.2:54 {\n"
+    config = read(text + "  policy sequential\n  force_tcp\n  prefer_udp\n  health_check 2s\n  max_fails 3\n }\n}\n")
+    second = ForwardConfig(
+        upstreams=("192.0.2.2:54",), force_tcp=True, prefer_udp=True, health_check_seconds=2.0, max_fails=3
+    )
+    assert config.stub_domains == {
+        "a.example": ForwardConfig(upstreams=("192.0.2.1",), policy="random"),
+        "b.example": second,
+        "c.example": second,
+    }
+
+
+def test_options_of_kubernetes_become_settings() -> None:
+    options = (
+        "endpoint_pod_names\nnamespaces a b\nignore empty_service\nkubeconfig /etc/k\nfallthrough\npods verified\n"
+    )
+    config = read(f". {{\n kubernetes k.example 10.in-addr.arpa {{\n{options}}}\n bind 127.0.0.1 ::1\n}}\n")
+    assert (config.domain, config.reverse_zones) == ("k.example", ("10.in-addr.arpa",))
+    assert config.fallthrough == ("k.example", "10.in-addr.arpa")
+    assert config.endpoint_pod_names and config.ignore_empty_service and config.namespaces == ("a", "b")
+    assert (config.kubeconfig, config.pods, config.listen) == ("/etc/k", "verified", ("127.0.0.1", "::1"))
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("etcd", "podwire does not have this plugin"),
+        ("kubernetes x.example", "expected this plugin once"),
+        ("forward . tls://192.0.2.1", "podwire forwards over UDP and TCP only"),
+        ("forward .", "expected a zone and at least one server"),
+        ("forward . 192.0.2.1 {\n  expire 10s\n }", "podwire does not have this option of forward"),
+        ("forward . 192.0.2.1 {\n  policy least\n }", "or not with 'least'"),
+        ("forward web.cluster.local 192.0.2.1", "podwire answers web.cluster.local from the cluster"),
+        ("cache 30 {\n  serve_stale\n }", "podwire does not have this option of cache"),
+        ("cache 30 {\n  disable success a.example\n }", "expected the cluster's zone, got 'a.example'"),
+        ("cache x", "expected a whole number, got 'x'"),
+        ("health {\n  lameduck soon\n }", "expected a time such as 5s"),
+        ("errors {\n  consolidate 5m x\n }", "podwire does not have options of this plugin"),
+        ("loadbalance weighted", "expected round_robin"),
+    ],
+)
+def test_unknown_is_named_with_its_line(line: str, problem: str) -> None:
+    (message,) = problems(ROOT % line)
+    assert message.startswith("Corefile: line ") and problem in message
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    assert [message.split(": ")[1] for message in problems(ROOT % "etcd\n route53\n")] == ["line 3", "line 4"]
+
+
+def test_corefile_needs_the_cluster_and_one_port() -> None:
+    assert problems(".:53 {\n errors\n}\n") == ["Corefile: expected the plugin kubernetes in a server block"]
+    assert "expected one port" in problems(ROOT % "" + "a.example:54 {\n forward . 192.0.2.1\n}\n")[0]
+
+
+def test_check_names_the_line_and_exits_with_status_two(tmp_path: Path) -> None:
+    good, bad = tmp_path / "Corefile", tmp_path / "Broken"
+    good.write_text(KUBEADM)
+    bad.write_text(KUBEADM.replace("loop", "loops"))
+    result = CliRunner().invoke(dns, ["check", str(good)])
+    assert result.exit_code == 0 and "podwire answers cluster.local on port 53" in result.output
+    refused = CliRunner().invoke(dns, ["check", str(bad)])
+    assert isinstance(refused.exception, ConfigErrors) and "line 20: loops" in str(refused.exception)
+
+
+def test_upstream_that_is_no_address_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "Corefile"
+    file.write_text(ROOT % "forward . dns.example")
+    with pytest.raises(ConfigError, match="expected address"):
+        load_corefile(str(file))
