@@ -13,7 +13,7 @@ _TRUNCATED = 0x02
 _PENDING = 2000
 
 
-class Route:
+class ForwardRoute:
     """The upstream servers of one zone."""
 
     def __init__(self, servers: tuple[Address, ...], forward: ForwardConfig, clock: Clock) -> None:
@@ -48,14 +48,14 @@ class ForwardRoutes:
 
     def __init__(self, config: DnsConfig, clock: Clock) -> None:
         default = resolve_upstreams(config.upstreams or config.forward.upstreams, "upstreams")
-        self.default = Route(default or read_resolv_conf(config.resolv_conf), config.forward, clock)
+        self.default = ForwardRoute(default or read_resolv_conf(config.resolv_conf), config.forward, clock)
         self._stubs = {
-            encode_name(zone.lower()): Route(resolve_upstreams(forward.upstreams, zone), forward, clock)
+            encode_name(zone.lower()): ForwardRoute(resolve_upstreams(forward.upstreams, zone), forward, clock)
             for zone, forward in config.stub_domains.items()
         }
         self._routes = (self.default, *self._stubs.values())
 
-    def choose(self, name: bytes) -> Route:
+    def choose(self, name: bytes) -> ForwardRoute:
         """The route for a name in wire form."""
         if self._stubs:
             lower, offset = name.lower(), 0

@@ -75,7 +75,7 @@ def _tokens(text: str, source: str, environment: Mapping[str, str]) -> list[list
             if word.startswith('"') and not quoted:
                 raise ConfigError(source, f"line {number}", "expected a closing quote")
             plain = match[1].replace('\\"', '"') if quoted else word
-            plain = _VARIABLE.sub(lambda found: environment.get(found[1] or found[2], ""), plain)
+            plain = _VARIABLE.sub(lambda match: environment.get(match[1] or match[2], ""), plain)
             lines[-1].append(_Token(plain, source, number, quoted))
         number += word.count("\n")
     return [line for line in lines if line]
