@@ -34,7 +34,9 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     an endpoint off. ``upstreams`` are ``address`` or ``address:port`` (IPv6 in brackets); without them those of
     ``forward`` are used, and without those the name servers of ``resolvConf``. ``stub_domains`` have upstream servers
     of their own. ``fallthrough`` has the zones whose missing names are asked for upstream. Foreign names are cached for
-    at most ``cache_seconds``. A Corefile is read again every ``reload_seconds``, 0 means never.
+    at most ``cache_seconds``; for ``serve_stale_seconds`` longer they answer when upstream does not, or (without
+    ``serve_stale_verify``) at once while upstream is asked. ``hosts`` have addresses by name, before all other names. A
+    Corefile is read again every ``reload_seconds``, 0 means never.
     """
 
     domain: str = "cluster.local"
@@ -59,7 +61,12 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     reverse_zones: tuple[str, ...] = ("in-addr.arpa", "ip6.arpa")
     fallthrough: tuple[str, ...] = ("in-addr.arpa", "ip6.arpa")
     cache_seconds: float = 300.0
+    serve_stale_seconds: float = 0.0
+    serve_stale_verify: bool = False
     reload_seconds: float = 0.0
+    query_log: bool = False
+    hosts: dict[str, tuple[str, ...]] = {}
+    hosts_ttl_seconds: int = 3600
 
 
 _PODS = ("disabled", "insecure", "verified")

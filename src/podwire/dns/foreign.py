@@ -4,7 +4,8 @@ An entry is a whole reply; its key is the whole request without the ID, so flags
 transport, since a reply over TCP may be larger. Guarantees: 1. an entry lives for the smallest TTL in it, at most
 ``ceiling_s``; 2. a negative reply lives for the lesser of its SOA's TTL and minimum (RFC 2308 section 5), and is not
 cached without SOA; 3. failures and truncated replies are not cached; 4. TTLs count down; 5. at ``capacity`` the oldest
-entry is removed; 6. a reply with several addresses of one name can begin with any of them.
+entry is removed; 6. a reply with several addresses of one name can begin with any of them; 7. an expired entry is kept
+for ``stale_s`` and can be had as such, with TTLs of 0 (RFC 8767).
 """
 
 import struct
@@ -35,12 +36,14 @@ class ForeignCache:
     moment may count once.
     """
 
-    def __init__(self, capacity: int = 4096, ceiling_s: float = 300.0) -> None:
+    def __init__(self, capacity: int = 4096, ceiling_s: float = 300.0, stale_s: float = 0.0) -> None:
+        self._stale_s = stale_s
         self._capacity = capacity
         self._ceiling_s = ceiling_s
         self._entries: dict[tuple[bool, bytes], _Entry] = {}
         self.hits = 0
         self.misses = 0
+        self.stale_hits = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -54,17 +57,20 @@ class ForeignCache:
             return None
         age = now_s - entry.stored_s
         if age >= entry.life_s:
-            self._entries.pop(key, None)
+            if age >= entry.life_s + self._stale_s:
+                self._entries.pop(key, None)
             self.misses += 1
             return None
         self.hits += 1
-        reply = bytearray(request[:2] + entry.tail)
-        for offset, ttl in entry.ttls if age >= 1 else ():
-            struct.pack_into("!I", reply, offset, max(0, ttl - int(age)))
-        data, (start, end, step) = bytes(reply), entry.block
-        return Reply(
-            data, entry.qtype, data[3] & 0xF, ring=data[start:end] if step else b"", start=start, end=end, step=step
-        )
+        return _reply(request, entry, int(age))
+
+    def stale(self, request: bytes, *, tcp: bool, now_s: float) -> Reply | None:
+        """The expired reply to ``request`` with TTLs of 0, or None when it is too old."""
+        entry = self._entries.get((tcp, request[2:])) if self._stale_s else None
+        if entry is None or now_s - entry.stored_s >= entry.life_s + self._stale_s:
+            return None
+        self.stale_hits += 1
+        return _reply(request, entry, 1 << 31)
 
     def put(self, request: bytes, reply: bytes, *, tcp: bool, now_s: float) -> None:
         """Caches ``reply`` unless the guarantees above forbid that."""
@@ -81,6 +87,17 @@ class ForeignCache:
         ttls = tuple((span.ttl_offset, span.record.ttl) for span in spans)
         block = _address_block(spans[: int.from_bytes(reply[6:8], "big")], query.qtype)
         self._entries[tcp, request[2:]] = _Entry(reply[2:], ttls, now_s, life_s, query.qtype, block)
+
+
+def _reply(request: bytes, entry: _Entry, age: int) -> Reply:
+    """The reply of an entry under the ID of the request, with TTLs that are less by ``age`` seconds."""
+    reply = bytearray(request[:2] + entry.tail)
+    if age:
+        for offset, ttl in entry.ttls:
+            struct.pack_into("!I", reply, offset, max(0, ttl - age))
+    data, (start, end, step) = bytes(reply), entry.block
+    ring = data[start:end] if step else b""
+    return Reply(data, entry.qtype, data[3] & 0xF, ring=ring, start=start, end=end, step=step)
 
 
 def _address_block(answer: tuple[wire.RecordSpan, ...], qtype: int) -> tuple[int, int, int]:

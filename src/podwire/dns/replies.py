@@ -6,17 +6,21 @@ a bound the dictionary is emptied.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from podwire.dns import wire
 from podwire.dns.metrics import Labels, QueryCounters
+from podwire.dns.querylog import QueryLog
 from podwire.dns.respond import Reply, UpstreamQuery, respond
 from podwire.dns.zone import Zone
 
 Send = Callable[[bytes], None]
 """Sends the reply to a request that needed an upstream answer."""
 
-OnAsk = Callable[[UpstreamQuery, bytes, bool, Send], None]
-"""Called on the loop with the request, its bytes, whether it came over TCP, and the function that sends the reply."""
+OnAsk = Callable[[UpstreamQuery, bytes, bool, Send | None], None]
+"""Called on the loop with the request, its bytes, whether it came over TCP, and the function that sends the reply.
+
+Without that function, the reply only refreshes the cache."""
 
 CAPACITY = 20_000
 BYTES = 16 << 20
@@ -46,7 +50,10 @@ class ReplyCache:
     ``by_request`` is for readers that look up ``request[2:]`` themselves, which saves a call for each request.
     """
 
-    def __init__(self, zone: Zone, counters: QueryCounters, protocol: str, *, udp_size: int = 0) -> None:
+    def __init__(
+        self, zone: Zone, counters: QueryCounters, protocol: str, *, udp_size: int = 0, log: QueryLog | None = None
+    ) -> None:
+        self._log = log
         self._zone = zone
         self._counters = counters
         self._protocol = protocol
@@ -67,13 +74,18 @@ class ReplyCache:
             return outcome
         cell = self._cell(outcome, family)
         cell[0] += 1
-        if outcome.rcode in (wire.NOERROR, wire.NXDOMAIN):
+        if outcome.rcode in (wire.NOERROR, wire.NXDOMAIN) and self._log is None:
             self._bytes += len(outcome.data) + len(data)
             if len(replies) >= CAPACITY or self._bytes > BYTES:
                 replies.clear()
                 self._bytes = 0
             replies[data[2:]] = CachedReply(outcome, cell)
         return outcome
+
+    def report(self, request: bytes, reply: bytes, peer: tuple[Any, ...]) -> None:
+        """Writes the line of the query log, if it is on."""
+        if self._log is not None:
+            self._log.report(request, reply, peer, self._protocol)
 
     def count(self, reply: Reply, family: str) -> None:
         """Counts a reply that does not come from the zone."""

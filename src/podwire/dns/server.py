@@ -19,6 +19,7 @@ from podwire.dns.follow import LoadConfig, follow_config
 from podwire.dns.foreign import ForeignCache
 from podwire.dns.forward import Looping, Overloaded
 from podwire.dns.metrics import QueryCounters, Series, render
+from podwire.dns.querylog import QueryLog
 from podwire.dns.replies import ReplyCache, Send, labels_of
 from podwire.dns.respond import Reply, UpstreamQuery, failure, merge, udp_limit
 from podwire.dns.routes import ForwardRoutes
@@ -63,12 +64,14 @@ class DnsServer:
                 ignore_empty_service=config.ignore_empty_service,
                 reverse_zones=config.reverse_zones,
                 fallthrough=config.fallthrough,
+                hosts=config.hosts,
+                hosts_ttl_s=config.hosts_ttl_seconds,
                 local_ips=served_addresses(config.listen),
             )
         )
         self._clock = clock
         self._counters = QueryCounters(f"dns://:{config.port}")
-        self._foreign = ForeignCache(ceiling_s=config.cache_seconds)
+        self._foreign = ForeignCache(ceiling_s=config.cache_seconds, stale_s=config.serve_stale_seconds)
         self.routes = ForwardRoutes(config, clock)
         self._asking = TaskSet(lambda name, error: self.log.error("task failed", task=name, failure=error))
         self.age_s: Callable[[], float] = lambda: 0.0
@@ -83,11 +86,13 @@ class DnsServer:
         """
         for udp_socket, tcp_socket in bind(self.config.listen, self.config.port) if sockets is None else sockets:
             size = self.config.udp_size
-            replies = ReplyCache(self.zone, self._counters, "udp", udp_size=size)
-            udp = UdpListener(replies, self._foreign, self.forward, self._clock, udp_size=size)
+            log = QueryLog() if self.config.query_log else None
+            replies = ReplyCache(self.zone, self._counters, "udp", udp_size=size, log=log)
+            udp = UdpListener(replies, self._foreign, self.forward, self._clock, self.config)
             udp.open(udp_socket)
             self._udp.append(udp)
-            tcp = TcpListener(ReplyCache(self.zone, self._counters, "tcp"), self.forward, self._clock, self._tcp_limits)
+            replies = ReplyCache(self.zone, self._counters, "tcp", log=log)
+            tcp = TcpListener(replies, self.forward, self._clock, self._tcp_limits)
             self._tcp.append(tcp)
             await tcp.open(tcp_socket)
         self.routes.start()
@@ -114,13 +119,18 @@ class DnsServer:
     def _replies(self) -> list[ReplyCache]:
         return [udp.replies for udp in self._udp] + [tcp.replies for tcp in self._tcp]
 
-    def forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:
+    def forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send | None) -> None:
         """Starts asking upstream, or (TCP) answers from the cache of foreign names; runs on the loop."""
-        if self.routes.caught(upstream_query.name):
+        if self.routes.caught(upstream_query.name) and send is not None:
             send(failure(upstream_query.query, self._limit(upstream_query, tcp=tcp), wire.REFUSED).data)
             return
-        if tcp and upstream_query.answer is None:
-            cached = self._foreign.get(data, tcp=tcp, now_s=self._clock.monotonic())
+        if tcp and upstream_query.answer is None and send is not None:
+            now_s = self._clock.monotonic()
+            cached = self._foreign.get(data, tcp=tcp, now_s=now_s)
+            if cached is None and not self.config.serve_stale_verify:
+                cached = self._foreign.stale(data, tcp=tcp, now_s=now_s)
+                if cached is not None:
+                    self._asking.start("refresh", self._forward(upstream_query, data, tcp, None))
             if cached is not None:
                 self._count(cached, tcp)
                 send(cached.turned(random()))
@@ -130,7 +140,7 @@ class DnsServer:
     def _limit(self, upstream_query: UpstreamQuery, *, tcp: bool) -> int:
         return 65535 if tcp else udp_limit(upstream_query.query, self.config.udp_size)
 
-    async def _forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:
+    async def _forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send | None) -> None:
         limit = self._limit(upstream_query, tcp=tcp)
         try:
             reply = await (
@@ -141,15 +151,19 @@ class DnsServer:
         except (Overloaded, Looping):
             reply = failure(upstream_query.query, limit, wire.REFUSED)
         except asyncio.CancelledError:
-            send(failure(upstream_query.query, limit).data)
+            if send is not None:
+                send(failure(upstream_query.query, limit).data)
             raise
+        if send is None:
+            return
         self._count(reply, tcp)
         send(reply.turned(random()))
 
     async def _relay(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, limit: int) -> Reply:
         reply = await self.routes.choose(upstream_query.name).ask(data, tcp=tcp)
         if reply is None:
-            return failure(upstream_query.query, limit)
+            stale = self._foreign.stale(data, tcp=tcp, now_s=self._clock.monotonic())
+            return stale or failure(upstream_query.query, limit)
         if len(reply) > limit:
             # An upstream that ignores the size asked for: the client must come again over TCP.
             return _truncated(upstream_query, limit)
@@ -187,6 +201,7 @@ class DnsServer:
             ("coredns_build_info", (("version", _version()), ("goversion", ""), ("revision", "")), 1),
             ("coredns_cache_entries", (("type", "success"), ("zones", ".")), len(self._foreign)),
             ("coredns_cache_hits_total", (("type", "success"), ("zones", ".")), self._foreign.hits),
+            ("coredns_cache_served_stale_total", (("zones", "."),), self._foreign.stale_hits),
             ("coredns_cache_misses_total", (("zones", "."),), self._foreign.misses),
             *self.routes.series(),
             ("podwire_dns_services", (), self.zone.index.service_count()),

@@ -15,8 +15,9 @@ import asyncio
 import socket
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from random import random
-from typing import cast
+from typing import Any, cast
 
 from podwire.dns.replies import OnAsk, ReplyCache
 from podwire.dns.respond import UpstreamQuery
@@ -121,6 +122,7 @@ class _Connection(asyncio.Protocol):
         self._listener = listener
         self._received = b""
         self._family = "1"
+        self._peer: tuple[Any, ...] = ("", 0)
         self._transport: asyncio.Transport | None = None
         self._full_s = -1.0
         self._asking = 0
@@ -151,7 +153,8 @@ class _Connection(asyncio.Protocol):
         """Counts the connection."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_BUFFER_BYTES)
-        client = str((transport.get_extra_info("peername") or ("",))[0])
+        self._peer = transport.get_extra_info("peername") or ("", 0)
+        client = str(self._peer[0])
         self._family = "2" if ":" in client else "1"
         self._listener.add(self, client)
 
@@ -215,17 +218,20 @@ class _Connection(asyncio.Protocol):
             return False
         if isinstance(outcome, UpstreamQuery):
             self._asking += 1
-            self._listener.on_ask(outcome, request, True, self._write_late)
+            self._listener.on_ask(outcome, request, True, partial(self._write_late, request))
         else:
-            self._write(outcome.turned(random()))
+            reply = outcome.turned(random())
+            self._write(reply)
+            self._listener.replies.report(request, reply, self._peer)
         return True
 
     def _write(self, reply: bytes) -> None:
         if self._transport is not None:
             self._transport.write(len(reply).to_bytes(2, "big") + reply)
 
-    def _write_late(self, reply: bytes) -> None:
+    def _write_late(self, request: bytes, reply: bytes) -> None:
         self._asking -= 1
+        self._listener.replies.report(request, reply, self._peer)
         self.used_s = self._listener.clock.monotonic()
         self._write(reply)
         # A reply from the cache of foreign names arrives while the requests are read.

@@ -15,9 +15,10 @@ from random import random
 from typing import Any
 
 from podwire.dns import wire
+from podwire.dns.config import DnsConfig
 from podwire.dns.foreign import ForeignCache
 from podwire.dns.replies import OnAsk, ReplyCache
-from podwire.dns.respond import UpstreamQuery, failure, udp_limit
+from podwire.dns.respond import Reply, UpstreamQuery, failure, udp_limit
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
 from podwire.runtime.supervise import contained
@@ -32,13 +33,14 @@ class UdpListener:
     """One UDP socket with its thread."""
 
     def __init__(
-        self, replies: ReplyCache, foreign: ForeignCache, on_ask: OnAsk, clock: Clock, *, udp_size: int
+        self, replies: ReplyCache, foreign: ForeignCache, on_ask: OnAsk, clock: Clock, config: DnsConfig
     ) -> None:
         self.replies = replies
         self._foreign = foreign
         self._clock = clock
         self._on_ask = on_ask
-        self._udp_size = udp_size
+        self._udp_size = config.udp_size
+        self._serve_stale = config.serve_stale_seconds > 0 and not config.serve_stale_verify
         self._waiting = 0
         self._closing = False
         self._family = "1"
@@ -102,15 +104,25 @@ class UdpListener:
         if outcome is None or link is None:
             return
         if isinstance(outcome, UpstreamQuery):
-            cached = None
-            if outcome.answer is None:
-                cached = self._foreign.get(data, tcp=False, now_s=self._clock.monotonic())
+            cached = self._look_up(outcome, data, loop) if outcome.answer is None else None
             if cached is None:
                 self._hand_over(outcome, data, peer, loop)
                 return
             self.replies.count(cached, self._family)
             outcome = cached
-        link.sendto(outcome.turned(random()), peer)
+        reply = outcome.turned(random())
+        link.sendto(reply, peer)
+        self.replies.report(data, reply, peer)
+
+    def _look_up(self, ask: UpstreamQuery, data: bytes, loop: asyncio.AbstractEventLoop) -> Reply | None:
+        """The cached reply to a foreign name; an expired one is refreshed."""
+        now_s = self._clock.monotonic()
+        cached = self._foreign.get(data, tcp=False, now_s=now_s)
+        if cached is None and self._serve_stale:
+            cached = self._foreign.stale(data, tcp=False, now_s=now_s)
+            if cached is not None:
+                loop.call_soon_threadsafe(self._on_ask, ask, data, False, None)
+        return cached
 
     def _hand_over(self, ask: UpstreamQuery, data: bytes, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
         link = self._socket
@@ -123,6 +135,7 @@ class UdpListener:
                 link.sendto(reply, peer)
             except OSError:
                 return
+            self.replies.report(data, reply, peer)
 
         if self._waiting >= _MAX_WAITING:
             refused = failure(ask.query, udp_limit(ask.query, self._udp_size), wire.REFUSED)

@@ -60,3 +60,14 @@ def test_no_entry_outlives_the_ceiling_and_the_oldest_goes_first() -> None:
     assert cache.get(query[:2] + b"\x01" + query[3:], tcp=False, now_s=1.0) is None
     assert cache.get(query[:2] + b"\x05" + query[3:], tcp=False, now_s=59.0) is not None
     assert cache.get(query[:2] + b"\x05" + query[3:], tcp=False, now_s=60.0) is None
+
+
+def test_expired_entry_is_kept_for_a_while_with_zero_ttls() -> None:
+    cache = ForeignCache(stale_s=100.0)
+    query, reply = pair("www.example. 10 IN A 192.0.2.1")
+    cache.put(query, reply, tcp=False, now_s=0.0)
+    assert cache.get(query, tcp=False, now_s=11.0) is None
+    stale = cache.stale(query, tcp=False, now_s=109.0)
+    assert stale is not None and [rrset.ttl for rrset in dns.message.from_wire(stale.data).answer] == [0]
+    assert cache.stale(query, tcp=False, now_s=110.0) is None
+    assert ForeignCache().stale(query, tcp=False, now_s=0.0) is None

@@ -201,3 +201,42 @@ def test_failed_foreign_name_has_ra_and_not_aa(tcp: bool) -> None:
             await server.close()
 
     run(body)
+
+
+class LateClock(SystemClock):
+    """The machine's clock, ``late_s`` seconds later."""
+
+    late_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.late_s
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+@pytest.mark.parametrize("verify", [False, True])
+def test_expired_reply_is_served_when_upstream_is_dead(verify: bool, tcp: bool) -> None:
+    async def body() -> None:
+        async with name_server(lambda request: address_answer(request, ttl=1)) as upstream:
+            config = DnsConfig(
+                listen=("127.0.0.1",),
+                port=free_port(),
+                upstreams=(upstream.address,),
+                serve_stale_seconds=60.0,
+                serve_stale_verify=verify,
+            )
+            clock = LateClock()
+            server = DnsServer(config, clock)
+            await server.open()
+            try:
+                send = dns.asyncquery.tcp if tcp else dns.asyncquery.udp
+                query = dns.message.make_query("a.example", "A")
+                first = await send(query, "127.0.0.1", timeout=9, port=server.port)
+                clock.late_s = 2.0
+                upstream.answer = lambda _: None
+                second = await send(query, "127.0.0.1", timeout=9, port=server.port)
+                assert (first.answer[0].ttl, second.answer[0].ttl) == (1, 0)
+                await until(lambda: upstream.times("a.example.") > 1)
+            finally:
+                await server.close()
+
+    run(body)

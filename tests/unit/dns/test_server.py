@@ -23,8 +23,14 @@ from podwire.runtime.clock import SystemClock
 
 
 @asynccontextmanager
-async def serving(*upstreams: str) -> AsyncIterator[DnsServer]:
-    config = DnsConfig(listen=("127.0.0.1",), port=free_port(), upstreams=upstreams, resolv_conf="/nonexistent")
+async def serving(*upstreams: str, query_log: bool = False) -> AsyncIterator[DnsServer]:
+    config = DnsConfig(
+        listen=("127.0.0.1",),
+        port=free_port(),
+        upstreams=upstreams,
+        resolv_conf="/nonexistent",
+        query_log=query_log,
+    )
     server = DnsServer(config, SystemClock())
     server.zone.index.set_service("shop/web", a_service("10.96.0.1"), 1)
     out = Service(
@@ -191,3 +197,16 @@ def test_name_server_of_the_zone_has_the_served_address() -> None:
             assert [rdata.to_text() for rdata in address.answer[0]] == ["127.0.0.1"]
 
     run(body())
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_query_log_has_a_line_for_each_answer(tcp: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        async with name_server(address_answer) as upstream, serving(upstream.address, query_log=True) as server:
+            for _ in range(2):
+                for name in ("web.shop.svc.cluster.local", "www.example.com", "gone.shop.svc.cluster.local"):
+                    await ask(server, name, tcp=tcp)
+
+    caplog.set_level("INFO")
+    run(body())
+    assert sum(record.name == "dns.query" for record in caplog.records) == 6

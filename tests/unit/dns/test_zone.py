@@ -303,3 +303,14 @@ def test_octet_with_leading_zero_is_another_name(zone: Zone) -> None:
     zone.index.set_service("shop/web", service("web", "10.96.1.1"), 1)
     assert ask(zone, "1.1.96.10.in-addr.arpa", wire.PTR).ring
     assert ask(zone, "01.1.96.10.in-addr.arpa", wire.PTR).foreign
+
+
+def test_hosts_come_before_all_other_names() -> None:
+    hosts = {"web.shop.svc.cluster.local": ("192.0.2.1",), "www.example.com": ("192.0.2.2", "2001:db8::2")}
+    zone = Zone(ZoneOptions(hosts=hosts, hosts_ttl_s=60))
+    zone.index.set_service("shop/web", service("web"), 1)
+    assert addresses(ask(zone, "Web.shop.svc.cluster.local")) == [address_bytes("192.0.2.1")]
+    assert addresses(ask(zone, "www.example.com", wire.AAAA)) == [address_bytes("2001:db8::2")]
+    assert ask(zone, "www.example.com", wire.MX).empty and ask(zone, "other.example.com").foreign
+    pointer = ask(zone, "2.2.0.192.in-addr.arpa", wire.PTR)
+    assert [decode_name(record.names[0]) for record in pointer.records] == ["www.example.com."]

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from podwire.dns.config import DnsConfig, ForwardConfig
-from podwire.dns.corefile.syntax import Directive, ServerBlock
+from podwire.dns.corefile.syntax import Directive, ReadFiles, ServerBlock
+from podwire.dns.names import address_bytes
 from podwire.errors import ConfigError, ConfigErrors
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
@@ -23,12 +24,12 @@ Settings = dict[str, Any]
 """Fields of DnsConfig by name."""
 
 
-def read_settings(blocks: tuple[ServerBlock, ...], source: str) -> DnsConfig:
-    """The settings of all server blocks.
+def read_settings(blocks: tuple[ServerBlock, ...], source: str, read_files: ReadFiles) -> DnsConfig:
+    """The settings of all server blocks; ``read_files`` reads the files that a plugin names.
 
     Raises: ConfigErrors with one error for each directive that is wrong or that podwire does not have.
     """
-    reader = _Reader(source)
+    reader = _Reader(source, read_files)
     for block in blocks:
         reader.read_block(block)
     reader.check_zones()
@@ -38,7 +39,8 @@ def read_settings(blocks: tuple[ServerBlock, ...], source: str) -> DnsConfig:
 
 
 class _Reader:
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, read_files: ReadFiles) -> None:
+        self._read_files = read_files
         self._source = source
         self.failures: list[ConfigError] = []
         self._uncached: list[tuple[Directive, str]] = []
@@ -85,6 +87,8 @@ class _Reader:
             "prometheus": self._read_prometheus,
             "reload": self._read_reload,
             "bind": self._read_bind,
+            "hosts": self._read_hosts,
+            "log": self._read_log,
             "errors": _no_options,
             "loop": _no_options,
             "loadbalance": _read_loadbalance,
@@ -138,11 +142,22 @@ class _Reader:
         if directive.arguments:
             seconds = _whole(directive, directive.arguments[0])
         for option in directive.block:
+            if option.name == "serve_stale":
+                self._read_stale(option)
+                continue
             if option.name != "disable" or option.arguments[:1] not in (("success",), ("denial",)):
-                raise option.wrong("podwire does not have this option of cache; it has disable for the cluster's zone")
+                raise option.wrong("podwire does not have this option of cache; it has serve_stale and disable")
             self._uncached += [(option, zone) for zone in option.arguments[1:]]
         if zones == [""] or "" in zones:
             self.settings["cache_seconds"] = seconds
+
+    def _read_stale(self, option: Directive) -> None:
+        arguments = list(option.arguments)
+        modes = [text for text in arguments if text in ("immediate", "verify")]
+        times = [_seconds(option, text) for text in arguments if text not in modes]
+        _expect(len(modes) < 2 and len(times) < 2, option, "expected a time, and immediate or verify")
+        self.settings["serve_stale_seconds"] = times[0] if times else 3600.0
+        self.settings["serve_stale_verify"] = modes == ["verify"]
 
     def _read_health(self, directive: Directive, _zones: list[str]) -> None:
         self._read_address(directive, "health_port", 8080)
@@ -172,6 +187,43 @@ class _Reader:
         times = [_seconds(directive, text) for text in directive.arguments]
         _expect(len(times) < 3 and not directive.block, directive, "expected an interval and its jitter")
         self.settings["reload_seconds"] = times[0] if times else 30.0
+
+    def _read_log(self, directive: Directive, _zones: list[str]) -> None:
+        _expect(directive.arguments in ((), (".",)), directive, "podwire logs the queries of all zones or of none")
+        _expect(not directive.block, directive, "podwire does not have options of log")
+        self.settings["query_log"] = True
+
+    def _read_hosts(self, directive: Directive, _zones: list[str]) -> None:
+        _expect(len(directive.arguments) < 2, directive, "podwire has hosts for all zones: expected at most a file")
+        hosts: dict[str, tuple[str, ...]] = dict(self.settings.get("hosts", {}))
+        lines = [(line, (line.name, *line.arguments)) for line in directive.block]
+        for file in directive.arguments:
+            text = self._read_text(directive, file)
+            lines += [
+                (directive, tuple(row.split("#")[0].split())) for row in text.splitlines() if row.split("#")[0].strip()
+            ]
+        passes_on = False
+        for line, words in lines:
+            match words:
+                case "fallthrough", *zones:
+                    _expect(not zones, line, "podwire has fallthrough of hosts for all zones")
+                    passes_on = True
+                case "ttl", seconds:
+                    self.settings["hosts_ttl_seconds"] = _whole(line, seconds)
+                case "reload", _:
+                    raise line.wrong("podwire reads the file again with the Corefile: use the plugin reload")
+                case address, *names if address_bytes(address) and names:
+                    for name in map(_plain, names):
+                        hosts[name] = (*hosts.get(name, ()), address)
+                case _:
+                    raise line.wrong(f"expected an address and names, got {' '.join(words)!r}")
+        _expect(passes_on, directive, "expected fallthrough: without it, no other name would be answered")
+        self.settings["hosts"] = hosts
+
+    def _read_text(self, directive: Directive, file: str) -> str:
+        texts = self._read_files(file)
+        _expect(bool(texts), directive, f"cannot read {file}")
+        return "\n".join(texts.values())
 
     def _read_bind(self, directive: Directive, _zones: list[str]) -> None:
         _expect(bool(directive.arguments) and not directive.block, directive, "expected addresses and no options")

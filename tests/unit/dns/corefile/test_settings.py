@@ -40,7 +40,10 @@ ROOT = ". {\n kubernetes cluster.local\n %s\n}\n"
 
 
 def read(text: str) -> DnsConfig:
-    return read_settings(parse_corefile(text, "Corefile", {}, lambda _: {}), "Corefile")
+    def read_files(name: str) -> dict[str, str]:
+        return {name: "192.0.2.9 File.example # tail\n\n# head\n"} if name == "/etc/hosts" else {}
+
+    return read_settings(parse_corefile(text, "Corefile", {}, read_files), "Corefile", read_files)
 
 
 def problems(text: str) -> list[str]:
@@ -102,17 +105,49 @@ def test_options_of_kubernetes_become_settings() -> None:
         ("forward . 192.0.2.1 {\n  expire 10s\n }", "podwire does not have this option of forward"),
         ("forward . 192.0.2.1 {\n  policy least\n }", "or not with 'least'"),
         ("forward web.cluster.local 192.0.2.1", "podwire answers web.cluster.local from the cluster"),
-        ("cache 30 {\n  serve_stale\n }", "podwire does not have this option of cache"),
+        ("cache 30 {\n  prefetch 10\n }", "podwire does not have this option of cache"),
+        ("cache 30 {\n  serve_stale verify immediate\n }", "expected a time, and immediate or verify"),
         ("cache 30 {\n  disable success a.example\n }", "expected the cluster's zone, got 'a.example'"),
         ("cache x", "expected a whole number, got 'x'"),
         ("health {\n  lameduck soon\n }", "expected a time such as 5s"),
         ("errors {\n  consolidate 5m x\n }", "podwire does not have options of this plugin"),
         ("loadbalance weighted", "expected round_robin"),
+        ("hosts {\n  192.0.2.1 a.example\n }", "expected fallthrough"),
+        ("hosts {\n  a.example 192.0.2.1\n  fallthrough\n }", "expected an address and names"),
+        ("hosts /nonexistent {\n  fallthrough\n }", "cannot read /nonexistent"),
+        ("log . {\n  class denial\n }", "podwire does not have options of log"),
     ],
 )
 def test_unknown_is_named_with_its_line(line: str, problem: str) -> None:
     (message,) = problems(ROOT % line)
     assert message.startswith("Corefile: line ") and problem in message
+
+
+def test_hosts_of_the_corefile_and_of_a_file() -> None:
+    lines = [
+        "hosts /etc/hosts {",
+        "192.0.2.1 A.example b.example.",
+        "2001:db8::1 a.example",
+        "ttl 60",
+        "fallthrough",
+        "}",
+    ]
+    config = read(ROOT % "\n".join([*lines, "log"]))
+    assert config.hosts == {
+        "a.example": ("192.0.2.1", "2001:db8::1"),
+        "b.example": ("192.0.2.1",),
+        "file.example": ("192.0.2.9",),
+    }
+    assert config.hosts_ttl_seconds == 60 and config.query_log
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [("serve_stale", (3600.0, False)), ("serve_stale 10m", (600.0, False)), ("serve_stale 5s verify", (5.0, True))],
+)
+def test_expired_names_may_be_served(option: str, expected: tuple[float, bool]) -> None:
+    config = read(ROOT % f"cache 30 {{\n  {option}\n }}")
+    assert (config.serve_stale_seconds, config.serve_stale_verify) == expected
 
 
 def test_all_problems_are_reported_at_once() -> None:
