@@ -116,9 +116,13 @@ def matches(request: bytes, reply: bytes) -> bool:
     """Whether a message is the reply to a request: the same ID and the same question."""
     if len(reply) < wire.HEADER_BYTES or reply[:2] != request[:2] or not reply[2] & 0x80:
         return False
-    try:
-        asked, answered = wire.parse_query(request), wire.parse_query(reply)
-    except ProtocolError:
+    if reply[4:6] == b"\x00\x00":
         # A server that refuses (FORMERR, REFUSED) may omit the question.
-        return reply[4:6] == b"\x00\x00" and reply[3] & 0xF != 0
-    return (asked.name.lower(), asked.qtype) == (answered.name.lower(), answered.qtype)
+        return reply[3] & 0xF != 0
+    try:
+        question = wire.read_question(request).lower()
+    except ProtocolError:
+        return False
+    return (
+        reply[4:6] == b"\x00\x01" and reply[wire.HEADER_BYTES : wire.HEADER_BYTES + len(question)].lower() == question
+    )

@@ -74,19 +74,22 @@ class ForeignCache:
 
     def put(self, request: bytes, reply: bytes, *, tcp: bool, now_s: float) -> None:
         """Caches ``reply`` unless the guarantees above forbid that."""
+        if reply[2] & wire.TC >> 8 or reply[3] & 0xF not in _CACHED_RCODES:
+            return
         try:
-            life_s = min(self._ceiling_s, lifetime_s(reply))
             spans = wire.find_records(reply)
-            query = wire.parse_query(reply)
+            qtype = int.from_bytes(wire.read_question(reply)[-4:-2], "big")
         except ProtocolError:
             return
+        answers, authorities = int.from_bytes(reply[6:8], "big"), int.from_bytes(reply[8:10], "big")
+        life_s = min(self._ceiling_s, _lifetime_s(reply, spans[:answers], spans[answers : answers + authorities]))
         if life_s <= 0:
             return
         if len(self._entries) >= self._capacity:
             self._entries.pop(next(iter(self._entries)), None)
         ttls = tuple((span.ttl_offset, span.record.ttl) for span in spans)
-        block = _address_block(spans[: int.from_bytes(reply[6:8], "big")], query.qtype)
-        self._entries[tcp, request[2:]] = _Entry(reply[2:], ttls, now_s, life_s, query.qtype, block)
+        block = _address_block(spans[:answers], qtype)
+        self._entries[tcp, request[2:]] = _Entry(reply[2:], ttls, now_s, life_s, qtype, block)
 
 
 def _reply(request: bytes, entry: _Entry, age: int) -> Reply:
@@ -118,17 +121,12 @@ def _address_block(answer: tuple[wire.RecordSpan, ...], qtype: int) -> tuple[int
     return (spans[-1].start, last.end, size) if len(spans) > 1 else (0, 0, 0)
 
 
-def lifetime_s(reply: bytes) -> float:
-    """For how many seconds ``reply`` may be cached; 0 means not at all.
-
-    Raises: ProtocolError when the reply is broken.
-    """
-    message = wire.parse_message(reply)
-    if message.flags & wire.TC or message.rcode not in _CACHED_RCODES:
-        return 0.0
-    if message.answer and message.rcode == wire.NOERROR:
-        return float(min(record.ttl for record in message.answer))
-    for record in message.authority:
+def _lifetime_s(reply: bytes, answer: tuple[wire.RecordSpan, ...], authority: tuple[wire.RecordSpan, ...]) -> float:
+    """For how many seconds a reply may be cached; 0 means not at all."""
+    if answer and reply[3] & 0xF == wire.NOERROR:
+        return float(min(span.record.ttl for span in answer))
+    for span in authority:
+        record = span.record
         if record.type == wire.SOA and len(record.tail) == 20:
             return float(min(record.ttl, int.from_bytes(record.tail[16:], "big")))
     return 0.0

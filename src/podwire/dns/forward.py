@@ -103,7 +103,7 @@ class Forwarder:
         return None if reply is None else request[:2] + reply[2:]
 
     def _start(self, request: bytes, *, tcp: bool) -> asyncio.Task[bytes | None]:
-        question = request[wire.HEADER_BYTES : wire.read_name(request, wire.HEADER_BYTES)[1] + 2].lower()
+        question = wire.read_question(request).lower()
         equal = self._questions.get(question, 0)
         if equal:
             self.loops.suspect(at_once=equal >= self._options.max_equal)

@@ -207,6 +207,17 @@ def _read_plain_name(data: bytes) -> tuple[bytes, int]:
     return data[HEADER_BYTES:offset], offset
 
 
+def read_question(data: bytes) -> bytes:
+    """The bytes of the question: name, type and class.
+
+    Raises: ProtocolError when the message is cut.
+    """
+    end = _read_plain_name(data)[1] + _QUESTION.size
+    if end > len(data):
+        raise ProtocolError("remote", "the question is cut")
+    return data[HEADER_BYTES:end]
+
+
 def _find_edns(data: bytes, offset: int, before: int, additionals: int) -> Edns | None:
     if not before and additionals == 1 and data[offset : offset + 3] == _ROOT_OPT and len(data) >= offset + 11:
         _, size, ttl, length = _RECORD.unpack_from(data, offset + 1)
