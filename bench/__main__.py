@@ -37,6 +37,7 @@ BENCHMARKS = (
     "userspace",
     "policy",
     "dns",
+    "dns_faults",
     "state",
 )
 """Their names, in the order of the page."""
