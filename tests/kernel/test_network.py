@@ -83,7 +83,11 @@ def vxlan(peers: int = 2) -> NetworkState:
             for address in (f"10.244.{i}.0", f"fd44:0:0:{i}::")
         ),
         fdb=tuple(Fdb(device, f"02:00:00:00:01:{i:02x}", f"10.89.0.{i + 11}") for i in ids),
-        rules=(FibRule(100, src="10.244.0.0/24", table=77), FibRule(101, v6=True, mark=0x4000, mask=0xF000, table=78)),
+        rules=(
+            FibRule(100, src="10.244.0.0/24", table=77),
+            FibRule(101, v6=True, mark=0x4000, mask=0xF000, table=78),
+            FibRule(102, dst="10.1.0.0/16", ipproto="tcp", dport="80-90", table=254),
+        ),
         sysctls=(Sysctl("net/ipv4/ip_forward", "1"), Sysctl(f"net/ipv4/conf/{device}/rp_filter", "0")),
     )
 
@@ -126,6 +130,7 @@ def test_ip_shows_what_was_applied(node: Netlink) -> None:
     )
     assert "02:00:00:00:01:01 dev podwire.1 dst 10.89.0.12 self permanent" in ip(node, "fdb show", "bridge")
     assert "100:\tfrom 10.244.0.0/24 lookup 77 proto 113" in ip(node, "rule show")
+    assert "to 10.1.0.0/16 ipproto tcp dport 80-90 lookup main proto 113" in ip(node, "rule show")
     assert "fwmark 0x4000/0xf000 lookup 78" in ip(node, "-6 rule show")
     details = ip(node, "-d link show podwire.1")
     assert "vxlan id 1 local 10.89.0.11 dev eth0" in details

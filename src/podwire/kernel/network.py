@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from podwire.errors import KernelError, KernelExists, KernelNotFound
-from podwire.kernel import link_codec, neighbour_lists, route_codec, route_lists, sysctl, tun
+from podwire.kernel import link_codec, neighbour_lists, route_codec, route_lists, rule_codec, sysctl, tun
 from podwire.kernel.failure import refusal
 from podwire.kernel.link_kinds import codec_of
 from podwire.kernel.netlink import Message, Netlink
@@ -134,9 +134,9 @@ def _read(netlink: Netlink, devices: _Devices, owner: OwnerMark | None, sysctls:
     names = devices.names
     neighbours = [*_dump_neighbours(netlink, names, proxy=False), *_dump_neighbours(netlink, names, proxy=True)]
     rules = [
-        route_codec.decode_rule(payload)
+        rule_codec.decode_rule(payload)
         for family in (AF_INET, AF_INET6)
-        for payload in _dump(netlink, RTM_GETRULE, route_codec.encode_rule_dump(family), "rules")
+        for payload in _dump(netlink, RTM_GETRULE, rule_codec.encode_rule_dump(family), "rules")
     ]
     return NetworkState(
         links=devices.links,
@@ -420,7 +420,7 @@ _TYPES: dict[type, tuple[Callable[[Any, Mapping[str, int]], bytes], int, int]] =
     Route: (route_codec.encode_route, RTM_NEWROUTE, RTM_DELROUTE),
     Neighbour: (route_codec.encode_neighbour, RTM_NEWNEIGH, RTM_DELNEIGH),
     Fdb: (route_codec.encode_fdb, RTM_NEWNEIGH, RTM_DELNEIGH),
-    FibRule: (lambda rule, _indexes: route_codec.encode_rule(rule), RTM_NEWRULE, RTM_DELRULE),
+    FibRule: (lambda rule, _indexes: rule_codec.encode_rule(rule), RTM_NEWRULE, RTM_DELRULE),
 }
 """By type of object: the encoder of the message, and the messages that add and delete the object."""
 

@@ -1,6 +1,6 @@
-"""Addresses, routes, neighbours, forwarding entries and rules as rtnetlink messages and back. Pure.
+"""Addresses, routes, neighbours and forwarding entries as rtnetlink messages and back. Pure.
 
-Sources: rtnetlink(7); include/uapi/linux/{rtnetlink,if_addr,neighbour,fib_rules}.h; net/ipv4/fib_frontend.c and
+Sources: rtnetlink(7); include/uapi/linux/{rtnetlink,if_addr,neighbour}.h; net/ipv4/fib_frontend.c and
 net/ipv6/route.c for defaults. Encoders raise KeyError with the name of a device that is not in ``indexes``. Decoders
 return None for objects that the kernel makes itself: local and kernel routes, multicast, learned neighbours. Cost: 2-4
 us to encode a value, 4-8 us to decode one; :mod:`podwire.kernel.route_lists` and
@@ -14,25 +14,12 @@ import struct
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from podwire.kernel.attributes import attribute, nested, number, parse, string, text, u8, u32
+from podwire.kernel.attributes import attribute, nested, number, parse, u8, u32
 from podwire.kernel.uapi import (
     AF_BRIDGE,
     AF_INET,
     AF_INET6,
     AF_UNSPEC,
-    FR_ACT_BLACKHOLE,
-    FR_ACT_PROHIBIT,
-    FR_ACT_TO_TBL,
-    FR_ACT_UNREACHABLE,
-    FRA_DST,
-    FRA_FWMARK,
-    FRA_FWMASK,
-    FRA_IIFNAME,
-    FRA_OIFNAME,
-    FRA_PRIORITY,
-    FRA_PROTOCOL,
-    FRA_SRC,
-    FRA_TABLE,
     IFA_ADDRESS,
     IFA_BROADCAST,
     IFA_CACHEINFO,
@@ -88,7 +75,7 @@ from podwire.kernel.uapi import (
     RTPROT_KERNEL,
 )
 from podwire.state.address import is_v6, pack_ip, pack_mac, unpack_ip, unpack_mac
-from podwire.state.route import Address, Fdb, FibRule, Neighbour, Route, usual_scope
+from podwire.state.route import Address, Fdb, Neighbour, Route, usual_scope
 
 IFADDRMSG = struct.Struct("=BBBBI")
 """Family, prefix length, flags, scope, index."""
@@ -118,13 +105,6 @@ KINDS = {
 }
 _KIND_NAMES = {number: name for name, number in KINDS.items()}
 _NO_DEVICE = ("blackhole", "unreachable", "prohibit", "throw")
-ACTIONS = {
-    "lookup": FR_ACT_TO_TBL,
-    "blackhole": FR_ACT_BLACKHOLE,
-    "unreachable": FR_ACT_UNREACHABLE,
-    "prohibit": FR_ACT_PROHIBIT,
-}
-_ACTION_NAMES = {number: name for name, number in ACTIONS.items()}
 
 
 def family_of(text_form: str) -> int:
@@ -132,7 +112,8 @@ def family_of(text_form: str) -> int:
     return AF_INET6 if is_v6(text_form) else AF_INET
 
 
-def _split(cidr: str) -> tuple[bytes, int]:
+def split_prefix(cidr: str) -> tuple[bytes, int]:
+    """The packed address and the length of a prefix."""
     address, _, length = cidr.partition("/")
     return pack_ip(address), int(length)
 
@@ -145,7 +126,7 @@ _LIFETIMES, _FOREVER = struct.Struct("=IIII"), 0xFFFFFFFF  # struct ifa_cacheinf
 
 def encode_address(address: Address, indexes: Mapping[str, int]) -> bytes:
     """RTM_NEWADDR or RTM_DELADDR. IPv4 gets its subnet's broadcast address as from ip(8) with ``brd +``."""
-    packed, length = _split(address.cidr)
+    packed, length = split_prefix(address.cidr)
     family = family_of(address.cidr)
     flags = IFA_F_NOPREFIXROUTE if address.noprefixroute else 0
     if family == AF_INET6 and address.nodad:
@@ -203,7 +184,7 @@ def decode_address(payload: bytes, names: Mapping[int, str]) -> Address | None:
 def encode_route(route: Route, indexes: Mapping[str, int]) -> bytes:
     """RTM_NEWROUTE or RTM_DELROUTE."""
     dst, via, link, table = route.dst, route.via, route.link, route.table
-    packed, length = (b"\0\0\0\0", 0) if dst == "default" else _split(dst)
+    packed, length = (b"\0\0\0\0", 0) if dst == "default" else split_prefix(dst)
     family = AF_INET6 if len(packed) == 16 else AF_INET
     scope = SCOPES[route.scope or usual_scope(route)] if family == AF_INET else RT_SCOPE_UNIVERSE
     flags = RTNH_F_ONLINK if route.onlink else 0
@@ -435,57 +416,3 @@ def _mac(attributes: Mapping[int, bytes]) -> str:
     """The Ethernet address; tunnels have addresses of other lengths, which are left out."""
     data = attributes.get(NDA_LLADDR, b"")
     return unpack_mac(data) if len(data) == 6 else ""
-
-
-# Rules
-
-
-def encode_rule(rule: FibRule) -> bytes:
-    """RTM_NEWRULE or RTM_DELRULE (struct fib_rule_hdr is laid out like struct rtmsg)."""
-    src = _split(rule.src) if rule.src else (b"", 0)
-    dst = _split(rule.dst) if rule.dst else (b"", 0)
-    family = AF_INET6 if rule.v6 else AF_INET
-    table = rule.table if rule.table < 256 else RT_TABLE_COMPAT
-    parts = [
-        RTMSG.pack(family, dst[1], src[1], 0, table, 0, 0, ACTIONS[rule.kind], 0),
-        u32(FRA_PRIORITY, rule.priority),
-        u32(FRA_TABLE, rule.table),
-    ]
-    for kind, (packed, length) in ((FRA_SRC, src), (FRA_DST, dst)):
-        if length:
-            parts.append(attribute(kind, packed))
-    for kind, name in ((FRA_IIFNAME, rule.iif), (FRA_OIFNAME, rule.oif)):
-        if name:
-            parts.append(text(kind, name))
-    if rule.mark or rule.mask:
-        parts += [u32(FRA_FWMARK, rule.mark), u32(FRA_FWMASK, rule.mask or 0xFFFFFFFF)]
-    if rule.proto:
-        parts.append(u8(FRA_PROTOCOL, rule.proto))
-    return b"".join(parts)
-
-
-def encode_rule_dump(family: int) -> bytes:
-    """RTM_GETRULE for one family."""
-    return RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)
-
-
-def decode_rule(payload: bytes) -> FibRule | None:
-    """The rule in an RTM_NEWRULE payload; None for an action that a :class:`FibRule` cannot express."""
-    family, dst_length, src_length, _tos, table, _1, _2, action, _flags = RTMSG.unpack_from(payload)
-    attributes = parse(payload, RTMSG.size)
-    if action not in _ACTION_NAMES or family not in (AF_INET, AF_INET6):
-        return None
-    mask = number(attributes, FRA_FWMASK)
-    return FibRule(
-        priority=number(attributes, FRA_PRIORITY),
-        src=f"{unpack_ip(attributes[FRA_SRC])}/{src_length}" if FRA_SRC in attributes else "",
-        dst=f"{unpack_ip(attributes[FRA_DST])}/{dst_length}" if FRA_DST in attributes else "",
-        iif=string(attributes, FRA_IIFNAME),
-        oif=string(attributes, FRA_OIFNAME),
-        mark=number(attributes, FRA_FWMARK),
-        mask=0 if mask == 0xFFFFFFFF else mask,
-        table=number(attributes, FRA_TABLE, table),
-        kind=_ACTION_NAMES[action],
-        v6=family == AF_INET6,
-        proto=number(attributes, FRA_PROTOCOL),
-    )

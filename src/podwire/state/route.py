@@ -185,7 +185,8 @@ class Fdb(Value, frozen=True):
 class FibRule(Value, frozen=True):
     """A policy routing rule; ``kind`` is lookup (in ``table``), blackhole, unreachable or prohibit.
 
-    ``v6`` is needed when neither ``src`` nor ``dst`` shows the family. ``mask`` 0 stands for all bits.
+    ``v6`` is needed when neither ``src`` nor ``dst`` shows the family. ``mask`` 0 stands for all bits. ``ipproto`` is a
+    protocol as ip(8) prints it (``tcp``, or a number); ``sport`` and ``dport`` are a port or a range, ``80-90``.
     """
 
     priority: int
@@ -193,6 +194,9 @@ class FibRule(Value, frozen=True):
     dst: str = ""
     iif: str = ""
     oif: str = ""
+    ipproto: str = ""
+    sport: str = ""
+    dport: str = ""
     mark: int = 0
     mask: int = 0
     table: int = 0
@@ -291,6 +295,9 @@ RULE = Grammar(
         Option("to", "dst"),
         Option("iif", "iif"),
         Option("oif", "oif"),
+        Option("ipproto", "ipproto"),
+        Option("sport", "sport"),
+        Option("dport", "dport"),
         Option("fwmark", "mark", "hex"),
         Option("mask", "mask", "hex"),
         Option("type", "kind"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.errors import KernelError, KernelExists, KernelNotFound, ProtocolError, Unsupported
-from podwire.kernel import conntrack, link_codec, monitor, route_codec
+from podwire.kernel import conntrack, link_codec, monitor, route_codec, rule_codec
 from podwire.kernel.attributes import NLMSGHDR, attribute, nested, u8
 from podwire.kernel.failure import refusal
 from podwire.kernel.monitor import Event
@@ -43,7 +43,7 @@ def datagram(kind: int, body: bytes) -> bytes:
             route_codec.encode_neighbour(Neighbour("eth0", "10.0.0.1", proto=5), INDEXES),
             Event("neighbour", False, 7, 5),
         ),
-        (RTM_NEWRULE, route_codec.encode_rule(FibRule(1, table=2, proto=6)), Event("rule", False, 0, 6)),
+        (RTM_NEWRULE, rule_codec.encode_rule(FibRule(1, table=2, proto=6)), Event("rule", False, 0, 6)),
     ],
     ids=["link", "address", "route", "neighbour", "rule"],
 )

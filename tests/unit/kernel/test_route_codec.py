@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.errors import ProtocolError
-from podwire.kernel import neighbour_lists, route_codec, route_lists
+from podwire.kernel import neighbour_lists, route_codec, route_lists, rule_codec
 from podwire.kernel.attributes import attribute
 from podwire.kernel.uapi import NDA_CACHEINFO
 from podwire.state.route import Address, Fdb, FibRule, Neighbour, Route
@@ -176,12 +176,15 @@ def test_forwarding_entries_round_trip(mac: bytes, dst: str, bridge: bool) -> No
         table=st.integers(0, 2**32 - 1),
         iif=st.sampled_from(["", "eth0"]),
         oif=st.sampled_from(["", "eth1"]),
+        ipproto=st.sampled_from(["", "tcp", "udp", "sctp", "icmp", "47"]),
+        sport=st.sampled_from(["", "53"]),
+        dport=st.sampled_from(["", "1", "8000-8080", "65535"]),
         kind=st.sampled_from(["lookup", "blackhole", "prohibit", "unreachable"]),
         proto=st.integers(0, 255),
     )
 )
 def test_rules_round_trip(rule: FibRule) -> None:
-    assert route_codec.decode_rule(route_codec.encode_rule(rule)) == rule
+    assert rule_codec.decode_rule(rule_codec.encode_rule(rule)) == rule
 
 
 def test_a_device_that_is_not_there_is_named() -> None:
@@ -196,7 +199,7 @@ def test_bytes_from_elsewhere_are_refused_or_read(data: bytes) -> None:
         route_codec.decode_address,
         route_codec.decode_neighbour,
         route_codec.decode_fdb,
-        lambda data, names: route_codec.decode_rule(data),
+        lambda data, names: rule_codec.decode_rule(data),
     ):
         with contextlib.suppress(ProtocolError, ValueError):
             assert str(reading(data, NAMES)), "what is read has a text form"

@@ -49,7 +49,10 @@ NODE = NetworkState(
         Neighbour("eth0", "10.89.0.99", proxy=True),
     ),
     fdb=(Fdb("podwire.1", "02:00:00:00:00:0b", "10.89.0.12"), Fdb("lan0", "02:00:00:00:00:0c", bridge=True)),
-    rules=(FibRule(100, src="10.244.0.0/24", table=77, mark=0x4000, mask=0x4000), FibRule(9, dst="fd00::/8", table=3)),
+    rules=(
+        FibRule(100, src="10.244.0.0/24", table=77, mark=0x4000, mask=0x4000),
+        FibRule(9, dst="fd00::/8", ipproto="tcp", dport="80-90", table=3),
+    ),
     sysctls=(Sysctl("net/ipv4/conf/podwire.1/rp_filter", "0"), Sysctl("net/ipv4/tcp_rmem", "1 2 3")),
 )
 
@@ -71,7 +74,7 @@ neighbour 10.89.0.99 dev eth0 proxy
 neighbour 10.244.1.0 lladdr 02:00:00:00:00:0b dev podwire.1
 fdb 02:00:00:00:00:0c dev lan0 master
 fdb 02:00:00:00:00:0b dev podwire.1 dst 10.89.0.12
-rule 9 -6 to fd00::/8 table 3
+rule 9 -6 to fd00::/8 ipproto tcp dport 80-90 table 3
 rule 100 from 10.244.0.0/24 fwmark 0x4000 mask 0x4000 table 77
 sysctl net/ipv4/conf/podwire.1/rp_filter = 0
 sysctl net/ipv4/tcp_rmem = "1 2 3"
