@@ -41,8 +41,6 @@ EGRESS_LEASE = "podwire.io/egress"
 
 POD_ADDRESSES = "podwire.io/addresses"
 """Pod annotation: the requested addresses. Written by users and conformance; read by the CNI server."""
-MIRROR_POD = "kubernetes.io/config.mirror"
-"""Pod annotation: the uid that the container runtime has for a static pod. Written by kubelet; read by agents."""
 FOLDER_PROVISIONER = "podwire.io/folder"
 """Provisioner of the default StorageClass. Written by the embedded API server; read by the controller of storage."""
 CLOUD_MARK = "podwire.io/cluster/"

@@ -9,6 +9,9 @@ import msgspec
 from podwire.model.meta import Condition, Fact, ObjectMeta
 from podwire.model.selector import LabelSelector, Requirement
 
+MIRROR_POD = "kubernetes.io/config.mirror"
+"""Pod annotation: the uid that the container runtime has for a static pod. Written by the kubelet."""
+
 
 class ContainerPort(Fact, frozen=True):
     """A declared port."""

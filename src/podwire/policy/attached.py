@@ -2,10 +2,9 @@
 
 import msgspec
 
-from podwire.cluster.names import MIRROR_POD
 from podwire.dataplane.follower import Source
 from podwire.model.meta import ObjectMeta
-from podwire.model.pod import Pod, PodIP, PodSpec
+from podwire.model.pod import MIRROR_POD, Pod, PodIP, PodSpec
 
 
 class AttachedPod(msgspec.Struct, frozen=True, kw_only=True):

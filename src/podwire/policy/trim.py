@@ -7,9 +7,8 @@ then takes some 0.8 kB instead of 1.7 kB. Labels are shared between pods, so the
 import sys
 from functools import lru_cache
 
-from podwire.cluster.names import MIRROR_POD
 from podwire.model.meta import ObjectMeta
-from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
+from podwire.model.pod import MIRROR_POD, Container, ContainerPort, Pod, PodSpec, PodStatus
 
 _CACHE_SIZE = 1 << 14
 """The number of different sets of labels, and of ports, that are cached for pods with the same ones."""

@@ -2,9 +2,8 @@
 
 from tests.fakes.collection import Collection
 
-from podwire.cluster.names import MIRROR_POD
 from podwire.model.meta import ObjectMeta
-from podwire.model.pod import Pod
+from podwire.model.pod import MIRROR_POD, Pod
 from podwire.policy.attached import AttachedPod, AttachedPods
 from podwire.policy.trim import trim_pod
 
