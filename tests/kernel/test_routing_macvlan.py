@@ -37,8 +37,8 @@ class MacvlanNodes(Machine):
         address = self.pod(node, name)
         return Pod(self.root / "pods" / name, address)
 
-    def cni(self, verb: str, node: str, name: str) -> None:
-        """A request of the container runtime for a namespace that exists."""
+    def cni(self, verb: str, node: str, name: str, previous: bytes = b"null") -> bytes:
+        """A request of the container runtime for a namespace that exists; the answer."""
         environment = {
             "CNI_COMMAND": verb,
             "CNI_CONTAINERID": f"c-{name}",
@@ -46,8 +46,9 @@ class MacvlanNodes(Machine):
             "CNI_IFNAME": "eth0",
             "PODWIRE_CNI_SOCKET": str(self.root / f"{node}-run" / "cni.sock"),
         }
-        conf = b'{"cniVersion": "1.0.0", "name": "podwire"}'
-        subprocess.run([str(program.path())], env=environment, check=True, input=conf, stdout=subprocess.DEVNULL)
+        conf = b'{"cniVersion": "1.0.0", "name": "podwire", "prevResult": ' + previous + b"}"
+        command = [str(program.path())]
+        return subprocess.run(command, env=environment, check=True, input=conf, stdout=subprocess.PIPE).stdout
 
     def service(self, name: str, address: str, endpoint: str, node: str) -> None:
         ports = [{"name": "one", "port": 8, "protocol": "TCP"}, {"name": "two", "port": 7, "protocol": "TCP"}]
@@ -156,12 +157,12 @@ def test_legs_outlive_the_agent_and_go_with_the_pod(machine: MacvlanNodes) -> No
     machine.cni("DEL", "node-1", "a")
     assert "lan0" not in inside(a.place, "ip", "link")
     assert eventually(lambda: inside(first, "ip", "-br", "link") == before)
-    machine.cni("ADD", "node-1", "a")
+    result = machine.cni("ADD", "node-1", "a")
     assert leaves_by(a, b.address) == "lan0", "the namespace may be used again"
-    machine.cni("CHECK", "node-1", "a")
+    machine.cni("CHECK", "node-1", "a", result)
     inside(a.place, "ip", "link", "del", "lan0")
     with pytest.raises(subprocess.CalledProcessError):
-        machine.cni("CHECK", "node-1", "a")
+        machine.cni("CHECK", "node-1", "a", result)
 
 
 def test_legs_carry_both_families_and_follow_their_uplink(tmp_path: Path) -> None:
