@@ -19,7 +19,7 @@ def load_corefile(path: str) -> DnsConfig:
 
     def read_files(pattern: str) -> dict[str, str]:
         base = Path(pattern).parent if Path(pattern).is_absolute() else folder / Path(pattern).parent
-        return {str(file): read_text(str(file)) for file in base.glob(Path(pattern).name)}
+        return {str(file): read_text(str(file)) for file in sorted(base.glob(Path(pattern).name))}
 
     config = read_settings(parse_corefile(read_text(path), path, os.environ, read_files), path, read_files)
     for zone, forward in {".": config.forward, **config.stub_domains}.items():
