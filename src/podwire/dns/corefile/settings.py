@@ -203,8 +203,8 @@ class _Reader:
                 (directive, tuple(row.split("#")[0].split())) for row in text.splitlines() if row.split("#")[0].strip()
             ]
         passes_on = False
-        for line, words in lines:
-            match words:
+        for line, fields in lines:
+            match fields:
                 case "fallthrough", *zones:
                     _expect(not zones, line, "podwire has fallthrough of hosts for all zones")
                     passes_on = True
@@ -216,7 +216,7 @@ class _Reader:
                     for name in map(_plain, names):
                         hosts[name] = (*hosts.get(name, ()), address)
                 case _:
-                    raise line.wrong(f"expected an address and names, got {' '.join(words)!r}")
+                    raise line.wrong(f"expected an address and names, got {' '.join(fields)!r}")
         _expect(passes_on, directive, "expected fallthrough: without it, no other name would be answered")
         self.settings["hosts"] = hosts
 
