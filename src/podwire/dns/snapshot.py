@@ -7,7 +7,7 @@ obsolete, the living objects are written to the other file, and then one byte of
 one; 3. the control file holds how many collections were listed, once all were, and when the API was last heard of;
 4. a configuration that a worker has accepted is the configuration of the next one.
 
-Cost: 5 us for each change; the memory of the objects, at most twice.
+Cost: about 10 us for each change; the memory of the objects, at most twice.
 """
 
 import mmap
