@@ -233,3 +233,13 @@ def test_pod_that_ignores_sigterm_is_killed_after_its_grace(cluster: Cluster, na
     assert "Terminating" in cluster.kubectl("get", "pod", "stubborn", "-n", namespace)
     cluster.kubectl("wait", "--for=delete", "pod/stubborn", "-n", namespace, "--timeout=90s")
     assert 2.5 < time.monotonic() - began < 25, "without saying anything it would have 30 s"
+
+
+def test_a_pod_of_an_unknown_network_gets_an_event(cluster: Cluster, namespace: str) -> None:
+    lost = json.loads(pod("lost", shell("c", "sleep 600")))
+    lost["metadata"]["annotations"] = {"podwire.io/network": "green"}
+    cluster.apply(json.dumps(lost), "-n", namespace)
+    refusal = "annotation podwire.io/network: this node has no pod network 'green'"
+    eventually(lambda: refusal in cluster.kubectl("events", "--for", "pod/lost", "-n", namespace))
+    assert "FailedCreatePodSandBox" in cluster.kubectl("events", "--for", "pod/lost", "-n", namespace)
+    assert "podIP" not in status(cluster, namespace, "lost")

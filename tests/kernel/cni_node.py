@@ -60,6 +60,8 @@ class NodeAgent:
         self.program = [str(program.path())]
         self.results: dict[tuple[str, str], dict[str, Any]] = {}
         """The result of the last ADD by pod and interface, which CHECK hands over."""
+        self.facts: WiringFacts | None = WiringFacts(cidrs=cidrs)
+        """What routing says at the start; None: nothing yet, so the agent knows what its predecessor wrote."""
         netns.create(self.place)
         inside(self.place, "ip", "link", "set", "lo", "up")
         self.service: CniService
@@ -75,7 +77,8 @@ class NodeAgent:
         settings = CniSettings(socket=self.socket, database=self.database, netns=self.place, host_local=self.host_local)
         self.service = CniService(settings, SystemClock())
         self.service.recover()
-        self.service.set_node(WiringFacts(cidrs=self.cidrs))
+        if self.facts is not None:
+            self.service.set_node(self.facts)
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         tasks = [
             asyncio.ensure_future(body())

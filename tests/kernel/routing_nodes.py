@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict, replace
 
+from podwire.cluster.names import POD_NETWORK
+from podwire.cluster.podnetworks import DEFAULT_NETWORK
 from podwire.cni.attachments import Attachments
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Ledger
@@ -24,7 +26,7 @@ from podwire.cni.node import PodNetwork
 from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.cni.repair import AttachmentRepair
-from podwire.cni.spec import NetConf, parse_result
+from podwire.cni.spec import NetConf, RuntimeConfig, parse_result
 from podwire.cni.wiring import LegFacts, WiringFacts, wiring_facts
 from podwire.kernel import netns, sysctl
 from podwire.model.meta import ObjectMeta
@@ -80,7 +82,11 @@ def connect(place: Path, address: str, port: int) -> socket.socket:
     with netns.inside(place):
         item = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     item.settimeout(20)
-    item.connect((address, port))
+    try:
+        item.connect((address, port))
+    except OSError:
+        item.close()
+        raise
     return item
 
 
@@ -188,7 +194,9 @@ class ClusterNode:
     def wiring_facts(self) -> WiringFacts:
         leg = self.router.plan.leg if self.router.plan is not None else None
         legs = LegFacts(**asdict(leg)) if leg is not None else None
-        return replace(wiring_facts(self.mtus, (), (), legs), sources={4: self.ip})
+        networks = self.router.plan.pod_networks if self.router.plan is not None else ()
+        further = {network.name: network.cidrs for network in networks if network.name != DEFAULT_NETWORK}
+        return replace(wiring_facts(self.mtus, (), (), legs, networks=further), sources={4: self.ip})
 
     @property
     def mtu(self) -> int:
@@ -226,6 +234,8 @@ class ClusterNode:
         assert self.router.problem == "", self.router.problem
         assert self.router.plan is not None
         self.mtus = dict(self.router.plan.pod_mtus)
+        further = {each.name: each.networks for each in self.router.plan.pod_networks if each.name != DEFAULT_NETWORK}
+        self.leases.serve([ip_network(cidr) for cidr in self.cidrs], further=further)
         assert not self.repair.node_changed()
         if self.name in self.cluster.nodes:
             self.cluster.nodes[self.name] = self.object(self.router.plan.facts.annotations())
@@ -249,12 +259,16 @@ class ClusterNode:
         records = {file.stem: read_record(file) for file in self._records}
         return {name: record.pid for name, record in records.items() if record is not None and record.running}
 
-    def pod(self, name: str) -> "Pod":
+    def pod(self, name: str, network: str = DEFAULT_NETWORK) -> "Pod":
         place = self.cluster.root / "pods" / name
         netns.create(place)
         request = CniRequest(
             command="ADD",
-            conf=NetConf(cni_version="1.0.0", name="podwire"),
+            conf=NetConf(
+                cni_version="1.0.0",
+                name="podwire",
+                runtime_config=RuntimeConfig(annotations={POD_NETWORK: network}),
+            ),
             key=AttachmentKey("podwire", f"c-{name}", "eth0"),
             netns=str(place),
             namespace="shop",

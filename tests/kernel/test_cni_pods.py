@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -297,3 +298,37 @@ def test_churn_leaves_nothing_and_repeats_no_address(make: Callable[..., NodeAge
     assert len(results) == 96
     assert len({address for [address] in results}) == 96
     assert (node.links(), node.routes(), node.neighbours(), node.service.leases.held) == ([], [], [], {})
+
+
+def eventually_holds(node: NodeAgent, rule: str, *, held: bool = True) -> None:
+    deadline = time.monotonic() + 20
+    while (rule in inside(node.place, "ip", "rule").stdout) != held:
+        assert time.monotonic() < deadline, rule
+        time.sleep(0.02)
+
+
+def test_pods_of_networks_wait_for_separation(make: Callable[..., NodeAgent]) -> None:
+    node = make()
+    blue = {"runtimeConfig": {"io.kubernetes.cri.pod-annotations": {"podwire.io/network": "blue"}}}
+    facts = WiringFacts(cidrs=node.cidrs, networks={"blue": ("10.245.1.0/24",)})
+    node.within(lambda: node.service.set_node(facts))
+    assert node.add("first", **blue) == ["10.245.1.2"]
+    node.facts = None
+    node.stop()
+    node.start()
+    node.pod("early")
+    status, answer = node.call("ADD", "early", **blue)
+    assert (status, answer["code"], answer["details"]) == (1, 7, "the pod networks are default"), "no rule is there yet"
+    eventually_holds(node, "1121:\tfrom 10.245.1.2 unreachable proto 112")
+    assert node.call("CHECK", "first", **blue)[0] == 0
+    plain = node.add("plain")[0]
+    assert not ping(node.pods / "first", plain), "a pod whose network is not separate reaches its node alone"
+    inside(node.place, "ip", "address", "add", "192.0.2.1/32", "dev", "lo")
+    assert node.ping("first", "192.0.2.1")
+    inside(node.place, "ip", "rule", "add", "priority", "1121", "from", "10.245.0.0/16", "lookup", "20101")
+    node.stop()
+    node.start()
+    assert node.add("second", **blue) == ["10.245.1.3"]
+    eventually_holds(node, "1121:\tfrom 10.245.1.2 unreachable proto 112", held=False)
+    assert node.ping("first", "10.245.1.3")
+    assert node.call("DEL", "first", **blue)[0] == 0

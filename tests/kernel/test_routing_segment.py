@@ -22,7 +22,7 @@ from tests.kernel.routing_nodes import (
 
 from podwire.kernel import netns
 from podwire.routing.backends.bridge.backend import BridgeOptions, BridgeSection
-from podwire.routing.backends.vlan.backend import VlanOptions, VlanSection
+from podwire.routing.backends.vlan.options import VlanOptions, VlanSection
 from podwire.routing.segment import segment_mac
 from podwire.routing.settings import RoutingSettings
 

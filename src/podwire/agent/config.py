@@ -5,7 +5,7 @@ are in a ConfigMap, one key per setting, named as in the file: ``routing.backend
 over the file; a wrong value is reported and the last good settings stay in force.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
@@ -186,6 +186,12 @@ class AgentConfig(Section, frozen=True):
         """``cluster_cidrs`` as values."""
         return tuple(ip_network(text) for text in self.cluster_cidrs)
 
+    @property
+    def reserved(self) -> dict[str, tuple[Network, ...]]:
+        """The ranges with which no further pod network may overlap, by their fields."""
+        services = tuple(ip_network(text) for text in self.service_cidrs)
+        return {"clusterCIDRs": self.networks, "serviceCIDRs": services}
+
 
 def load(path: Path) -> AgentConfig:
     """The configuration in a file.
@@ -223,7 +229,7 @@ def parse(text: str, source: str) -> AgentConfig:
     for field, path in sockets:
         if reason := too_long(path):
             raise ConfigError(source, field, reason)
-    parse_routing(config.routing, source)
+    parse_routing(config.routing, source).check_overlap(source, config.reserved)
     parse_settings(config.proxy, source)
     return config
 
@@ -242,8 +248,11 @@ def overlay(
     source: str,
     proxy: Mapping[str, Any] | None = None,
     policy: PolicySettings | None = None,
+    reserved: Mapping[str, Iterable[Network]] = {},
 ) -> ClusterSettings:
     """The sections ``routing``, ``proxy`` and ``policy`` with the cluster's settings laid over them.
+
+    With the ranges ``reserved`` no further pod network may overlap.
 
     Raises: ConfigError naming the key.
     """
@@ -260,8 +269,10 @@ def overlay(
             documents[section][field] = yaml.load(text, Loader=yaml.CSafeLoader) if text.strip() else text
         except yaml.YAMLError as problem:
             raise not_yaml(problem, source, key) from problem
+    routing_settings = parse_routing(documents["routing"], source)
+    routing_settings.check_overlap(source, reserved)
     return ClusterSettings(
-        parse_routing(documents["routing"], source),
+        routing_settings,
         parse_settings(documents["proxy"], source),
         parse_policy(documents["policy"], source),
     )

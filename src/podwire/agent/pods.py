@@ -6,6 +6,7 @@ import msgspec
 
 from podwire.agent.cnifiles import CniFiles
 from podwire.agent.shared import Shared
+from podwire.cluster.podnetworks import DEFAULT_NETWORK
 from podwire.cni.service import CniService, CniSettings
 from podwire.cni.wiring import LegFacts, wiring_facts
 from podwire.model.node import Node
@@ -44,7 +45,10 @@ def add(shared: Shared) -> CniService:
 def hand_over(cni: CniService, facts: PodNetworkFacts) -> bool:
     """Passes facts of routing to the wiring of pods; returns whether the uplink of pods' legs exists."""
     leg = LegFacts(**msgspec.structs.asdict(facts.leg)) if facts.leg is not None else None
-    return cni.set_node(wiring_facts(facts.mtus, facts.addresses, facts.cidrs, leg, whole=facts.whole))
+    networks = {network.name: network.cidrs for network in facts.pod_networks if network.name != DEFAULT_NETWORK}
+    return cni.set_node(
+        wiring_facts(facts.mtus, facts.addresses, facts.cidrs, leg, whole=facts.whole, networks=networks)
+    )
 
 
 def follow_node(shared: Shared, cni: CniService) -> None:

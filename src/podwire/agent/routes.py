@@ -51,7 +51,9 @@ def add(shared: Shared, cni: CniService | None, supervisor: Supervisor) -> None:
         await egress.applied()
         me, _ = router.own.look()
         if cni is not None and me is not None:
-            facts = PodNetworkFacts(plan.pod_mtus, me.addresses, me.pod_cidrs, plan.leg, me.whole_cidrs)
+            facts = PodNetworkFacts(
+                plan.pod_mtus, me.addresses, me.pod_cidrs, plan.leg, me.whole_cidrs, plan.pod_networks
+            )
             if not hand_over(cni, facts):
                 return False  # Peers must not learn of legs that pods do not have.
         shared.degraded.report("routing", FEATURE_MISSING, "; ".join(filter(None, (router.missing, plan.degraded))))

@@ -27,6 +27,7 @@ from podwire.proxy.switch import Switch
 from podwire.proxy.takeover import replace_kube_proxy
 from podwire.proxy.trim import trim_service, trim_slice
 from podwire.proxy.tuning import Tuning
+from podwire.routing.settings import RoutingSettings
 from podwire.runtime import memory
 
 _LABELS = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless"
@@ -52,6 +53,11 @@ def follow_cidrs(shared: Shared) -> Informer[ServiceCidr] | None:
     return informer
 
 
+def _further(routing: RoutingSettings) -> tuple[str, ...]:
+    """The ranges of further pod networks: their pods are clients inside of the cluster."""
+    return tuple(map(str, routing.pod_networks.ranges))
+
+
 class ServicePart:
     """The parts of the proxy of one node."""
 
@@ -65,6 +71,7 @@ class ServicePart:
         self.cidrs = follow_cidrs(shared)
         ranges = ServiceCidrs(config.service_cidrs, lambda: self.cidrs.objects.values() if self.cidrs else ())
         self.configuration = ProxyConfiguration(settings, config.node_name, config.cluster_cidrs, ranges)
+        self.configuration.further_cidrs = _further(config.routing_settings)
         facts = self.configuration.facts
         self.announcer = LoadAnnouncer(self.announce)
         self.plane = Switch(ServiceModes(), settings.mode, facts, self.announcer.loaded, settings.fallback)
@@ -131,7 +138,9 @@ class ServicePart:
         shared.health.metrics |= {"proxy": overview.samples, "conntrack": table.samples}
         shared.state_page.parts["proxy"] = lambda: [overview.share()]
         shared.in_force.parts["proxy"] = lambda: overview.in_force(self.services, self.slices)
-        shared.on_settings.append(lambda settings: self.configurator.configure(settings.proxy))
+        shared.on_settings.append(
+            lambda settings: self.configurator.configure(settings.proxy, _further(settings.routing))
+        )
         shared.tasks |= {
             "services": self.services.run,
             "endpointslices": self.slices.run,

@@ -37,7 +37,8 @@ class SettingsFollower:
         shared, config = self._shared, self._shared.config
         data = new.data if new is not None else {}
         try:
-            settings = overlay(config.routing, data, f"ConfigMap {key}", config.proxy, config.policy)
+            source = f"ConfigMap {key}"
+            settings = overlay(config.routing, data, source, config.proxy, config.policy, config.reserved)
         except ConfigError as problem:
             text = f"{problem}; the last good settings stay (routing.backend {self._backend})"
             shared.degraded.report("settings", SETTINGS_REFUSED, text)

@@ -51,8 +51,9 @@ def node_access(
     except ConfigError as failure:
         problem = f"{failure}; the agents keep the last good settings, which are not known here"
         merged = overlay(config.routing, {}, source, config.proxy, config.policy)
+    further = tuple(map(str, merged.routing.pod_networks.ranges))
     return NodeAccess(
-        services=merged.proxy.facts(config.node_name, config.cluster_cidrs, config.service_cidrs),
+        services=merged.proxy.facts(config.node_name, (*config.cluster_cidrs, *further), config.service_cidrs),
         service_mode=merged.proxy.mode,
         metrics=merged.proxy.metrics,
         policies=merged.policy,

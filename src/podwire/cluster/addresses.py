@@ -7,6 +7,7 @@ address that two pods list belongs to the pod that is not being deleted, then to
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from podwire.cluster.podnetworks import further_ranges
 from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
@@ -42,7 +43,7 @@ def pod_side_addresses(node: Node) -> dict[str, tuple[str, ...]]:
     come from there, while users can only write the addresses in the Node's status into policies.
     """
     addresses_by_family: dict[str, tuple[str, ...]] = {}
-    for network in node.pod_networks:
+    for network in (*node.pod_networks, *further_ranges(node)):
         known = tuple(address for address in node.addresses if (":" in address) == (network.version == 6))
         if known and network.num_addresses > 2:
             addresses_by_family |= {str(network[0]): known, str(network[1]): known}

@@ -11,6 +11,7 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, 
 import msgspec
 
 from podwire.cluster.names import NODE_CLOUD_INTERFACES
+from podwire.cluster.podnetworks import further_ranges
 from podwire.model.node import Node
 
 Network = IPv4Network | IPv6Network
@@ -78,6 +79,11 @@ def read_interfaces(annotations: Mapping[str, str]) -> NodeInterfaces | None:
 
 
 def pod_networks_of(node: Node) -> tuple[Network, ...]:
-    """The networks of a node's pods: of its interfaces if it has some, else its pod CIDRs."""
+    """The networks of a node's pods: of its interfaces if it has some, else its pod CIDRs, without further networks."""
     interfaces = read_interfaces(node.metadata.annotations)
     return node.pod_networks if interfaces is None else interfaces.pod_networks
+
+
+def pod_ranges_of(node: Node) -> tuple[Network, ...]:
+    """The networks of a node's pods, with its ranges of further pod networks."""
+    return (*pod_networks_of(node), *further_ranges(node))

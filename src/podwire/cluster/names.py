@@ -41,6 +41,8 @@ EGRESS_LEASE = "podwire.io/egress"
 
 POD_ADDRESSES = "podwire.io/addresses"
 """Pod annotation: the requested addresses. Written by users and conformance; read by the CNI server."""
+POD_NETWORK = "podwire.io/network"
+"""Pod annotation: the pod network, of which the pod gets addresses. Written by users; read by the CNI server."""
 FOLDER_PROVISIONER = "podwire.io/folder"
 """Provisioner of the default StorageClass. Written by the embedded API server; read by the controller of storage."""
 CLOUD_MARK = "podwire.io/cluster/"

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
+from podwire.cluster.podnetworks import further_ranges
 from podwire.model.node import Node
 
 Prefix = tuple[int, int, int]
@@ -39,7 +40,7 @@ class ClusterRanges:
         ranges: tuple[str, ...] = ()
         addresses: tuple[str, ...] = ()
         if node is not None:
-            ranges = node.pod_cidrs
+            ranges = (*node.pod_cidrs, *map(str, further_ranges(node)))
             addresses = node.internal_ips
         before = self._of.get(name, ())
         if (before, self._at.get(name, ())) == (ranges, addresses):

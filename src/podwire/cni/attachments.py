@@ -10,6 +10,7 @@ from podwire.cni.gate import OpenGate, PolicyGate
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.ipam.pool import Address
+from podwire.cni.pinned import chosen_network
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.cni.wiring import Wiring, WiringFacts
 from podwire.errors import CniError
@@ -134,9 +135,12 @@ class Attachments:
         if foreign:
             addresses = self.leases.take(foreign)
         else:
-            addresses = self.leases.choose(requested.addresses(request, first=not interfaces))
+            addresses_asked = requested.addresses(request, first=not interfaces)
+            addresses = self.leases.choose(addresses_asked, chosen_network(request.conf.runtime_config.annotations))
         try:
             attachment = wiring.attach(request, addresses, mac)
+            if foreign:
+                attachment = replace(attachment, pod_network="")
             if interfaces or beside:
                 table = wiring.free_table(interfaces)
                 attachment = replace(attachment, beside=tuple(sorted(beside)), table=table)

@@ -23,7 +23,7 @@ def request_samples(requests: Mapping[tuple[str, str], int]) -> list[Sample]:
 def samples(requests: Mapping[tuple[str, str], int], leases: Leases) -> list[Sample]:
     """All samples; ``requests`` are the numbers of requests by command and outcome."""
     samples = request_samples(requests)
-    for pool in leases.pools:
+    for pool in leases.all_pools:
         cidr = str(pool.network)
         for state, value in (("held", pool.held), ("free", pool.free)):
             samples.append(

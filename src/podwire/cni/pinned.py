@@ -1,16 +1,23 @@
-"""Addresses that a pod requests with its annotation ``podwire.io/addresses`` (pure).
+"""Addresses and the pod network that a pod requests with its annotations (pure).
 
 The container runtime passes a pod's annotations to the plugins whose configuration has the capability
-``io.kubernetes.cri.pod-annotations``. For an IP family that the annotation does not name, any free address is chosen.
+``io.kubernetes.cri.pod-annotations``. For an IP family that ``podwire.io/addresses`` does not name, any free address is
+chosen. ``podwire.io/network`` names the pod network that the addresses come from; without it that is the default one.
 """
 
 from collections.abc import Mapping
 from ipaddress import ip_address
 
-from podwire.cluster.names import POD_ADDRESSES
+from podwire.cluster.names import POD_ADDRESSES, POD_NETWORK
+from podwire.cluster.podnetworks import DEFAULT_NETWORK
 from podwire.cni.ipam.pool import Address
 from podwire.cni.spec import INVALID_CONFIG
 from podwire.errors import CniError
+
+
+def chosen_network(annotations: Mapping[str, str]) -> str:
+    """The name of the pod network that a pod requests."""
+    return annotations.get(POD_NETWORK, DEFAULT_NETWORK)
 
 
 def pinned(annotations: Mapping[str, str]) -> tuple[Address, ...]:

@@ -205,7 +205,7 @@ class KernelPlumber:
         ]
 
     def hold(self, state: NetworkState) -> list[str]:
-        """Makes the node's namespace hold all routes and neighbours of pods; returns the failures as text.
+        """Makes the node's namespace hold all routes, neighbours and rules of pods; returns the failures as text.
 
         Costs 0.13 ms a pod when nothing has changed, 0.22 ms with sysctls (measured at 100 pods).
         """

@@ -32,7 +32,7 @@ from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import CniRequest
 from podwire.cni.repair import AttachmentRepair
 from podwire.cni.server import CniServer
-from podwire.cni.wiring import Wiring, WiringFacts
+from podwire.cni.wiring import Wiring, WiringFacts, separated_networks
 from podwire.errors import KernelError
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
@@ -88,14 +88,15 @@ class CniService:
         """
         if node == self._node:
             return self._rewired()
-        self._log.info("configured pods", mtu=node.mtu, cidrs=",".join(node.cidrs))
+        self._log.info("configured pods", mtu=node.mtu, cidrs=",".join(node.cidrs), networks=",".join(node.networks))
         self._ledger.remember("node", msgspec.json.encode(node))
         return self._apply_node(node)
 
     def _apply_node(self, node: WiringFacts) -> bool:
         self._node = node
         self._plumber.prepare({6 if ":" in cidr else 4 for cidr in node.cidrs})
-        self.leases.serve((ip_network(cidr) for cidr in node.cidrs), whole=node.whole)
+        networks = {name: tuple(map(ip_network, cidrs)) for name, cidrs in node.networks.items()}
+        self.leases.serve(map(ip_network, node.cidrs), whole=node.whole, further=networks)
         rewired = self._rewired()
         self.healing.disturbed.set()
         if node.cidrs:
@@ -121,12 +122,14 @@ class CniService:
     def recover(self, *, legs: bool = True) -> None:
         """Takes over the pods that an earlier agent wired; to be called before ``run``.
 
-        Without ``legs``, pods lose their second interfaces first.
+        Without ``legs``, pods lose their second interfaces first. New pods of further networks have to wait for
+        routing where the networks are not separate yet.
         """
         if self._settings.host_local is not None:
             self._import_addresses(self._settings.host_local)
         if remembered := self._ledger.fact("node"):
             node = msgspec.json.decode(remembered, type=WiringFacts)
+            node = separated_networks(node, self._plumber.read())
             self._apply_node(node)
             if not legs:
                 self.set_node(msgspec.structs.replace(node, leg=None))

@@ -17,13 +17,15 @@ the ledger is lost. ``rp_filter`` 1 on it drops IPv4 packets with a source that 
 import hashlib
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
 import msgspec
 from msgspec.structs import replace
 
+from podwire.cluster.podnetworks import DEFAULT_NETWORK, SEPARATION_PRIORITY
 from podwire.cni import ports, spec
 from podwire.cni.ipam.ledger import Attachment
+from podwire.cni.pinned import chosen_network
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.state.link import Link
 from podwire.state.network import NetworkState, OwnerMark, merge
@@ -69,7 +71,8 @@ class WiringFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``mtu`` is that of pods' devices in bytes, ``route_mtus`` those of the families that have a smaller one. ``sources``
     are the sources of the node's own packets to pods, by family; ``cidrs`` the node's pod CIDRs, none while they are
-    not known. ``leg`` None: pods have one interface. ``whole``: each address of the CIDRs is for a pod.
+    not known. ``leg`` None: pods have one interface. ``whole``: each address of the CIDRs is for a pod. ``networks``
+    are the node's ranges of further pod networks, by their names.
     """
 
     mtu: int = 1500
@@ -78,6 +81,7 @@ class WiringFacts(msgspec.Struct, frozen=True, kw_only=True):
     leg: LegFacts | None = None
     route_mtus: dict[int, int] = {}
     whole: bool = False
+    networks: dict[str, tuple[str, ...]] = {}
 
     def route_mtu(self, version: int) -> int:
         """The MTU of a pod's default route of a family."""
@@ -117,18 +121,39 @@ def wiring_facts(
     leg: LegFacts | None = None,
     *,
     whole: bool = False,
+    networks: Mapping[str, tuple[str, ...]] = {},
 ) -> WiringFacts:
     """The facts of a node with these addresses; the first address of a family is the source of its packets to pods.
 
-    ``mtus`` are the MTUs of pods by family.
+    ``mtus`` are the MTUs of pods by family, ``networks`` the ranges of further pod networks by their names.
     """
     sources: dict[int, str] = {}
     for address in addresses:
         sources.setdefault(address.version, str(address))
     mtu = max(mtus.values())
     smaller = {version: size for version, size in mtus.items() if size < mtu}
-    networks = tuple(map(str, cidrs))
-    return WiringFacts(mtu=mtu, sources=sources, cidrs=networks, leg=leg, route_mtus=smaller, whole=whole)
+    return WiringFacts(
+        mtu=mtu,
+        sources=sources,
+        cidrs=tuple(map(str, cidrs)),
+        leg=leg,
+        route_mtus=smaller,
+        whole=whole,
+        networks=dict(networks),
+    )
+
+
+def separated_networks(node: WiringFacts, have: NetworkState) -> WiringFacts:
+    """The facts without the further networks whose separation the node's namespace does not hold, as after a boot."""
+    if not node.networks:
+        return node
+    sources = [ip_network(rule.src) for rule in have.rules if rule.priority == SEPARATION_PRIORITY and rule.src]
+    networks = {
+        name: cidrs
+        for name, cidrs in node.networks.items()
+        if all(any(ip_network(cidr).overlaps(source) for source in sources) for cidr in cidrs)
+    }
+    return replace(node, networks=networks)
 
 
 def key_hash(container: str, ifname: str) -> str:
@@ -225,6 +250,7 @@ def free_table(attachments: Iterable[Attachment]) -> int:
 
 def attach(request: CniRequest, addresses: Sequence[IPv4Address | IPv6Address], mac: str = "") -> Attachment:
     """The attachment for a request, the addresses chosen for it and the requested hardware address."""
+    network = chosen_network(request.conf.runtime_config.annotations)
     return Attachment(
         key=request.key,
         addresses=tuple(str(address) for address in addresses),
@@ -235,6 +261,7 @@ def attach(request: CniRequest, addresses: Sequence[IPv4Address | IPv6Address], 
         pod=request.pod,
         uid=request.uid,
         ports=ports.checked(request.conf.runtime_config.port_mappings),
+        pod_network="" if network == DEFAULT_NETWORK else network,
     )
 
 
@@ -250,6 +277,7 @@ def plan(attachment: Attachment, node: WiringFacts) -> Wiring:
             routes=tuple(
                 Route(dst=f"{ip}/{ip.max_prefixlen}", link=host, src=node.sources.get(ip.version, "")) for ip in ips
             ),
+            rules=_lone_rules(attachment, node),
             sysctls=_sysctls(host, attachment) if 4 in versions else (),
         ),
         pod=NetworkState(
@@ -268,6 +296,19 @@ def plan(attachment: Attachment, node: WiringFacts) -> Wiring:
         return Wiring(OWNER.stamp(wiring.host), OWNER.stamp(wiring.pod))
     pod = merge((wiring.pod, _leg_state(attachment, node.leg)))
     return Wiring(OWNER.stamp(wiring.host), OWNER.stamp(pod), _leg_link(attachment, node.leg))
+
+
+def _lone_rules(attachment: Attachment, node: WiringFacts) -> tuple[FibRule, ...]:
+    """Rules for a pod of a network that the node does not have (any more), and that nothing else keeps separate.
+
+    The pod reaches its node alone, whose addresses the kernel looks up before all rules.
+    """
+    if not attachment.pod_network or attachment.pod_network in node.networks:
+        return ()
+    return tuple(
+        FibRule(priority=SEPARATION_PRIORITY, src=f"{ip}/{ip.max_prefixlen}", kind="unreachable")
+        for ip in attachment.ips
+    )
 
 
 def of_pod(attachments: Iterable[Attachment], node: WiringFacts) -> NetworkState:

@@ -102,7 +102,7 @@ def read(netlink: Netlink, owner: OwnerMark | None = None, sysctls: tuple[str, .
 
 
 def read_paths(netlink: Netlink) -> NetworkState:
-    """Devices, addresses and routes alone, which show by which device packets leave.
+    """Devices, addresses, routes and rules alone, which show by which device packets leave.
 
     The kernel keeps the neighbours of all namespaces in one table and walks through all of it for each list.
 
@@ -110,7 +110,7 @@ def read_paths(netlink: Netlink) -> NetworkState:
     """
     devices = _read_devices(netlink)
     addresses, routes = _read_addresses(netlink, devices), _read_routes(netlink, devices, 0)
-    return NetworkState(links=devices.links, addresses=addresses, routes=routes)
+    return NetworkState(links=devices.links, addresses=addresses, routes=routes, rules=_read_rules(netlink))
 
 
 def read_underlay(netlink: Netlink, passed_over: Collection[int] = ()) -> NetworkState:
@@ -133,18 +133,13 @@ def _read(netlink: Netlink, devices: _Devices, owner: OwnerMark | None, sysctls:
     proto = owner.route_protocol if owner else 0
     names = devices.names
     neighbours = [*_dump_neighbours(netlink, names, proxy=False), *_dump_neighbours(netlink, names, proxy=True)]
-    rules = [
-        rule_codec.decode_rule(payload)
-        for family in (AF_INET, AF_INET6)
-        for payload in _dump(netlink, RTM_GETRULE, rule_codec.encode_rule_dump(family), "rules")
-    ]
     return NetworkState(
         links=devices.links,
         addresses=_read_addresses(netlink, devices),
         routes=_read_routes(netlink, devices, proto),
         neighbours=_known(neighbours),
         fdb=_known(_dump_fdb(netlink, devices)),
-        rules=_known(rules),
+        rules=_read_rules(netlink),
         sysctls=sysctl.snapshot(sysctls, netlink.netns) if sysctls else (),
     )
 
@@ -159,6 +154,13 @@ def _read_routes(netlink: Netlink, devices: _Devices, proto: int) -> tuple[Route
     for family in (AF_INET, AF_INET6):
         payloads += _dump(netlink, RTM_GETROUTE, route_codec.encode_route_dump(family, proto=proto), "routes")
     return _known(route_lists.decode_routes(payloads, devices.names))
+
+
+def _read_rules(netlink: Netlink) -> tuple[FibRule, ...]:
+    payloads: list[bytes] = []
+    for family in (AF_INET, AF_INET6):
+        payloads += _dump(netlink, RTM_GETRULE, rule_codec.encode_rule_dump(family), "rules")
+    return _known(map(rule_codec.decode_rule, payloads))
 
 
 def _known(values: Iterable[Any]) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from podwire.cluster.cloudinterfaces import pod_networks_of
+from podwire.cluster.cloudinterfaces import pod_ranges_of
 from podwire.cluster.ranges import ClusterRanges
 from podwire.dataplane.follower import Source
 from podwire.model.meta import Object
@@ -99,6 +99,6 @@ def _alike(old: Node, new: Node) -> bool:
     """Whether two versions of a Node are equal in the fields that policies depend on."""
 
     def read(node: Node) -> tuple[object, ...]:
-        return node.metadata.labels, node.status.addresses, pod_networks_of(node)
+        return node.metadata.labels, node.status.addresses, pod_ranges_of(node)
 
     return read(old) == read(new)

@@ -24,11 +24,14 @@ class ProxyConfiguration:
         self._node = node
         self._cluster_cidrs = cluster_cidrs
         self._service_cidrs = service_cidrs
+        self.further_cidrs: tuple[str, ...] = ()
+        """The ranges of further pod networks."""
 
     @property
     def facts(self) -> NodeFacts:
         """The facts without what the Node object says."""
-        return self.settings.facts(self._node, self._cluster_cidrs, self._service_cidrs.ranges)
+        cidrs = (*self._cluster_cidrs, *self.further_cidrs)
+        return self.settings.facts(self._node, cidrs, self._service_cidrs.ranges)
 
 
 def configured_cleaner(
@@ -62,11 +65,12 @@ class ProxyConfigurator:
         self._configuration = configuration
         self._parts = parts
 
-    def configure(self, settings: ProxySettings) -> None:
-        """Applies other settings; equal settings change nothing."""
+    def configure(self, settings: ProxySettings, further_cidrs: tuple[str, ...] = ()) -> None:
+        """Applies other settings, and other ranges of further pod networks; equal ones change nothing."""
         configuration, parts = self._configuration, self._parts
-        if settings == configuration.settings:
+        if (settings, further_cidrs) == (configuration.settings, configuration.further_cidrs):
             return
+        configuration.further_cidrs = further_cidrs
         configuration.settings = settings
         parts.tuning.apply(settings)
         parts.health_server.move(settings.healthz)

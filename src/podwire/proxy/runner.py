@@ -28,6 +28,7 @@ from typing import Protocol
 
 import msgspec
 
+from podwire.cluster.podnetworks import further_ranges
 from podwire.dataplane.follower import Follower, Source
 from podwire.dataplane.plane import Restoring
 from podwire.errors import KernelError
@@ -211,7 +212,7 @@ class ServiceProxy:
             return
         facts = msgspec.structs.replace(self._facts, zone=new.zone, addresses=new.internal_ips)
         if facts.pod_cidrs_of_node:
-            facts = msgspec.structs.replace(facts, pod_cidrs=new.pod_cidrs)
+            facts = msgspec.structs.replace(facts, pod_cidrs=(*new.pod_cidrs, *map(str, further_ranges(new))))
         if facts != self._facts:
             self._facts = facts
             self._full = True

@@ -11,8 +11,10 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
+from podwire.cluster.podnetworks import NodePodNetwork
 from podwire.errors import ConfigError
 from podwire.routing.nodes import ClusterView, LocalNode, Network, NodeKey, Peer
+from podwire.routing.podnetworks import PodNetworks
 from podwire.runtime.program import Child
 from podwire.state.network import NetworkState
 from podwire.state.value import StateValue
@@ -39,6 +41,11 @@ class BackendOptions(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_o
 
         Raises: ConfigError naming the source and the field.
         """
+
+    @property
+    def pod_networks(self) -> PodNetworks:
+        """The pod networks besides the default one. They are separate with every backend that a node uses."""
+        return PodNetworks()
 
     def shown(self) -> Mapping[str, Any]:
         """The options by their keys, as logs show them: a backend with secrets leaves these out."""
@@ -75,6 +82,7 @@ class BackendPlan(msgspec.Struct, frozen=True, kw_only=True):
     ``ready_by_controller``: a controller, and not the agent, says that the node's network is ready
     (``NetworkUnavailable``). ``leg`` is the second interface of the node's pods; None: they have one interface.
     ``degraded`` is what the backend does otherwise than configured, and why; empty when it does nothing otherwise.
+    ``pod_networks`` are those from which pods of the node may choose, with the default one; empty: there is no choice.
     """
 
     network: NetworkState = NetworkState()
@@ -87,6 +95,7 @@ class BackendPlan(msgspec.Struct, frozen=True, kw_only=True):
     ready_by_controller: bool = False
     leg: PodLeg | None = None
     degraded: str = ""
+    pod_networks: tuple[NodePodNetwork, ...] = ()
 
 
 class Backend(Protocol):

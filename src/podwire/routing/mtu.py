@@ -17,8 +17,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
+from podwire.cluster.podnetworks import DEFAULT_NETWORK, announced_networks
 from podwire.routing.backend import Backend
-from podwire.routing.nodes import LocalNode, Peer
+from podwire.routing.nodes import LocalNode, Network, Peer
 from podwire.routing.peerstates import PeerMemory
 from podwire.routing.settings import RoutingSettings
 from podwire.state.network import NetworkState
@@ -138,9 +139,15 @@ def _limits(
             continue
         header = by_backend[senders[peer.name]]
         device = device_mtu(me, header.size)
-        for cidr in peer.pod_cidrs:
+        for cidr in (*peer.pod_cidrs, *_further_ranges(peer)):
             if (mtu := peer_mtu(me, peer, header, cidr.version)) < device:
                 yield str(cidr), mtu
+
+
+def _further_ranges(peer: Peer) -> Iterator[Network]:
+    for network in announced_networks(peer.facts.details) if peer.facts is not None else ():
+        if network.name != DEFAULT_NETWORK:
+            yield from network.networks
 
 
 def announced_mtu(peer: Peer) -> int:

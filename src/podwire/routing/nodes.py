@@ -166,6 +166,8 @@ class ClusterView(msgspec.Struct, frozen=True, gc=False):
     peers: tuple[Peer, ...] = ()
     pod_networks: tuple[Network, ...] = ()
     sets: ClusterSets | None = None
+    cluster_cidrs: tuple[Network, ...] = ()
+    """The configured pod networks of the cluster; a node's pod CIDR is a part of one."""
 
 
 def peer_of(node: Node) -> Peer:

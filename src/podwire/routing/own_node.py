@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 
 from podwire.cluster.cloudinterfaces import NodeInterfaces, read_interfaces
+from podwire.cluster.podnetworks import NodePodNetwork
 from podwire.model.node import Node
 from podwire.routing.backend import PodLeg
 from podwire.routing.nodes import Address, LocalNode, Network, Peer, Underlay, own_node_of, pod_cidrs_of
@@ -24,7 +25,8 @@ class PodNetworkFacts(msgspec.Struct, frozen=True):
     """Facts of the network for the wiring of pods.
 
     The MTUs in bytes by family, the node's addresses and pod CIDRs, the leg. ``whole``: every address of the CIDRs is
-    for a pod, as a cloud assigned them.
+    for a pod, as a cloud assigned them. ``pod_networks`` are those from which pods may choose; empty: there is no
+    choice.
     """
 
     mtus: Mapping[int, int]
@@ -32,6 +34,7 @@ class PodNetworkFacts(msgspec.Struct, frozen=True):
     cidrs: tuple[Network, ...]
     leg: PodLeg | None = None
     whole: bool = False
+    pod_networks: tuple[NodePodNetwork, ...] = ()
 
 
 class OwnNode:

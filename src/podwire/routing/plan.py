@@ -16,9 +16,12 @@ node announces the backends by which it still sends, so that its peers keep thei
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 
+from podwire.cluster.podnetworks import FACT as NETWORKS_FACT
+from podwire.cluster.podnetworks import NodePodNetwork
 from podwire.routing.backend import Backend, BackendPlan, KeyHolder, PodLeg, SessionHolder
 from podwire.routing.clustersets import ClusterUnions, with_kept
 from podwire.routing.masquerade import masquerade_rulesets, masquerade_scopes
@@ -28,6 +31,7 @@ from podwire.routing.neighbours import neighbour_limits
 from podwire.routing.networks import ClusterSets, Network
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, RoutingFacts
 from podwire.routing.peerstates import PeerMemory
+from podwire.routing.podnetworks import separation
 from podwire.routing.probes import ProbeBasis, ProbeTarget, offloads, probe_targets, tunnel_devices
 from podwire.routing.registry import PLAIN
 from podwire.routing.settings import RoutingSettings
@@ -54,7 +58,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ``state``, ``values`` and ``children`` are those of all backends in use, together with what every node needs.
     ``program_values`` are held by the children. ``facts`` are announced after all of it is applied, ``senders`` names
     the backend used for each peer. ``sets`` are the pod networks of the cluster and the addresses of its nodes.
-    ``pod_mtus`` are the MTUs of pods in bytes, by family; ``probes`` is what the self-test needs.
+    ``pod_mtus`` are the MTUs of pods in bytes, by family; ``probes`` is what the self-test needs. ``pod_networks`` are
+    those from which pods may choose.
     """
 
     state: NetworkState
@@ -66,6 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ready_by_controller: bool = False
     leg: PodLeg | None = None
     degraded: str = ""
+    pod_networks: tuple[NodePodNetwork, ...] = ()
     sets: ClusterSets
     senders: dict[str, str]
     probes: ProbeBasis | None = None
@@ -134,8 +140,8 @@ class Planner:
         inputs = (me, tuple(peers), settings, set(backends), tuple(cidrs), former, dict(self._objects))
         if self._plan is None or inputs != self._inputs:
             ordered = tuple(sorted(peers, key=attrgetter("name")))
-            sets = self._unions.take(me, ordered, cidrs, settings.exceptions)
-            cluster = ClusterView(ordered, sets.pod_networks, sets)
+            sets = self._unions.take(me, ordered, (*cidrs, *settings.pod_networks.ranges), settings.exceptions)
+            cluster = ClusterView(ordered, sets.pod_networks, sets, tuple(cidrs))
             others = former is not None or not backends[settings.backend].options.encrypts
             basis = (me, settings, set(backends), others, former, dict(self._objects))
             before = former or {}
@@ -201,9 +207,10 @@ def _made(
         neighbour_limits(me, len(cluster.peers)),
         *(each.network for each in plans),
         by_name[settings.backend].configured,
+        separation(settings.pod_networks, cluster.cluster_cidrs),
     ]
+    networks = by_name[settings.backend].pod_networks
     announcing = [backend for name, backend in used.items() if name == leg or by_name[name].leg is None]
-    announced = {key: fact for backend in announcing for key, fact in backend.announce(me).items()}
     added = headers(me, backends)
     senders = {peer.name: name for name, some in assigned.items() for peer in some}
     return Plan(
@@ -214,7 +221,7 @@ def _made(
         facts=RoutingFacts(
             backend=settings.backend,
             receives=tuple(sorted(name for name, backend in backends.items() if _receives(me, backend, used))),
-            details={MTU_FACT: me.underlay.device_mtu, **announced},
+            details=_announced(me, announcing, networks),
             sends=tuple(
                 name
                 for name, some in sorted(assigned.items())
@@ -226,10 +233,19 @@ def _made(
         ready_by_controller=by_name[settings.backend].ready_by_controller,
         leg=by_name[leg].leg if leg else None,
         degraded=by_name[settings.backend].degraded,
+        pod_networks=networks,
         sets=sets,
         senders=senders,
         problems=tuple(Problem(name, choices[name][1]) for name in sorted(choices) if choices[name][1]),
     )
+
+
+def _announced(me: LocalNode, backends: Sequence[Backend], networks: Sequence[NodePodNetwork]) -> dict[str, Any]:
+    """The details that a node announces: the MTU of its device, the facts of its backends, its pod networks."""
+    details: dict[str, Any] = {MTU_FACT: me.underlay.device_mtu}
+    for backend in backends:
+        details |= backend.announce(me)
+    return details | ({NETWORKS_FACT: msgspec.to_builtins(networks)} if networks else {})
 
 
 def _leg_backend(me: LocalNode, plans: Mapping[str, BackendPlan], configured: str) -> str:

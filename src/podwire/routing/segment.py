@@ -38,19 +38,21 @@ from podwire.state.route import Fdb, Route
 class NodeSegment(msgspec.Struct, frozen=True):
     """The segment of the backend ``backend``.
 
-    ``uplink`` is the device that leads to the other nodes, empty for the one with the node's addresses.
+    ``uplink`` is the device that leads to the other nodes, empty for the one with the node's addresses. ``bridge`` is
+    the name of the bridge, empty for that of the backend.
     ``peer_states`` and ``members`` are kept from plan to plan.
     """
 
     backend: str
     uplink: str = ""
+    bridge: str = ""
     peer_states: PeerStates = msgspec.field(default_factory=PeerStates)
     members: PeerStates = msgspec.field(default_factory=PeerStates)
 
     @property
     def device(self) -> str:
         """The name of the bridge."""
-        return f"podwire-{self.backend}"
+        return self.bridge or f"podwire-{self.backend}"
 
     def lower(self, me: LocalNode) -> str:
         """The name of the uplink."""

@@ -14,6 +14,7 @@ from podwire.errors import ConfigError
 from podwire.model.document import convert
 from podwire.routing.backend import Backend, BackendOptions, check_range
 from podwire.routing.nodes import Network
+from podwire.routing.podnetworks import PodNetworks
 from podwire.routing.registry import BACKENDS, DEFAULT
 from podwire.runtime.registry import Registry
 
@@ -43,6 +44,20 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     def exceptions(self) -> tuple[Network, ...]:
         """``non_masquerade_cidrs`` as values."""
         return tuple(map(ip_network, self.non_masquerade_cidrs))
+
+    @property
+    def pod_networks(self) -> PodNetworks:
+        """The pod networks in the options of whichever backend has some."""
+        every = (options.pod_networks for options in self.options.values())
+        return next((networks for networks in every if networks.networks), PodNetworks())
+
+    def check_overlap(self, source: str, reserved: Mapping[str, Iterable[Network]]) -> None:
+        """Checks that no range of a pod network overlaps with ``reserved`` ranges, which are by their names.
+
+        Raises: ConfigError naming the field.
+        """
+        for name, options in self.options.items():
+            options.pod_networks.check_overlap(source, f"routing.{name}", reserved)
 
     def load(self, registry: Registry[type[Backend]] = BACKENDS) -> dict[str, Backend]:
         """All backends of the registry by name, each with its options."""

@@ -70,7 +70,7 @@ class NetworkMark(NamedTuple):
 
 
 PATHS: Literal["paths"] = "paths"
-"""Instead of a :class:`NetworkMark`: reads the devices, addresses and routes of every owner and nothing else."""
+"""Instead of a :class:`NetworkMark`: reads the devices, addresses, routes and rules of every owner and nothing else."""
 
 
 def _network_parse(lines: Sequence[str], where: str) -> Values:

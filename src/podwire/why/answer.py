@@ -265,6 +265,8 @@ class ExplainerFinding(AnswerStruct, frozen=True, kw_only=True):
     part: str
     """The part's name in the registry of explainers: ``routing``."""
     message: str
+    outcome: Literal["", "refused"] = ""
+    """The outcome of the connection because of this part; empty: the part does not end it."""
     steps: tuple[MatchedRule, ...] = ()
     """The rules that decided it, in the order in which the packet met them."""
 
@@ -300,6 +302,8 @@ class NodeRoute(AnswerStruct, frozen=True, kw_only=True):
     state: Literal["held", "planned"]
     address: str
     """The address of the pod."""
+    network: str = ""
+    """The pod network of the address, with its VLAN; empty: the cluster has only one network."""
     route: str = ""
     """The route that the packet takes, in the words of ip(8); empty: there is none."""
     device: str = ""

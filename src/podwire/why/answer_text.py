@@ -18,7 +18,7 @@ _OUTCOME_TEXTS = {
 def render(answer: Answer) -> Iterator[str]:
     """The lines of the whole answer."""
     yield f"{answer.source} -> {answer.target} {answer.protocol}"
-    by_others = [*policy_text.outcome(answer), *route_text.outcome(answer)]
+    by_others = [*policy_text.outcome(answer), *route_text.outcome(answer), *_ended(answer)]
     yield ""
     yield from by_others
     for number, hop in enumerate(answer.hops):
@@ -29,12 +29,21 @@ def render(answer: Answer) -> Iterator[str]:
     yield from policy_text.policies(answer)
     yield from route_text.routes(answer)
     for finding in answer.findings:
+        if finding.outcome:
+            continue
         yield ""
         yield _line(finding.part, finding.message)
     yield from _rules(answer)
     if answer.notes:
         yield ""
         yield from (_line("note", note) for note in answer.notes)
+
+
+def _ended(answer: Answer) -> Iterator[str]:
+    """The line ``outcome`` where another part ends the connection."""
+    for finding in answer.findings:
+        if finding.outcome:
+            yield _line("outcome", f"{_OUTCOME_TEXTS[finding.outcome]} by {finding.part}: {finding.message}")
 
 
 def _hop(hop: Hop, label: str) -> Iterator[str]:

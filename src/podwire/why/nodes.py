@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from podwire.cluster.podnetworks import further_ranges
 from podwire.cluster.world import World
 from podwire.model.node import Node
 from podwire.policy.settings import PolicySettings
@@ -54,7 +55,9 @@ class NodeAccess(msgspec.Struct, frozen=True, kw_only=True):
     def facts(self, node: Node) -> NodeFacts:
         """The facts of the node that its proxy uses: from its settings and from the Node object."""
         facts = msgspec.structs.replace(self.services, zone=node.zone, addresses=node.internal_ips)
-        return msgspec.structs.replace(facts, pod_cidrs=node.pod_cidrs) if facts.pod_cidrs_of_node else facts
+        if not facts.pod_cidrs_of_node:
+            return facts
+        return msgspec.structs.replace(facts, pod_cidrs=(*node.pod_cidrs, *map(str, further_ranges(node))))
 
 
 class Nodes(Protocol):

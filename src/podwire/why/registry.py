@@ -19,6 +19,7 @@ EXPLAINERS: Registry[Explainer] = Registry(
     {
         "services": "podwire.why.services.explainer:explain_services",
         "policies": "podwire.why.policies.explainer:explain_policies",
+        "networks": "podwire.why.networks.explainer:explain_networks",
         "egress": "podwire.why.egress.explainer:explain_egress",
         "routing": "podwire.why.routing.explainer:explain_routing",
     },

@@ -34,6 +34,7 @@ def lines(route: NodeRoute) -> Iterator[str]:
     """The lines of one route: nodes and backend, route and MTU, tunnel, missing entries, differences from the plan."""
     label = "route" if route.direction == "request" else "back"
     by = f" by {route.backend}" if route.backend else ", not routed by podwire"
+    by += f", network {route.network}" if route.network else ""
     planned = "" if route.state == "held" else ", as it should be"
     yield f"{label:<{_LABEL}}{route.node} to {route.peer}{by}{planned}"
     if route.route:

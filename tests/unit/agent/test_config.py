@@ -126,3 +126,33 @@ def test_wrong_settings_of_the_cluster_are_refused(data: dict[str, str]) -> None
 def test_a_key_that_is_wrong_is_named(data: dict[str, str], arguments: str) -> None:
     with pytest.raises(ConfigError, match=f"^{arguments}"):
         overlay({}, data, "settings")
+
+
+NETWORKED = """\
+nodeName: node-1
+clusterCIDRs: [10.244.0.0/16]
+serviceCIDRs: [10.96.0.0/12]
+routing:
+  vlan:
+    networks:
+    - {name: blue, id: 101, cidrs: [CIDR]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("cidr", "problem"),
+    [
+        ("10.244.128.0/17", "10.244.128.0/17 overlaps with clusterCIDRs, 10.244.0.0/16"),
+        ("10.100.0.0/16", "10.100.0.0/16 overlaps with serviceCIDRs, 10.96.0.0/12"),
+    ],
+)
+def test_ranges_of_pod_networks_overlap_with_no_other_range(cidr: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as failure:
+        parse(NETWORKED.replace("CIDR]", f"{cidr}]"), "agent.yaml")
+    assert str(failure.value) == f"agent.yaml: routing.vlan.networks[0].cidrs[0]: {problem}"
+    config = parse(NETWORKED.replace("CIDR]", "10.245.0.0/16]"), "agent.yaml")
+    data = {"routing.vlan.networks": f"[{{name: blue, id: 101, cidrs: [{cidr}]}}]"}
+    with pytest.raises(ConfigError) as failure:
+        overlay(config.routing, data, "ConfigMap", reserved=config.reserved)
+    assert str(failure.value) == f"ConfigMap: routing.vlan.networks[0].cidrs[0]: {problem}"
+    assert overlay(config.routing, {}, "ConfigMap", reserved=config.reserved).routing.pod_networks.networks

@@ -2,6 +2,8 @@
 
 from ipaddress import ip_address
 
+from msgspec.structs import replace
+
 from podwire.cni import spec, wiring
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.protocol import AttachmentKey, CniRequest
@@ -172,3 +174,25 @@ def test_a_result_names_both_ends() -> None:
 def _request(ifname: str) -> CniRequest:
     key = AttachmentKey("podwire", "0123456789ab", ifname)
     return CniRequest(command="ADD", conf=REQUEST.conf, key=key, netns="/run/netns/x", namespace="shop", pod="checkout")
+
+
+def test_pods_of_a_network_that_is_gone_are_cut_off() -> None:
+    chosen = spec.RuntimeConfig(annotations={"podwire.io/network": "blue"})
+    item = wiring.attach(replace(REQUEST, conf=replace(REQUEST.conf, runtime_config=chosen)), ADDRESSES)
+    assert item.pod_network == "blue"
+    assert attached().pod_network == ""
+    there = wiring.WiringFacts(networks={"blue": ("10.245.1.0/24",)})
+    assert wiring.plan(item, there).host.rules == ()
+    assert wiring.plan(attached(), wiring.WiringFacts()).host.rules == ()
+    assert [str(rule) for rule in wiring.plan(item, wiring.WiringFacts()).host.rules] == [
+        "rule 1121 from 10.244.1.2/32 type unreachable proto 112",
+        "rule 1121 -6 from fd00::2/128 type unreachable proto 112",
+    ]
+
+
+def test_remembered_networks_need_the_rules_that_separate_them() -> None:
+    node = wiring.WiringFacts(networks={"blue": ("10.245.1.0/24", "fd45::/64"), "red": ("10.246.1.0/24",)})
+    have = parse("rule 1121 from 10.245.0.0/16 table 20101\nrule 1121 from 10.246.0.0/16 table 20102\n")
+    assert list(wiring.separated_networks(node, have).networks) == ["red"], "of blue one family is not separate"
+    both = parse(f"{have}rule 1121 -6 from fd45::/48 table 20101\n")
+    assert wiring.separated_networks(node, both) == node

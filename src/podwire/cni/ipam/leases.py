@@ -2,14 +2,17 @@
 
 A pod gets one address of each family that the node has a pod CIDR for; several CIDRs of a family are used in their
 order. Either all addresses of a pod are held and durable, or none. A pod CIDR that the node no longer has gives no
-new addresses; pods that hold its addresses keep them.
+new addresses; pods that hold its addresses keep them. A pod in another network than the default one gets the addresses
+of the node's ranges of that network.
 """
 
 import datetime
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from podwire.cluster.names import POD_NETWORK
+from podwire.cluster.podnetworks import DEFAULT_NETWORK
 from podwire.cni.ipam.ledger import Attachment, Ledger
 from podwire.cni.ipam.pool import COOLDOWN_S, Address, Network, Pool
 from podwire.cni.protocol import AttachmentKey
@@ -27,8 +30,9 @@ class Leases:
         self._ledger = ledger
         self._now = now
         self._cooldown_s = cooldown_s
-        self._pools: tuple[Pool, ...] = ()
-        self._whole = False
+        self._pools: dict[str, tuple[Pool, ...]] = {}
+        """The pools by the name of the pod network."""
+        self._served: object = None
         attachments = ledger.attachments()
         self.held: dict[AttachmentKey, Attachment] = {k: a for k, a in attachments.items() if a.host_link}
         """The attachments of pods that podwire wires."""
@@ -39,43 +43,60 @@ class Leases:
 
     @property
     def pools(self) -> tuple[Pool, ...]:
-        """The pools in the order of the node's pod CIDRs."""
-        return self._pools
+        """The pools of the default network, in the order of the node's pod CIDRs."""
+        return self._pools.get(DEFAULT_NETWORK, ())
 
-    def serve(self, networks: Iterable[Network], *, whole: bool = False) -> None:
+    @property
+    def all_pools(self) -> tuple[Pool, ...]:
+        """The pools of all networks, those of the default one first."""
+        return tuple(pool for pools in self._pools.values() for pool in pools)
+
+    def serve(
+        self,
+        networks: Iterable[Network],
+        *,
+        whole: bool = False,
+        further: Mapping[str, Sequence[Network]] = {},
+    ) -> None:
         """Sets the node's pod CIDRs; without effect when they are the same as before.
 
-        With ``whole`` they are addresses that a cloud assigned, and all of them are for pods.
+        With ``whole`` they are addresses that a cloud assigned, and all of them are for pods. ``further`` are the
+        node's ranges of further pod networks, by their names.
         """
-        served = tuple(networks)
-        if (served, whole) == (tuple(pool.network for pool in self._pools), self._whole):
+        default = tuple(networks)
+        served = default, whole, dict(further)
+        if served == self._served:
             return
-        self._whole = whole
+        self._served = served
         addresses = {ip for attachment in (*self.held.values(), *self.lent.values()) for ip in attachment.ips}
         released, cursors = self._ledger.released(), self._ledger.cursors()
-        self._pools = tuple(Pool(network, self._cooldown_s, whole=whole) for network in served)
-        for pool in self._pools:
+        self._pools = {DEFAULT_NETWORK: tuple(Pool(network, self._cooldown_s, whole=whole) for network in default)}
+        for name, ranges in further.items():
+            self._pools[name] = tuple(Pool(network, self._cooldown_s) for network in ranges)
+        for pool in self.all_pools:
             pool.restore(addresses, released, cursors.get(pool.network.version))
 
-    def choose(self, requested: Iterable[Address] = ()) -> tuple[Address, ...]:
+    def choose(self, requested: Iterable[Address] = (), network: str = DEFAULT_NETWORK) -> tuple[Address, ...]:
         """One address of each family, taken in memory only; ``hold`` or ``put_back`` must follow.
 
-        The addresses ``requested`` are taken for their families, even when their cooldown has not ended.
+        The addresses ``requested`` are taken for their families, even when their cooldown has not ended. ``network`` is
+        the name of the pod network.
 
         Raises: CniError 11 when a family has no free address, the node has no pod CIDR or a wanted address is in use;
-        7 when a wanted address is outside the node's pod CIDRs. Nothing is taken then.
+        7 when a wanted address is outside the node's ranges, or the node has no such network. Nothing is taken then.
         """
-        if not self._pools:
+        if not self.pools:
             raise CniError(TRY_LATER, "the node has no pod CIDR yet")
+        pools = self._pools_of(network)
         chosen: list[Address] = []
         pinned = {address.version: address for address in requested}
-        families = {pool.network.version for pool in self._pools}
+        families = {pool.network.version for pool in pools}
         try:
             for address in pinned.values():
-                self._claim(address)
+                self._claim(address, pools)
                 chosen.append(address)
             for family in families - pinned.keys():
-                chosen.append(self._choose_of(family))
+                chosen.append(self._choose_of(family, pools))
         except CniError:
             self.put_back(chosen)
             raise
@@ -89,7 +110,7 @@ class Leases:
         claimed: list[Address] = []
         try:
             for address in addresses:
-                for pool in self._pools:
+                for pool in self.all_pools:
                     if pool.contains(address):
                         pool.claim(address)
                 claimed.append(address)
@@ -98,16 +119,22 @@ class Leases:
             raise
         return tuple(claimed)
 
-    def _claim(self, address: Address) -> None:
-        for pool in self._pools:
+    def _pools_of(self, network: str) -> tuple[Pool, ...]:
+        if network not in self._pools:
+            problem = f"annotation {POD_NETWORK}: this node has no pod network {network!r}"
+            raise CniError(INVALID_CONFIG, problem, f"the pod networks are {', '.join(self._pools)}")
+        return self._pools[network]
+
+    def _claim(self, address: Address, pools: Sequence[Pool]) -> None:
+        for pool in pools:
             if pool.contains(address):
                 pool.claim(address)
                 return
-        ranges = ", ".join(str(pool.network) for pool in self._pools)
+        ranges = ", ".join(str(pool.network) for pool in pools)
         raise CniError(INVALID_CONFIG, f"{address} is not in a pod CIDR of this node", f"the pod CIDRs are {ranges}")
 
-    def _choose_of(self, family: int) -> Address:
-        pools = [pool for pool in self._pools if pool.network.version == family]
+    def _choose_of(self, family: int, network: Sequence[Pool]) -> Address:
+        pools = [pool for pool in network if pool.network.version == family]
         now = self._now().timestamp()
         for pool in pools:
             if pool.free - pool.cooling(now) > 0:
@@ -123,7 +150,7 @@ class Leases:
         """Frees addresses that were chosen and are not held."""
         now = self._now().timestamp()
         for address in addresses:
-            for pool in self._pools:
+            for pool in self.all_pools:
                 if address in pool.network:
                     pool.release(address, now)
 
@@ -140,7 +167,7 @@ class Leases:
     def adopt(self, attachment: Attachment) -> None:
         """Writes an attachment to the ledger that was found in the kernel only."""
         for ip in attachment.ips:
-            for pool in self._pools:
+            for pool in self.all_pools:
                 if ip in pool.network and pool.contains(ip):
                     pool.claim(ip)
         self.hold(attachment)
@@ -190,10 +217,10 @@ class Leases:
         self._ledger.remember("disk check", self._now().isoformat().encode())
 
     def exhausted(self) -> tuple[str, ...]:
-        """The pod CIDRs of each family that has no address left; empty when pods can be added."""
+        """The pod CIDRs of each family without a free address; empty when the default network takes pods."""
         exhausted: list[str] = []
-        for family in sorted({pool.network.version for pool in self._pools}):
-            pools = [pool for pool in self._pools if pool.network.version == family]
+        for family in sorted({pool.network.version for pool in self.pools}):
+            pools = [pool for pool in self.pools if pool.network.version == family]
             if not any(pool.free > 0 for pool in pools):
                 exhausted.extend(str(pool.network) for pool in pools)
         return tuple(exhausted)

@@ -39,6 +39,7 @@ class Attachment(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     ``beside`` are the IP families whose default route in the pod belongs to another interface. ``table`` is the routing
     table of an interface that is not the pod's first; 0 for the first one.
+    ``pod_network`` is the pod network of its addresses, empty for the default one.
     """
 
     key: AttachmentKey
@@ -52,6 +53,7 @@ class Attachment(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     ports: tuple[PortMapping, ...] = ()
     beside: tuple[int, ...] = ()
     table: int = 0
+    pod_network: str = ""
 
     @property
     def ips(self) -> tuple[Address, ...]:

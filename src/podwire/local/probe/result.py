@@ -19,10 +19,11 @@ _WORSE = "o-.X"
 
 
 class NodePair(NamedTuple):
-    """The node that sends, and another node with the pod that receives."""
+    """The node that sends, and another node with the pod that receives; ``network`` is the pod network, if any."""
 
     node: str
     peer: str
+    network: str = ""
 
 
 class ProbeResult(msgspec.Struct, frozen=True):

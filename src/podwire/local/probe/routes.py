@@ -1,7 +1,7 @@
 """The routes between nodes that the connections of a probe take: backend, route, device, MTU and tunnel.
 
-They are read from the kernels of the nodes as ``podwire why`` reads them, one route for each pair of nodes for any
-number of connections. Cost: one read of each sending node, and a plan for each pair.
+They are read from the kernels of the nodes as ``podwire why`` reads them, one route for each pair of nodes and pod
+network, for any number of connections. Cost: one read of each sending node, and a plan for each pair.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,6 +9,7 @@ from ipaddress import ip_address
 
 import msgspec
 
+from podwire.cluster.podnetworks import network_at
 from podwire.errors import ClusterError, KernelError
 from podwire.local.probe.plan import ProbeInputs
 from podwire.local.probe.result import NodePair, ProbeResult
@@ -50,7 +51,8 @@ def pairs(results: Iterable[ProbeResult], inputs: ProbeInputs) -> dict[NodePair,
             address = ip_address(text)
             owner = owners.of(address)
             if owner is not None and owner.metadata.name != result.attempt.source.node:
-                crossed.setdefault(NodePair(result.attempt.source.node, owner.metadata.name), address)
+                network = str(network_at(owner, address) or "")
+                crossed.setdefault(NodePair(result.attempt.source.node, owner.metadata.name, network), address)
     return crossed
 
 

@@ -6,11 +6,13 @@ outcome is acceptable.
 """
 
 from collections.abc import Iterable, Sequence
+from ipaddress import ip_address
 
 import msgspec
 
 from podwire.cluster.addresses import owns_addresses, pods_by_address
 from podwire.cluster.names import NODE_PROXY
+from podwire.cluster.podnetworks import NodePodNetwork, network_at
 from podwire.cluster.world import Party, World
 from podwire.model.meta import key_of
 from podwire.model.node import Node
@@ -69,12 +71,24 @@ class PolicyVerdicts:
             return Party(address=pod.addresses[0], node=pod.spec.node_name, pod=pod)
         return Party(address=pod.addresses[0], node=pod.spec.node_name)
 
+    def _across_networks(self, connection: Connection) -> Expectation | None:
+        """What is expected between pods of two networks: that depends on contracts, which no object shows."""
+        source, destination = self._network(connection.source), self._network(connection.destination)
+        if source is None or destination is None or source.name == destination.name:
+            return None
+        because = f"the networks {source} and {destination} are separate, unless a contract joins them"
+        return Expectation(allowed=False, either=True, because=because, connection=connection)
+
+    def _network(self, party: Party) -> NodePodNetwork | None:
+        node = self._nodes.get(party.node)
+        return network_at(node, ip_address(party.address)) if node is not None and party.pod is not None else None
+
     def between(self, source: Party, destination: Party, port: int, protocol: str) -> Expectation:
         """The verdict for a connection; a source with both IP families uses the family of the destination."""
         source = self._of_family(source, destination.address)
         connection = Connection(source=source, destination=destination, protocol=protocol, port=port)
         if evaluate(self._world, connection, self._rules).allowed:
-            return Expectation(allowed=True, connection=connection)
+            return self._across_networks(connection) or Expectation(allowed=True, connection=connection)
         because = explain_connection(self._world, connection, self._rules, self._lines).message
         return Expectation(allowed=False, because=because, connection=connection)
 

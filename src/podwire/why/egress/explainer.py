@@ -10,6 +10,7 @@ from ipaddress import ip_address, ip_network
 
 from msgspec.structs import replace
 
+from podwire.cluster.podnetworks import further_ranges
 from podwire.cluster.world import World
 from podwire.errors import ClusterError, ConfigError
 from podwire.model.egress import Address, EgressPolicy, EgressScope, read_egress_policy
@@ -49,7 +50,7 @@ async def _is_inside(destination: Address, cluster: ClusterAccess) -> bool:
         return True
     nodes = await cluster.objects.nodes()
     own = {str(destination)} & {address for node in nodes for address in node.addresses}
-    texts = {cidr for node in nodes for cidr in node.pod_cidrs}
+    texts = {cidr for node in nodes for cidr in (*node.pod_cidrs, *map(str, further_ranges(node)))}
     with suppress(ClusterError):  # Nothing of that node may be known here.
         texts.update(cidr for node in nodes[:1] for cidr in cluster.nodes.access(node.metadata.name).cluster_cidrs)
     return bool(own) or any(_contains(text, destination) for text in texts)

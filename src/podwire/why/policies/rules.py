@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from podwire.cluster.addresses import owns_addresses, pod_side_addresses
+from podwire.cluster.cloudinterfaces import pod_ranges_of
 from podwire.cluster.ranges import ClusterRanges
 from podwire.cluster.world import Party, World
 from podwire.dataplane.tracing import trace_held
@@ -117,7 +118,7 @@ class PolicyReader:
         devices = set(self._devices(node).values())
         links = network.links if network is not None else ()
         return PolicyFacts(
-            pod_ranges=node.pod_cidrs,
+            pod_ranges=tuple(map(str, pod_ranges_of(node))),
             addresses=_own_addresses(node),
             log=settings.log,
             cluster_ranges=ranges.ranges,

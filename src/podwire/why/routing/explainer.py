@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from podwire.cluster.podnetworks import further_ranges, network_at
 from podwire.errors import ClusterError
 from podwire.model.node import Node
 from podwire.routing.nodes import Address
@@ -32,7 +33,7 @@ async def explain_routing(question: Question, answer: Answer, cluster: ClusterAc
 
     Raises: KernelError, ClusterError when a node that sends cannot be read; ApiError, ApiUnreachable.
     """
-    ends = list(dict.fromkeys(_ends(answer)))
+    ends = list(dict.fromkeys(ends_of(answer)))
     if not ends:
         return answer
     owners = PodOwners(await cluster.objects.nodes())
@@ -72,7 +73,8 @@ class PodOwners:
     def of(self, address: Address) -> Node | None:
         """The node with the pod network of an address."""
         for node in self._nodes:
-            if any(network.version == address.version and address in network for network in node.pod_networks):
+            ranges = (*node.pod_networks, *further_ranges(node))
+            if any(network.version == address.version and address in network for network in ranges):
                 return node
         return None
 
@@ -82,7 +84,7 @@ def _owner(owners: PodOwners, text: str) -> str:
     return owner.metadata.name if owner is not None else ""
 
 
-def _ends(answer: Answer) -> Iterator[str]:
+def ends_of(answer: Answer) -> Iterator[str]:
     """The addresses to which packets go after translation; none where policies or Services drop all of them."""
     if not answer.hops or answer.outcome not in ("forwarded", "untouched"):
         return
@@ -141,6 +143,7 @@ def explain_route(
         backend=backend,
         state="held" if routes.held is not None else "planned",
         address=str(address),
+        network=str(network_at(peer, address) or ""),
         route=shown(path.route) if path.route is not None else "",
         device=path.route.link if path.route is not None else "",
         mtu=path.mtu,

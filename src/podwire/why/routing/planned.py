@@ -9,6 +9,7 @@ from ipaddress import ip_interface
 import msgspec
 from msgspec.structs import replace
 
+from podwire.cluster.podnetworks import announced_networks
 from podwire.model.node import Node
 from podwire.routing.backend import Backend, KeyHolder
 from podwire.routing.nodes import Device, LocalNode, Network, NodeKey, Peer, Underlay, own_node_of
@@ -112,7 +113,9 @@ def _is_to(route: Route, peer: Peer) -> bool:
     if route.dst == "default":
         return False
     first = ip_interface(route.dst).ip
-    return any(first.version == cidr.version and first in cidr for cidr in peer.pod_cidrs)
+    further = announced_networks(peer.facts.details) if peer.facts is not None else ()
+    ranges = (*peer.pod_cidrs, *(cidr for network in further for cidr in network.networks))
+    return any(first.version == cidr.version and first in cidr for cidr in ranges)
 
 
 def matching(held: NetworkState, desired: NetworkState) -> NetworkState:

@@ -152,3 +152,23 @@ def test_a_wanted_address_that_cannot_be_had_takes_nothing(
         leases.choose([ip_address("fd00::77"), ip_address(expected)])
     assert failure.value.code == code
     assert [pool.free for pool in leases.pools] == free
+
+
+def test_pods_of_further_networks_get_addresses_of_these(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
+    leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
+    blue = {"blue": (ip_network("10.245.1.0/29"),)}
+    leases.serve([V4, V6], further=blue)
+    assert list(map(str, leases.choose(network="blue"))) == ["10.245.1.2"]
+    assert list(map(str, leases.choose())) == ["10.244.1.2", "fd00::2"]
+    assert list(map(str, leases.choose([ip_address("10.245.1.6")], "blue"))) == ["10.245.1.6"]
+    with pytest.raises(CniError, match=r"10\.244\.1\.6 is not in a pod CIDR") as failure:
+        leases.choose([ip_address("10.244.1.6")], "blue")
+    assert (failure.value.code, failure.value.details) == (7, "the pod CIDRs are 10.245.1.0/29")
+    with pytest.raises(CniError, match="this node has no pod network 'green'") as failure:
+        leases.choose(network="green")
+    assert (failure.value.code, failure.value.details) == (7, "the pod networks are default, blue")
+    for _ in range(3):
+        leases.choose(network="blue")
+    with pytest.raises(CniError, match=r"no free address in 10\.245\.1\.0/29"):
+        leases.choose(network="blue")
+    assert leases.exhausted() == (), "the default network still takes pods"

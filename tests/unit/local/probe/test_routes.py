@@ -2,8 +2,10 @@
 
 import json
 
+from msgspec.structs import replace
 from tests.unit.why.test_question import Planned, node, pod
 
+from podwire.cluster.names import NODE_ROUTING_FACTS
 from podwire.cluster.world import World
 from podwire.errors import ClusterError
 from podwire.local.probe.plan import HOST, Attempt, PacketSource, ProbeInputs, ProbePort
@@ -16,6 +18,7 @@ NODES = (node("node-1", "10.0.0.1"), node("node-2", "10.0.0.2"))
 PODS = (pod("shop/web", "node-1", "10.244.1.5"), pod("shop/db", "node-2", "10.244.2.5"))
 INPUTS = ProbeInputs(pods=PODS, services=(), world=World(pods=PODS, nodes=NODES))
 WEB = PacketSource(name="shop/web", node="node-1")
+FAR_NETWORKS = (("default", 7, "10.244.2.0/24"), ("blue", 101, "10.245.2.0/24"))
 
 
 def result(source: PacketSource, target: str, address: str, answered_by: str = "") -> ProbeResult:
@@ -60,3 +63,21 @@ def test_nodes_that_cannot_be_read_leave_a_note() -> None:
     routes = read_routes(pairs([result(WEB, "shop/db", "10.244.2.5")], INPUTS), INPUTS, Unreadable())
     assert routes.text() == "note: the route from node-1 to node-2 is not known: node node-1 does not run"
     assert routes.as_json() == ""
+
+
+def test_each_pod_network_has_a_route_of_its_own() -> None:
+    networks = [{"name": name, "vlan": vlan, "cidrs": [cidr]} for name, vlan, cidr in FAR_NETWORKS]
+    facts = {"backend": "vlan", "networks": networks}
+    annotations = {NODE_ROUTING_FACTS: json.dumps(facts)}
+    far = next(node for node in INPUTS.world.nodes if node.metadata.name == "node-2")
+    joined = replace(far, metadata=replace(far.metadata, annotations=annotations))
+    blue = pod("shop/blue", "node-2", "10.245.2.5")
+    nodes = tuple(joined if node is far else node for node in INPUTS.world.nodes)
+    inputs = replace(INPUTS, pods=(*INPUTS.pods, blue), world=replace(INPUTS.world, nodes=nodes))
+    crossed = pairs([result(WEB, "shop/db", "10.244.2.5"), result(WEB, "shop/blue", "10.245.2.5")], inputs)
+    assert {pair: str(address) for pair, address in crossed.items()} == {
+        NodePair("node-1", "node-2", "default (VLAN 7)"): "10.244.2.5",
+        NodePair("node-1", "node-2", "blue (VLAN 101)"): "10.245.2.5",
+    }
+    text = read_routes(crossed, inputs, Planned()).text()
+    assert "node-1 to node-2 by vxlan, network blue (VLAN 101)" in text

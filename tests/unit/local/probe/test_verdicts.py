@@ -182,3 +182,21 @@ def test_a_service_without_endpoints_is_unreachable() -> None:
 def test_a_relay_makes_the_connection_the_nodes_own() -> None:
     relayed = facts(DENY_DB, mode="userspace")
     assert planned_outcomes(relayed, "shop/web", "svc/shop/db") == [("svc/shop/db", True, True, True)]
+
+
+def test_pods_of_two_networks_may_be_separate() -> None:
+    networks = [
+        {"name": "default", "vlan": 7, "cidrs": ["10.244.1.0/24"]},
+        {"name": "blue", "vlan": 101, "cidrs": ["10.245.1.0/24"]},
+    ]
+    facts = msgspec.json.encode({"backend": "vlan", "networks": networks}).decode()
+    annotations = {"podwire.io/routing-facts": facts}
+    joined = msgspec.structs.replace(node(1), metadata=ObjectMeta(name="node-1", annotations=annotations))
+    blue = msgspec.structs.replace(pod("blue", 1, 9), status=PodStatus(phase="Running", pod_ip="10.245.1.9"))
+    verdicts = PolicyVerdicts(World(pods=(WEB, DB_1, blue), nodes=(joined,)))
+    expected = verdicts.between(verdicts.pod(WEB), verdicts.pod(blue), 80, "TCP")
+    assert (expected.allowed, expected.either) == (False, True), "a contract may join the networks"
+    assert expected.because == (
+        "the networks default (VLAN 7) and blue (VLAN 101) are separate, unless a contract joins them"
+    )
+    assert verdicts.between(verdicts.pod(WEB), verdicts.pod(DB_1), 80, "TCP").allowed

@@ -3,45 +3,23 @@
 The segment (:mod:`podwire.routing.segment`) is a bridge on each node. Its port ``podwire-vlan-up`` is a device of kind
 vlan on the uplink, which tags the frames. So switches keep the packets of pods apart from those of the nodes, and may
 prioritise or filter them. The tag is not part of the MTU (net/8021q/vlan_dev.c).
+
+Pods may be in several networks, each of which has a VLAN (:mod:`podwire.routing.backends.vlan.trunk`).
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from podwire.routing.backend import BackendOptions, BackendPlan, check_range
+from podwire.routing.backend import BackendPlan
+from podwire.routing.backends.vlan.options import VlanOptions
+from podwire.routing.backends.vlan.trunk import Trunk
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import PathState, PeerPath
-from podwire.routing.segment import NodeSegment, check_uplink
+from podwire.routing.segment import NodeSegment
 from podwire.state.link import Link
 from podwire.state.link_kinds import Vlan
 
 PORT = "podwire-vlan-up"
-
-
-class VlanSection(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """The number of the VLAN, and the device that leads to the other nodes.
-
-    An empty ``uplink`` is the device with the node's addresses.
-    """
-
-    id: int = 1000
-    uplink: str = ""
-
-
-class VlanOptions(BackendOptions, frozen=True):
-    """The section ``routing.vlan``."""
-
-    vlan: VlanSection = VlanSection()
-
-    def check(self, source: str) -> None:
-        """Checks the range of IEEE 802.1Q, which reserves 0 and 4095, and the name of the uplink.
-
-        Raises: ConfigError naming the field.
-        """
-        check_range(source, "routing.vlan.id", self.vlan.id, 1, 4094)
-        check_uplink(source, "routing.vlan.uplink", self.vlan.uplink)
 
 
 class VlanSegment:
@@ -58,15 +36,17 @@ class VlanSegment:
     def __init__(self, options: VlanOptions) -> None:
         self._id = options.vlan.id
         self._segment = NodeSegment(self.name, options.vlan.uplink)
+        self._trunk = Trunk(options.pod_networks, self._segment)
 
     def announce(self, me: LocalNode) -> Mapping[str, Any]:
         """The hardware address in the VLAN."""
         return self._segment.announce(me)
 
     def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
-        """The bridge, its port, and the way to each peer."""
+        """For each network the bridge, its port, and the way to each peer; nothing while the uplink cannot be used."""
         port = Link(name=PORT, kind="vlan", attributes=Vlan(self._id, self._segment.lower(me)))
-        return self._segment.plan(me, peers, cluster, port)
+        plan = self._segment.plan(me, peers, cluster, port)
+        return self._trunk.plan(me, peers, cluster, plan) if plan.tunnels else plan
 
     def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether both nodes have joined the VLAN."""
@@ -74,6 +54,8 @@ class VlanSegment:
 
     def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
         """The route to the VLAN, and the neighbour entry of the peer."""
+        for network, member in self._trunk.at(peer, address):
+            return network.segment.path(member, address, state)
         return self._segment.path(peer, address, state)
 
     def overhead(self, me: LocalNode) -> int:

@@ -1,0 +1,174 @@
+"""Pod networks with agents as processes: annotations, Services, policies, a killed agent, and what ``why`` says."""
+
+import errno
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.kernel.agent_cluster import Machine, eventually, inside
+from tests.kernel.routing_nodes import ECHO_SERVER, SOURCE_REPLY_SERVER, Pod, Talk, source_seen
+
+from podwire.cni import program
+from podwire.kernel import netns
+from podwire.kube.resources import ENDPOINTSLICES, NETWORKPOLICIES, NODES, PODS, SERVICES
+
+pytestmark = pytest.mark.uml
+
+NETWORKS = [
+    {"name": "blue", "id": 101, "cidrs": ["10.245.0.0/16"]},
+    {"name": "red", "id": 102, "cidrs": ["10.246.0.0/16"]},
+]
+CONTRACTS = [{"name": "names", "consumer": "blue", "provider": "default", "ports": ["TCP/8"]}]
+SETTINGS = {
+    "routing": {"backend": "vlan", "vlan": {"id": 7, "networks": NETWORKS, "contracts": CONTRACTS}},
+    "proxy": {"mode": "iptables"},
+    "policy": {"mode": "iptables"},
+    "serviceCIDRs": ["10.96.0.0/16"],
+}
+SERVICE = {"default": "10.96.0.10", "red": "10.96.0.11", "blue": "10.96.0.12"}
+ONLY_FRIENDS = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "only-friends", "namespace": "default"},
+    "spec": {
+        "podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["b-blue", "b-default"]}]},
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "friend"}}}]}],
+    },
+}
+
+
+class NetworkNodes(Machine):
+    """Two nodes whose agents have several pod networks, Services and policies."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        for number in (1, 2):
+            self.add_node(number, ("cni", "routing", "policy", "proxy"), start=False)
+            file = self.root / f"node-{number}.yaml"
+            file.write_text(json.dumps(json.loads(file.read_text()) | SETTINGS))
+            self.start_agent(f"node-{number}")
+        for number in (1, 2):
+            eventually(lambda number=number: self.ready(f"node-{number}"), 120)
+        eventually(lambda: "10.245.2.0/24" in inside(self.root / "node-1", "ip", "route"), 60)
+
+    def add(self, node: str, name: str, network: str) -> tuple[int, Any]:
+        """Exit status and answer of ADD for a pod with the annotation of a network."""
+        place = self.root / "pods" / name
+        netns.create(place)
+        meta = {"name": name, "namespace": "default", "labels": {"app": name}}
+        spec = {"nodeName": node, "containers": [{"name": "c", "image": "x"}]}
+        self.api("create", PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, "default")
+        environment = {
+            "CNI_COMMAND": "ADD",
+            "CNI_CONTAINERID": f"c-{name}",
+            "CNI_NETNS": str(place),
+            "CNI_IFNAME": "eth0",
+            "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}",
+            "PODWIRE_CNI_SOCKET": str(self.root / f"{node}-run" / "cni.sock"),
+        }
+        annotations = {"podwire.io/network": network}
+        runtime = {"io.kubernetes.cri.pod-annotations": annotations}
+        conf = {"cniVersion": "1.0.0", "name": "podwire", "runtimeConfig": runtime}
+        done = subprocess.run(
+            [str(program.path())], env=environment, capture_output=True, check=False, input=msgspec.json.encode(conf)
+        )
+        return done.returncode, json.loads(done.stdout)
+
+    def attach(self, node: str, name: str, network: str) -> Pod:
+        status, answer = self.add(node, name, network)
+        assert status == 0, answer
+        address = answer["ips"][0]["address"].partition("/")[0]
+        ips = {"podIP": address, "podIPs": [{"ip": address}], "phase": "Running"}
+        self.api("patch", PODS, name, {"status": ips}, "default", subresource="status")
+        return Pod(self.root / "pods" / name, address)
+
+    def service(self, network: str, endpoint: str) -> None:
+        ports = [{"port": 8, "protocol": "TCP"}]
+        meta = {"name": network, "namespace": "default", "labels": {"kubernetes.io/service-name": network}}
+        spec = {"clusterIP": SERVICE[network], "clusterIPs": [SERVICE[network]], "ports": ports}
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
+        self.api("create", SERVICES, service, "default")
+        piece = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": meta,
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [endpoint], "nodeName": "node-2", "conditions": {"ready": True}}],
+            "ports": ports,
+        }
+        self.api("create", ENDPOINTSLICES, piece, "default")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkNodes]:
+    root = tmp_path_factory.mktemp("networks")
+    nodes = NetworkNodes(root)
+    try:
+        yield nodes
+    finally:
+        nodes.close()
+        for log in root.glob("node*.log"):
+            print(log.name, log.read_text()[-3000:])
+
+
+REFUSED = (errno.EHOSTUNREACH, errno.EAGAIN)
+"""The errors of a connection that a node refuses: the kernel limits the rate of ICMP errors."""
+
+
+def result(pod: Pod, address: str, port: int = 8) -> int:
+    """The error number of a connection; 0: it is established, and EAGAIN: there is no answer."""
+    with netns.inside(pod.place):
+        client = socket.socket()
+    with client:
+        client.settimeout(1)
+        return client.connect_ex((address, port))
+
+
+def test_services_and_policies_work_in_all_networks(machine: NetworkNodes) -> None:
+    a = machine.attach("node-1", "a-blue", "blue")
+    friend = machine.attach("node-1", "friend", "blue")
+    ends = {network: machine.attach("node-2", f"b-{network}", network) for network in SERVICE}
+    for network, pod in ends.items():
+        machine.service(network, pod.address)
+    with ends["default"].running(SOURCE_REPLY_SERVER), ends["red"].running(SOURCE_REPLY_SERVER):
+        assert eventually(lambda: source_seen(a.place, SERVICE["default"])) == a.address, "joined by the contract"
+        eventually(lambda: result(a, SERVICE["red"]) == errno.EHOSTUNREACH)
+        assert result(a, ends["red"].address) in REFUSED
+        assert result(a, ends["default"].address, 9) in REFUSED, "the contract has another port"
+    with ends["blue"].running(SOURCE_REPLY_SERVER), ends["default"].running(SOURCE_REPLY_SERVER):
+        assert eventually(lambda: source_seen(a.place, SERVICE["blue"])) == a.address
+        machine.api("create", NETWORKPOLICIES, ONLY_FRIENDS, "default")
+        eventually(lambda: result(a, ends["blue"].address) == errno.EAGAIN)
+        assert source_seen(friend.place, ends["blue"].address) == friend.address
+        assert result(a, ends["default"].address) == errno.EAGAIN, "the policy narrows the contract down by labels"
+        assert source_seen(friend.place, SERVICE["default"]) == friend.address
+        assert source_seen(friend.place, SERVICE["blue"]) == friend.address
+        assert source_seen(machine.root / "node-2", ends["blue"].address), "its node reaches the pod"
+        machine.api("delete", NETWORKPOLICIES, "only-friends", "default")
+        eventually(lambda: result(a, ends["blue"].address) == 0)
+    facts = json.loads(machine.api("get", NODES, "node-2")["metadata"]["annotations"]["podwire.io/routing-facts"])
+    assert [(network["name"], network["vlan"]) for network in facts["networks"]] == [
+        ("default", 7),
+        ("blue", 101),
+        ("red", 102),
+    ]
+
+
+def test_a_killed_agent_loses_no_packet_of_a_network(machine: NetworkNodes) -> None:
+    a, b = machine.attach("node-1", "k-a", "red"), machine.attach("node-2", "k-b", "red")
+    eventually(lambda: not machine.drift("node-1"))
+    with b.running(ECHO_SERVER):
+        talk = Talk(a, b)
+        machine.kill("node-1")
+        machine.start_agent("node-1")
+        eventually(lambda: machine.ready("node-1") and not machine.drift("node-1"), 120)
+        assert talk.end() == 0
+    status, answer = machine.add("node-1", "k-lost", "green")
+    assert (status, answer["code"]) == (1, 7)
+    assert answer["msg"] == "annotation podwire.io/network: this node has no pod network 'green'"
+    assert answer["details"] == "the pod networks are default, blue, red"
