@@ -222,11 +222,7 @@ def _made(
             backend=settings.backend,
             receives=tuple(sorted(name for name, backend in backends.items() if _receives(me, backend, used))),
             details=_announced(me, announcing, networks),
-            sends=tuple(
-                name
-                for name, some in sorted(assigned.items())
-                if some and name != settings.backend and backends[name].announced
-            ),
+            sends=_others_in_use(assigned, settings.backend, backends),
         ),
         pod_mtus=pod_mtus(me, settings, added, senders, narrow),
         probes=ProbeBasis(me=me, peers=cluster.peers, senders=senders, headers=added, tunnels=tunnel_devices(by_name)),
@@ -238,6 +234,14 @@ def _made(
         senders=senders,
         problems=tuple(Problem(name, choices[name][1]) for name in sorted(choices) if choices[name][1]),
     )
+
+
+def _others_in_use(
+    assigned: Mapping[str, Sequence[Peer]], configured: str, backends: Mapping[str, Backend]
+) -> tuple[str, ...]:
+    """The backends besides the configured one that send to peers, and that those peers have announced."""
+    names = (name for name, peers in sorted(assigned.items()) if peers)
+    return tuple(name for name in names if name != configured and backends[name].announced)
 
 
 def _announced(me: LocalNode, backends: Sequence[Backend], networks: Sequence[NodePodNetwork]) -> dict[str, Any]:
