@@ -136,6 +136,8 @@ class ClusterNode:
         self.number = number
         self.segment = number % cluster.segments
         self.labels: dict[str, str] = {}
+        self.shares: dict[str, tuple[str, ...]] = {}
+        """Ranges of pod networks that no backend has made."""
         self.annotations: dict[str, str] = {}
         """Those that others write to the Node."""
         self.place = cluster.root / self.name
@@ -196,6 +198,7 @@ class ClusterNode:
         legs = LegFacts(**asdict(leg)) if leg is not None else None
         networks = self.router.plan.pod_networks if self.router.plan is not None else ()
         further = {network.name: network.cidrs for network in networks if network.name != DEFAULT_NETWORK}
+        further |= self.shares
         return replace(wiring_facts(self.mtus, (), (), legs, networks=further), sources={4: self.ip})
 
     @property

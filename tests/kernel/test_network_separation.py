@@ -28,6 +28,7 @@ def join(node: ClusterNode, *contracts: Contract) -> None:
     node.router.configure(RoutingSettings(backend="hostgw", options={"vlan": VlanOptions(vlan=section)}))
     node.reconcile()
     node.leases.serve([ip_network(cidr) for cidr in node.cidrs], further=SHARES)
+    node.shares = {name: tuple(map(str, ranges)) for name, ranges in SHARES.items()}
 
 
 @pytest.fixture
