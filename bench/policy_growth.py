@@ -33,7 +33,8 @@ def growth(quick: bool, opened: Callable[[str], PolicyDataPlane]) -> list[Row]:
     for name, case in CASES.items():
         rows += _grown(f"{name}, nftables", opened("nftables"), _Case(case, policies, pods))
     few = policies // 5
-    rows += _grown("the same pods, iptables (nft)", opened("iptables (nft) and ipset"), _Case(_same_pods, few, pods))
+    for name, case in (("the same pods", _same_pods), ("a selector each", _selector_each)):
+        rows += _grown(f"{name}, iptables (nft)", opened("iptables (nft) and ipset"), _Case(case, few, pods))
     return rows
 
 
