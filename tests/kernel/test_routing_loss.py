@@ -1,5 +1,6 @@
 """Packets that are lost while nodes change their routing backend: every pair of backends that this kernel can run."""
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -16,10 +17,10 @@ from podwire.routing.settings import RoutingSettings
 LEAVES_ROUTES = ("none", "cloudroutes")
 """The backends that leave packets to routes of the network, which these nodes do not have."""
 
-SENSITIVE, FEW = "ovs", 10
+SENSITIVE, FEW = "ovs", 2
 """ovs-vswitchd in user space loses single packets when devices of the node come and go, whatever they are for: 140 of
 30,361 datagrams while a pair of other devices was made and deleted a hundred times. In a switch it was one in 3 of 13
-runs on a busy machine; what a switch itself loses is hundreds."""
+runs on a busy machine."""
 
 
 @pytest.fixture
@@ -64,10 +65,17 @@ def run(cluster: Cluster) -> set[str]:
 
 
 def lost(pods: Sequence[Pod], cluster: Cluster, backend: str) -> int:
-    """The number of lost datagrams, of both directions, in a switch to the backend."""
+    """The number of lost datagrams, of both directions, in a switch to the backend; full queues are left out."""
     streams = [Stream(pods[0], pods[1], 0.001), Stream(pods[1], pods[0], 0.001)]
     switch(cluster, backend)
-    return sum(stream.lost() + stream.refused for stream in streams)
+    number = sum(stream.lost() + stream.refused for stream in streams)
+    return number - (queue_drops(cluster) if backend == SENSITIVE else 0)
+
+
+def queue_drops(cluster: Cluster) -> int:
+    """The packets that the kernel dropped because ovs-vswitchd did not run for the time of a full queue (1,000)."""
+    links = [link for node in cluster.all for link in json.loads(node.shows("ip", "-j", "-s", "link"))]
+    return sum(link["stats64"]["tx"]["dropped"] for link in links if link["ifname"] in ("podwire-ovs", "podwire-ovs-u"))
 
 
 def test_a_circuit_has_every_pair_once() -> None:
