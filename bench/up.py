@@ -167,6 +167,8 @@ def run(quick: bool) -> list[Row]:
         if not quick:
             hundred = tuple(fresh_up("--nodes", "100") for _ in few)
             rows.append(Row("up, 100 nodes Ready", "s", hundred, aim=30))
+            shares = [resident_mb(pid)[1] for pid in processes().values()]
+            rows.append(Row("100 nodes: share of memory of all processes", "MB", (sum(shares),)))
         return rows + idle()
     finally:
         podwire("down", "--name", NAME)
