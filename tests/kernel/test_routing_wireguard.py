@@ -161,12 +161,14 @@ def test_without_the_program_packets_are_refused_until_it_is_there(
     attempt(*streams)
     assert first.router.plan is not None and second.router.plan is not None
     assert first.router.plan.senders == {} and second.router.plan.senders == {"node-3": "wireguard"}
-    assert "the program wireguard-go is not installed (in Debian's package wireguard-go;" in first.router.refused
+    assert (
+        "the program wireguard-go is not installed (in Debian's package wireguard-go;" in first.router.backends.refused
+    )
     assert first.children() == {} and "podwire" not in first.shows("ip", "link")
     assert capture.seen == 0 and [stream.arrived for stream in streams] == [0, 0]
     settle(cluster)
     arrive(*streams)
-    assert first.router.refused == "" and capture.seen == 0
+    assert first.router.backends.refused == "" and capture.seen == 0
     cluster.configure(RoutingSettings(backend="hostgw"))
     settle(cluster)
     until(lambda: capture.seen)

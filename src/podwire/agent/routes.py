@@ -42,7 +42,7 @@ def add(shared: Shared, cni: CniService | None, supervisor: Supervisor) -> None:
     shared.state_page.parts["routing"] = lambda: [router.share(OWNER), *firewalls.shares()]
     shared.in_force.parts["routing"] = lambda: {NODES.plural: nodes.versions} if router.settled else None
 
-    router.followers = _followers(shared, router)
+    router.backends.followers = _followers(shared, router)
     flannel = FlannelOutput(config.flannel, leases)
     egress = EgressFollower(shared.client, router, nodes, *shared.selected())
     shared.tasks |= egress.tasks(alone="policy" not in config.parts)
@@ -56,9 +56,11 @@ def add(shared: Shared, cni: CniService | None, supervisor: Supervisor) -> None:
             )
             if not hand_over(cni, facts):
                 return False  # Peers must not learn of legs that pods do not have.
-        shared.degraded.report("routing", FEATURE_MISSING, "; ".join(filter(None, (router.missing, plan.degraded))))
+        shared.degraded.report(
+            "routing", FEATURE_MISSING, "; ".join(filter(None, (router.backends.missing, plan.degraded)))
+        )
         shared.degraded.report("peers", PEER_UNREACHED, router.unreached)
-        network = NetworkStatus(router.refused, by_controller=plan.ready_by_controller)
+        network = NetworkStatus(router.backends.refused, by_controller=plan.ready_by_controller)
         announced = plan.facts.annotations()
         if me is not None:
             announced |= flannel.annotations(me, plan)

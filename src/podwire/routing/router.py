@@ -38,18 +38,17 @@ from podwire.errors import ConfigError
 from podwire.model.node import Node
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
-from podwire.routing.backend import Backend, ConfiguredByObjects, SessionHolder
+from podwire.routing.backend import Backend, SessionHolder
 from podwire.routing.egress.holder import EgressAssignment
-from podwire.routing.egress.plan import TABLE as EGRESS
 from podwire.routing.egress.plan import with_egress
 from podwire.routing.equipment import Keys, equipped
 from podwire.routing.nodes import Address, LocalNode, Network, Peer, Underlay
 from podwire.routing.own_node import OwnNode
 from podwire.routing.peerlist import PeerList
 from podwire.routing.plan import Plan, Planner, in_use, staged
-from podwire.routing.registry import BACKENDS, PLAIN
+from podwire.routing.registry import BACKENDS
 from podwire.routing.settings import RoutingSettings
-from podwire.routing.tables import MASQUERADE
+from podwire.routing.usable import UsableBackends
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.children import ChildEvent
 from podwire.runtime.clock import Clock
@@ -146,11 +145,8 @@ class Router:
         self.programs: ChildPrograms | None = None
         self.keys: Keys | None = None
         self.settings = RoutingSettings()
-        self._loaded: tuple[RoutingSettings, dict[str, Backend]] | None = None
-        self.followers: Mapping[str, Callable[[], None]] = {}
-        """By backend: called when API objects that configure the backend are needed; ``take_objects`` gets them."""
-        self._objects: dict[str, Any] = {}
-        self._planner = Planner(self._objects)
+        self.backends = UsableBackends(registry, machine.lacks)
+        self._planner = Planner(self.backends.objects)
         self.cidrs: tuple[Network, ...] = ()
         self.egress: tuple[EgressAssignment, ...] = ()
         self._known_pods: frozenset[str] = frozenset()
@@ -158,17 +154,11 @@ class Router:
         self.problem = "not started"
         self._unapplied = self.problem
         self._programs_problem = ""
-        self.missing = ""
-        self.refused = ""
-        """Why packets to all peers are refused; empty when they are not."""
         self.values: tuple[StateValue, ...] = ()
-        self._owned_tables: tuple[str, ...] = ()
         self.runs = 0
         self.failures = 0
         self._full = True
         self._staged = False
-        self._lacks: dict[str, str] = {}
-        self._awaited: tuple[str, ...] = ()
         self._switch_until = float("-inf")
         self._sessions: frozenset[str] = frozenset()
         self._clear_routes = False
@@ -202,7 +192,7 @@ class Router:
 
     def take_objects(self, backend: str, objects: Any) -> None:
         """Sets what the API objects of a backend say."""
-        self._objects[backend] = objects
+        self.backends.objects[backend] = objects
         self.changed()
 
     def lead_out(self, assignments: tuple[EgressAssignment, ...], known: frozenset[str]) -> None:
@@ -259,7 +249,7 @@ class Router:
 
     def _is_outdated(self) -> bool:
         """Whether a missing program has appeared, the time for a switch is over, or something changed unnoticed."""
-        if self.own.waits_for_device or any(not self._machine.lacks(feature) for feature in self._awaited):
+        if self.own.waits_for_device or any(not self._machine.lacks(feature) for feature in self.backends.awaited):
             return True
         if self._clear_routes and self._encrypts:
             over = not self._switching
@@ -287,7 +277,7 @@ class Router:
     @property
     def _switching(self) -> bool:
         """Whether a switch to the configured backend may still wait for the peers."""
-        return self._clock.monotonic() < self._switch_until and not self._lacks.get(self.settings.backend)
+        return self._clock.monotonic() < self._switch_until and not self.backends.lacks.get(self.settings.backend)
 
     def reconcile(self, *, full: bool = True) -> None:
         """One run; ``plan`` and ``problem`` have the result. Without ``full`` the kernel is assumed to be unchanged."""
@@ -296,10 +286,10 @@ class Router:
             self.own.forget_underlay()
         me, problem = self.own.look()
         peers = self._peers.read(self._nodes())
-        settings, backends = self._usable()
+        settings, backends = self.backends.choose(self.settings)
         former = self._former(settings.backend)
         used = in_use((*peers, me), settings.backend) & backends.keys() if me is not None else set()
-        if unknown := self._unknown_objects(used):
+        if unknown := self.backends.unknown_objects(used):
             me, problem = None, f"the objects of {unknown} are not known yet"
         if me is not None:
             me, problem = self._equipped(me, peers, {name: backends[name] for name in used})
@@ -367,50 +357,11 @@ class Router:
         else:
             self._log.info("adopted the child process of an earlier agent", name=event.name, pid=event.pid)
 
-    def _usable(self) -> tuple[RoutingSettings, dict[str, Backend]]:
-        """The backends that this kernel can run, and the settings with one of them.
-
-        ``missing`` names what the kernel lacks, and the substitute. A backend that encrypts has none: it is returned
-        without keys, and its plan refuses packets to peers.
-        """
-        if self._loaded is None or self._loaded[0] != self.settings:
-            self._loaded = self.settings, self.settings.load(self._registry)
-        settings, every = self._loaded
-        for name, objects in self._objects.items():
-            backend = every.get(name)
-            if isinstance(backend, ConfiguredByObjects):
-                backend.take_objects(objects)
-        features = {name: backend.feature for name, backend in every.items()}
-        lacks = {name: self._machine.lacks(feature) if feature else "" for name, feature in features.items()}
-        usable = {name: backend for name, backend in every.items() if not lacks[name]}
-        missing, self.refused, self._lacks, self._awaited = [], "", lacks, ()
-        if lack := lacks[settings.backend]:
-            problem, self._awaited = f"routing.backend {settings.backend}: {lack}", (features[settings.backend],)
-            if self._encrypts:
-                self.refused = f"{problem}; packets to and from pods of other nodes are refused until it is there"
-                usable[settings.backend] = every[settings.backend]
-            else:
-                settings = msgspec.structs.replace(settings, backend=PLAIN)
-            missing.append(self.refused or f"{problem}; using {PLAIN}")
-        if (nftables := self._machine.lacks("nftables")) and settings.masquerade_rules == "nftables":
-            advice = "packets that leave the cluster keep the pods' addresses (routing.masqueradeRules: iptables)"
-            missing.append(f"routing: {nftables}; {advice}")
-        self.missing = "; ".join(missing)
-        self._owned_tables = (MASQUERADE, EGRESS, *(name for backend in every.values() for name in backend.tables))
-        return settings, usable
-
-    def _unknown_objects(self, used: Iterable[str]) -> str:
-        """Those backends in use whose API objects are not known yet; empty when there are none."""
-        needed = sorted(self.followers.keys() & used)
-        for name in needed:
-            self.followers[name]()
-        return ", ".join(name for name in needed if name not in self._objects)
-
     def _equipped(
         self, me: LocalNode, peers: Sequence[Peer], used: Mapping[str, Backend]
     ) -> tuple[LocalNode | None, str]:
         """The node with keys, features and sessions for the backends in use; or None, and why there are none."""
-        usable = {name: backend for name, backend in used.items() if not self._lacks.get(name)}
+        usable = {name: backend for name, backend in used.items() if not self.backends.lacks.get(name)}
         try:
             node = equipped(me, peers, usable, self.keys, self._machine.lacks)
         except OSError as failure:
@@ -422,7 +373,7 @@ class Router:
         if self._machine.lacks("nftables"):
             return tuple(value for value in desired.values if not isinstance(value, Table))
         present = {value.name for value in desired.values if isinstance(value, Table)}
-        absent = (AbsentTable("inet", name) for name in self._owned_tables if name not in present)
+        absent = (AbsentTable("inet", name) for name in self.backends.tables if name not in present)
         return (*desired.values, *absent)
 
     def _end(self, problem: str) -> None:

@@ -405,11 +405,11 @@ def test_tables_follow_the_options() -> None:
 def test_unsupported_backend_is_named_and_replaced() -> None:
     async def body() -> None:
         async with Lab() as lab:
-            assert lab.router.missing == ""
+            assert lab.router.backends.missing == ""
             lab.machine.without = {"vxlan"}
             lab.router.disturbed()
             await lab.clock.advance(1)
-            assert lab.router.missing == "routing.backend vxlan: the kernel has no vxlan; using hostgw"
+            assert lab.router.backends.missing == "routing.backend vxlan: the kernel has no vxlan; using hostgw"
             state = lab.machine.states[-1]
             assert [(r.dst, r.via) for r in state.routes if r.via] == [("10.244.2.0/24", "10.89.0.12")]
             assert state.link("podwire-vxlan") is None
@@ -446,7 +446,9 @@ def test_without_its_program_wireguard_refuses_packets_until_it_appears() -> Non
             reason = (
                 "routing.backend wireguard: the kernel has no wireguard-go; packets to and from pods of other nodes"
             )
-            assert lab.router.missing == lab.router.refused == f"{reason} are refused until it is there"
+            assert (
+                lab.router.backends.missing == lab.router.backends.refused == f"{reason} are refused until it is there"
+            )
             assert "node-2: this node has no WireGuard key" in lab.router.unreached
             state = lab.machine.states[-1]
             assert devices_of_routes(state) == {} and unreachable(state) >= {"10.244.0.0/16"}
@@ -458,7 +460,7 @@ def test_without_its_program_wireguard_refuses_packets_until_it_appears() -> Non
             assert devices_of_routes(lab.machine.states[-1]) == dict.fromkeys(
                 ["10.244.2.0/24", "10.244.3.0/24"], "podwire-wg"
             )
-            assert lab.router.missing == lab.router.refused == ""
+            assert lab.router.backends.missing == lab.router.backends.refused == ""
             assert "wireguard" in lab.announced[-1].facts.receives
 
     asyncio.run(body())
@@ -589,7 +591,7 @@ def test_missing_nftables_is_named_and_pods_are_routed() -> None:
         lab = Lab()
         lab.machine.without = {"nftables"}
         async with lab:
-            assert lab.router.missing.startswith("routing: the kernel has no nftables; ")
+            assert lab.router.backends.missing.startswith("routing: the kernel has no nftables; ")
             assert (lab.machine.values, lab.router.problem) == ((), "")
             assert len(lab.announced) == 1
 
@@ -710,7 +712,7 @@ def test_nothing_is_written_before_objects_of_the_backend_are_known() -> None:
 
     async def body() -> None:
         lab = Lab()
-        lab.router.followers = {"bgp": lambda: started.append("bgp")}
+        lab.router.backends.followers = {"bgp": lambda: started.append("bgp")}
         async with lab:
             assert lab.runs == 1 and not started, "the backend vxlan has no such objects"
             lab.router.configure(RoutingSettings(backend="bgp"))
