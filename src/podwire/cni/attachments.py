@@ -20,8 +20,36 @@ from podwire.state.nft import AbsentTable, Table
 from podwire.state.share import Share
 
 
+class HostPortHolder(Protocol):
+    """The hostPorts of pods in the kernel."""
+
+    def hold(self, table: Table | None) -> None:
+        """Makes the kernel hold the hostPort table."""
+        ...
+
+    def read(self) -> Mapping[str, tuple[spec.PortMapping, ...]]:
+        """The hostPorts that the kernel holds, by the address of the pod."""
+        ...
+
+    def drifted(self) -> bool:
+        """Whether the hostPort table differs from the one that is held.
+
+        Raises: KernelError.
+        """
+        ...
+
+    def forget_stale(self, attachment: Attachment) -> None:
+        """Deletes tracked connections that keep packets to the pod's hostPorts from it."""
+        ...
+
+
 class Plumber(Protocol):
     """The kernel operations that CNI needs; all calls are short."""
+
+    @property
+    def ports(self) -> HostPortHolder:
+        """The hostPorts of pods."""
+        ...
 
     def prepare(self, families: Collection[int]) -> None:
         """Turns on what the node needs for pods of these IP families."""
@@ -48,21 +76,6 @@ class Plumber(Protocol):
 
     def missing(self, planned: Wiring, netns: str) -> list[str]:
         """The lines of a wiring that the kernel does not hold."""
-        ...
-
-    def read_ports(self) -> Mapping[str, tuple[spec.PortMapping, ...]]:
-        """The hostPorts that the kernel holds, by the address of the pod."""
-        ...
-
-    def forget_stale(self, attachment: Attachment) -> None:
-        """Deletes tracked connections that keep packets to the pod's hostPorts from it."""
-        ...
-
-    def ports_missing(self) -> bool:
-        """Whether the hostPort table differs from the one that is held.
-
-        Raises: KernelError.
-        """
         ...
 
     def read(self) -> NetworkState:
@@ -94,10 +107,6 @@ class Plumber(Protocol):
 
     def is_own(self, netns: str) -> bool:
         """Whether a namespace is the node's own."""
-        ...
-
-    def hold_ports(self, table: Table | None) -> None:
-        """Makes the kernel hold the hostPort table."""
         ...
 
 
@@ -202,7 +211,7 @@ class Attachments:
 
         Raises: KernelError.
         """
-        self.plumber.hold_ports(ports.plan(self.leases.held.values()))
+        self.plumber.ports.hold(ports.plan(self.leases.held.values()))
 
     def take_released(self) -> frozenset[str]:
         """The addresses released since the last call that no pod holds again: their connections may be deleted."""

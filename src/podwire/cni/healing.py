@@ -43,7 +43,7 @@ class PodHealing:
         logged = ""
         with self._plumber.watch() as monitor:
             monitor.attach(self._changed)
-            self._plumber.watch_ports(self._heal_ports)
+            self._plumber.ports.watch(self._heal_ports)
             while True:
                 await self.disturbed.wait()
                 await self._clock.sleep(HEAL_S)

@@ -146,7 +146,7 @@ class PodNetwork:
             if not self._plumber.wire(planned, netns):
                 self._not_ready[request.key] = planned
             if attachment.ports:
-                self._plumber.forget_stale(attachment)
+                self._plumber.ports.forget_stale(attachment)
         except KernelError as failure:
             self._attachments.undo(attachment)
             if isinstance(failure, KernelExists):
@@ -187,7 +187,7 @@ class PodNetwork:
             raise CniError(spec.CHECK_FAILED, f"prevResult lacks {', '.join(lacking)} of {request.key}")
         try:
             missing = self._plumber.missing(wiring.plan(attachment, self._node()), netns)
-            if attachment.ports and self._plumber.ports_missing():
+            if attachment.ports and self._plumber.ports.drifted():
                 missing.append(f"table inet {ports.TABLE} with the hostPorts of the pod")
         except KernelError as failure:
             raise CniError(spec.CHECK_FAILED, f"{request.key} cannot be read", str(failure)) from failure

@@ -7,30 +7,25 @@ group, from another thread and over a socket of its own: 50 devices in the time 
 
 import contextlib
 import errno
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
-from podwire.cni import staleflows
+from podwire.cni.hostports import HostPorts
 from podwire.cni.ipam.ledger import Attachment
-from podwire.cni.ports import TABLE, held_in
-from podwire.cni.spec import PortMapping
-from podwire.cni.wiring import LEG, OWNER, Wiring, WiringFacts, alias_of, belongs, is_leg, of_pod, plan
-from podwire.errors import KernelError, KernelExists, KernelNotFound, Unsupported
+from podwire.cni.legs import PodLegs
+from podwire.cni.wiring import OWNER, Wiring, WiringFacts, alias_of, belongs, of_pod, plan
+from podwire.errors import KernelError, KernelExists, KernelNotFound
 from podwire.kernel import link_codec, netns, network, pods, sysctl
 from podwire.kernel.conntrack import Conntrack
-from podwire.kernel.link_codec import ReadLink
 from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.netns import NetnsPath
-from podwire.kernel.nft import Nft
-from podwire.kernel.nft_drift import TableWatch
 from podwire.kernel.peer_watch import PeerWatch
 from podwire.kernel.uapi import RTM_DELLINK
 from podwire.state.changes import diff
 from podwire.state.link import Link
 from podwire.state.network import NetworkState, OwnerMark
-from podwire.state.nft import Table
 from podwire.state.route import TABLE_MAIN
 
 _NO_OWNER = OwnerMark(route_protocol=255)
@@ -43,24 +38,14 @@ class KernelPlumber:
     def __init__(self, netns_path: NetnsPath = None) -> None:
         self._netns_path = netns_path
         self._netlink = Netlink(netns_path)
-        self._with_legs = False
-        """Whether pods may have legs: DEL need not look into the namespaces of pods that have none."""
-        self._nft: Nft | None = None
-        self._nft_missing: Unsupported | None = None
-        self._ports: TableWatch | None = None
-        try:
-            self._nft = Nft(netns_path)
-            self._ports = TableWatch(netns_path)
-        except Unsupported as missing:
-            self._nft_missing = missing
+        self._legs = PodLegs(self._netlink)
+        self.ports = HostPorts(netns_path)
+        """The hostPorts of pods."""
 
     def close(self) -> None:
         """Closes the sockets; everything in the kernel stays."""
         self._netlink.close()
-        if self._nft is not None:
-            self._nft.close()
-        if self._ports is not None:
-            self._ports.close()
+        self.ports.close()
 
     def prepare(self, families: Collection[int]) -> None:
         """Turns on IPv6 forwarding of the node when pods have IPv6; IPv4 forwarding is set for each pod's device.
@@ -84,7 +69,7 @@ class KernelPlumber:
             ready = pods.wire(self._netlink, netns_path, planned.host, planned.first)
         if planned.leg is None:
             return ready
-        self._hold_leg(planned, netns_path)
+        self._legs.hold(planned, netns_path)
         return self.is_ready(planned, netns_path)
 
     def is_ready(self, planned: Wiring, netns_path: str) -> bool:
@@ -97,9 +82,8 @@ class KernelPlumber:
     def unwire(self, attachments: Iterable[Attachment]) -> None:
         """Deletes pods' routes and neighbours, and detaches their devices for ``delete_detached``."""
         present = [attachment for attachment in attachments if self._link_of(attachment) is not None]
-        if self._with_legs:
-            self._delete_legs(present)
-        self._delete_rules(present)
+        self._legs.delete_all(present)
+        self._legs.delete_rules(present)
         pods.unwire(self._netlink, [plan(attachment, WiringFacts()).host for attachment in present])
 
     def delete_detached(self, addresses: Collection[str] = ()) -> None:
@@ -108,7 +92,7 @@ class KernelPlumber:
         The tracked connections of ``addresses`` are deleted too: they must not apply to the next pod with the address.
         """
         pods.sweep(self._netns_path)
-        if addresses and self._nft is not None:
+        if addresses and self.ports.supported:
             with Conntrack(self._netns_path) as conntrack:
                 conntrack.forget_addresses(addresses)
 
@@ -124,75 +108,24 @@ class KernelPlumber:
         present = [x for x in attachments if self._link_of(x) is not None and netns.exists(x.netns)]
         if node.leg is not None:
             network.read_link(self._netlink, node.leg.uplink)
-            self._delete_outdated_legs(present, node)
+            self._legs.delete_outdated(present, node)
         for attachment in present:
             interfaces = [x for x in present if x.netns == attachment.netns]
             wanted = replace(plan(attachment, node), pod=of_pod(interfaces, node))
             network.apply(self._netlink, NetworkState(links=(Link(attachment.host_link, mtu=node.mtu),)), _NO_OWNER)
             try:
                 if wanted.leg is not None:
-                    self._hold_leg(wanted, attachment.netns)
+                    self._legs.hold(wanted, attachment.netns)
                     continue
                 with Netlink(attachment.netns) as pod:
                     network.apply(pod, wanted.pod, OWNER)
-                    self._delete_leg(pod, attachment)
+                    self._legs.delete(pod, attachment)
             except KernelError as failure:
                 if failure.errno == errno.EBUSY:
                     raise
                 if netns.exists(attachment.netns):
                     failures.append(f"{alias_of(attachment)}: {failure}")
         return failures
-
-    def _hold_leg(self, planned: Wiring, netns_path: str) -> None:
-        """Makes a pod have its leg, and all the state that goes with it.
-
-        Raises: KernelNotFound when the uplink or the pod is gone; KernelError.
-        """
-        assert planned.leg is not None, "the caller checks it"
-        self._with_legs = True
-        uplink = network.read_link(self._netlink, planned.leg.device).index
-        with Netlink(netns_path) as pod:
-            if not _is_current(pods.read_leg(pod, planned.leg.name), planned.leg, uplink, pod):
-                pods.make_leg(self._netlink, netns_path, planned.leg)
-            for value in planned.pod.sysctls:
-                sysctl.write(value.path, value.value, netns_path)
-            network.apply(pod, planned.pod, OWNER).check()
-
-    def _delete_outdated_legs(self, attachments: Iterable[Attachment], node: WiringFacts) -> None:
-        """Deletes legs of another kind or on another uplink than planned, before any new one is made.
-
-        The kernel refuses devices of kind macvlan and ipvlan on one uplink.
-
-        Raises: KernelNotFound when the uplink does not exist; KernelError.
-        """
-        for attachment in attachments:
-            planned = plan(attachment, node).leg
-            assert planned is not None, "the caller checks it"
-            uplink = network.read_link(self._netlink, planned.device).index
-            with contextlib.suppress(KernelNotFound), Netlink(attachment.netns) as pod:
-                _is_current(pods.read_leg(pod, planned.name), planned, uplink, pod)
-
-    def _delete_leg(self, pod: Netlink, attachment: Attachment) -> None:
-        """Deletes the leg of a pod; another device of the same name stays."""
-        leg = pods.read_leg(pod, LEG)
-        if leg is not None and is_leg(leg.link, attachment):
-            pods.delete_leg(pod, leg)
-
-    def _delete_legs(self, attachments: Iterable[Attachment]) -> None:
-        """Deletes the legs of pods whose namespace may be used again; the kernel takes some 20 ms for each."""
-        for attachment in attachments:
-            with contextlib.suppress(KernelNotFound):
-                if netns.exists(attachment.netns):
-                    with Netlink(attachment.netns) as pod:
-                        self._delete_leg(pod, attachment)
-
-    def _delete_rules(self, attachments: Iterable[Attachment]) -> None:
-        """Deletes the rules of interfaces beside others, in namespaces that stay."""
-        for attachment in attachments:
-            rules = plan(attachment, WiringFacts()).pod.rules
-            if rules and netns.exists(attachment.netns):
-                with contextlib.suppress(KernelNotFound), Netlink(attachment.netns) as pod:
-                    pods.delete_rules(pod, rules)
 
     def present(self, attachments: Iterable[Attachment]) -> list[Attachment]:
         """The attachments whose device exists, is complete and is not detached."""
@@ -247,11 +180,6 @@ class KernelPlumber:
             with Netlink(attachment.netns) as pod:
                 pods.set_neighbours(pod, attachment.key.ifname, planned.pod.neighbours)
 
-    def watch_ports(self, changed: Callable[[], None]) -> None:
-        """Calls ``changed`` in the running loop when the hostPort table is not as held, within about a second."""
-        if self._ports is not None:
-            self._ports.attach(changed)
-
     def missing(self, planned: Wiring, netns_path: str) -> list[str]:
         """The lines of a wiring that the kernel does not hold.
 
@@ -267,13 +195,6 @@ class KernelPlumber:
         node_wants = _with_macs(planned.host, peer.mac if peer is not None else "")
         pod_wants = _with_macs(_as_changed(planned.pod, inner), own.mac if own is not None else "")
         return [*_missing(outer, node_wants), *_missing(inner, pod_wants)]
-
-    def ports_missing(self) -> bool:
-        """Whether the hostPort table differs from the one that is held.
-
-        Raises: KernelError.
-        """
-        return self._ports is not None and self._ports.drifted()
 
     def read(self) -> NetworkState:
         """What the node's namespace holds, without detached devices."""
@@ -305,56 +226,12 @@ class KernelPlumber:
         """Whether a namespace is the node's own."""
         return netns.identity(netns_path) == netns.identity(self._netns_path)
 
-    def hold_ports(self, table: Table | None) -> None:
-        """Makes the kernel hold the hostPort table; fails for pods with a hostPort when the kernel lacks nftables.
-
-        Raises: KernelError.
-        """
-        if self._nft is None:
-            if table is not None and self._nft_missing is not None:
-                raise self._nft_missing
-            return
-        if self._ports is not None:
-            self._ports.expect(() if table is None else (table,))
-        if table is None:
-            self._nft.delete("inet", TABLE)
-        else:
-            self._nft.apply(table)
-
-    def read_ports(self) -> dict[str, tuple[PortMapping, ...]]:
-        """The hostPorts that the kernel holds, by the address of the pod.
-
-        Raises: KernelError.
-        """
-        table = self._nft.read("inet", TABLE) if self._nft is not None else None
-        return {} if table is None else held_in(table)
-
-    def forget_stale(self, attachment: Attachment) -> None:
-        """Deletes tracked connections that keep packets to the pod's hostPorts from it.
-
-        Raises: KernelError.
-        """
-        if self._nft is not None:
-            node = {x.cidr.partition("/")[0] for x in network.read_paths(self._netlink).addresses}
-            with Conntrack(self._netns_path) as conntrack:
-                staleflows.forget(conntrack, attachment.ports, attachment.addresses, node)
-
     def _link_of(self, attachment: Attachment) -> Link | None:
         try:
             link = network.read_link(self._netlink, attachment.host_link)
         except KernelNotFound:
             return None
         return link if belongs(link, attachment) else None
-
-
-def _is_current(leg: ReadLink | None, planned: Link, uplink: int, pod: Netlink) -> bool:
-    """Whether a pod has its leg as planned; deletes one that differs in its kind, its mode or its uplink."""
-    if leg is None:
-        return False
-    if leg.lower == uplink and (leg.link.kind, leg.link.mode) == (planned.kind, planned.mode):
-        return True
-    pods.delete_leg(pod, leg)
-    return False
 
 
 def _with_macs(state: NetworkState, mac: str) -> NetworkState:

@@ -36,7 +36,7 @@ class AttachmentRepair:
         ]
         self._attachments.remove_vanished(lost_attachments, "its device is gone or was never finished")
         missing = wiring.missing_in_ledger(have, self._attachments.by_key, network)
-        ports = self._attachments.plumber.read_ports() if missing else {}
+        ports = self._attachments.plumber.ports.read() if missing else {}
         for rebuilt in missing:
             mappings = dict.fromkeys(mapping for ip in rebuilt.addresses for mapping in ports.get(ip, ()))
             attachment = replace(rebuilt, ports=tuple(mappings))
