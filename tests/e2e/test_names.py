@@ -4,9 +4,10 @@ import json
 import socket
 from collections.abc import Iterator
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
-from tests.e2e.clusters import netns_of
+from tests.e2e.clusters import done, netns_of, run
 from tests.e2e.driver import Cluster, eventually, shell_pod
 
 from podwire.dns import wire
@@ -151,3 +152,23 @@ def test_only_foreign_names_are_asked_upstream(cluster: Cluster, world: str) -> 
     own = cluster.get("service", "read", "-n", world)["spec"]["clusterIP"]
     eventually(lambda: hosts(cluster, world, "read")[:1] == [own])
     assert hosts(cluster, world, "none.svc.cluster.local") == []
+
+
+def test_why_explains_the_names_that_a_pod_tries(cluster: Cluster, database: str) -> None:
+    def steps(*arguments: str) -> list[dict[str, Any]]:
+        output = done("why", "dns", *arguments, "--name", cluster.name, "-o", "json")
+        return json.loads(output)["steps"]  # type: ignore[no-any-return]
+
+    (found_step,) = steps("read", "--from", f"{database}/client")
+    address = cluster.get("service", "read", "-n", database)["spec"]["clusterIP"]
+    assert found_step["outcome"] == "answer" and found_step["records"] == [f"A {address}"]
+    assert found_step["reason"] == f"Service {database}/read has the address {address}"
+    tried = steps("raed", "--from", f"{database}/client")
+    assert [step["outcome"] for step in tried] == ["no such name"] * 3 + ["forwarded"]
+    assert tried[0]["reason"] == f"there is no Service {database}/raed; namespace {database} has alias, db, read"
+    (headless,) = steps(f"db.{database}.svc.cluster.local.")
+    assert len(headless["records"]) == 2 and "has 2 ready endpoint addresses" in headless["reason"]
+    refused = run("why", "dns", "read", "MX", "--name", cluster.name)
+    assert refused.returncode == 2 and "'MX' is not known; there are A, " in refused.stderr
+    missing = run("why", "dns", "read", "--from", f"{database}/nobody", "--name", cluster.name)
+    assert missing.returncode == 2 and f"namespace {database} has no pod nobody" in missing.stderr

@@ -1,5 +1,7 @@
 """The command ``podwire why``."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from podwire.cli.completion import node_names
@@ -8,6 +10,10 @@ from podwire.cli.output import print_json
 from podwire.cli.request_timeout import request_timeout
 from podwire.cli.target import local_cluster
 from podwire.errors import ConfigError
+
+if TYPE_CHECKING:
+    from podwire.local.topology import Topology
+    from podwire.why.dns.question import DnsQuestion
 
 MODES = ("nftables", "iptables", "ipvs", "userspace")
 """The data planes with a tracer: the names of :data:`podwire.proxy.registry.TRACERS`."""
@@ -34,6 +40,9 @@ TO:   svc/shop/catalog  a Service; svc/shop/catalog:http names its port
       external, host    as above
 PORT: 80, 53/UDP, http, ICMP
 
+NAME: `podwire why dns NAME [TYPE]` explains a DNS name instead: each name of the search path of the pod in
+--from, the object behind it or why there is none, and who is asked for names outside the cluster.
+
 With -f no cluster is read: the objects come from files, and the rules are those that a node should hold.
 
 Exit status 0 with an answer, 1 without one (the API or a kernel cannot be read), 2 when the arguments are wrong.
@@ -44,6 +53,8 @@ podwire why host node/node-2 30080
 podwire why shop/app=web 10.96.0.10 53/UDP -o json
 podwire why -f manifests/ external svc/shop/web --node node-1
 podwire why --manifests manifests/ shop/web shop/db 5432
+podwire why dns catalog --from shop/app=web
+podwire why dns example.com AAAA
 """
 
 
@@ -77,6 +88,7 @@ podwire why --manifests manifests/ shop/web shop/db 5432
 )
 @click.option("--planned", is_flag=True, help="Follow the rules as they should be; no kernel is read.")
 @click.option("--mode", type=click.Choice(MODES), help="With --planned or -f: the data plane of Services.")
+@click.option("--from", "asker", metavar="POD", default="", help="With dns: the pod that asks.")
 @click.option("-4", "family", flag_value="ip", help="IPv4.")
 @click.option("-6", "family", flag_value="ip6", help="IPv6.")
 @output_option
@@ -96,6 +108,7 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     node: str,
     planned: bool,
     mode: str | None,
+    asker: str,
     family: str | None,
     output: str,
 ) -> int:
@@ -103,6 +116,7 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
 
     from podwire.cli.why_answer import WhyRequest, answer
     from podwire.why import answer_text
+    from podwire.why.dns.question import DnsQuestion
     from podwire.why.question import TypedQuestion
 
     if mode and not (planned or files):
@@ -110,10 +124,41 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     question = TypedQuestion(source=source, target=target, port=port, node=node, family=family or "")
     named = name_is_typed(context)
     topology = None if files or config_file else local_cluster(name, kubeconfig, named=named)
+    if source == "dns":
+        if files or config_file:
+            raise ConfigError("podwire why dns", "", "reads a cluster; leave -f and --config out")
+        return _explain_dns(DnsQuestion(target, port or "A", asker), topology, kubeconfig, output)
     request = WhyRequest(name, kubeconfig, config_file, files, recursive, planned, mode or "", hostname, manifests)
     explained = answer(question, request, topology)
     if output == "json":
         print_json(explained)
     else:
         click.echo("\n".join(answer_text.render(explained)))
+    return 0
+
+
+def _explain_dns(question: "DnsQuestion", topology: "Topology | None", kubeconfig: str | None, output: str) -> int:
+    """Prints what becomes of a DNS name."""
+    import asyncio
+
+    from podwire.cli.api import client_of
+    from podwire.local import credentials
+    from podwire.why.dns import text
+    from podwire.why.dns.lookup import DnsAnswer
+    from podwire.why.dns.question import ask
+
+    file = str(credentials.kubeconfig_path(topology, "admin")) if topology is not None else kubeconfig
+
+    async def explained() -> DnsAnswer:
+        client = client_of(file)
+        try:
+            return await ask(question, client)
+        finally:
+            await client.close()
+
+    answer = asyncio.run(explained())
+    if output == "json":
+        print_json(answer)
+    else:
+        click.echo("\n".join(text.render(answer)))
     return 0

@@ -29,7 +29,7 @@ from podwire.dns.tcp import TcpLimits, TcpListener
 from podwire.dns.udp import UdpListener
 from podwire.dns.watch import ZoneWatch
 from podwire.dns.wire import DnsMessage, Edns
-from podwire.dns.zone import Zone, ZoneOptions
+from podwire.dns.zone import Zone, zone_options
 from podwire.errors import ProtocolError
 from podwire.http.answer import Handler
 from podwire.http.message import METRICS_TEXT, PROBE_LIMITS, Request, Response, text_response
@@ -54,21 +54,7 @@ class DnsServer:
         self.config = config
         self._tcp_limits = tcp or TcpLimits()
         self.log = Log("dns")
-        self.zone = Zone(
-            ZoneOptions(
-                domain=config.domain,
-                ttl_s=config.ttl_seconds,
-                pods=config.pods,
-                endpoint_pod_names=config.endpoint_pod_names,
-                namespaces=config.namespaces,
-                ignore_empty_service=config.ignore_empty_service,
-                reverse_zones=config.reverse_zones,
-                fallthrough=config.fallthrough,
-                hosts=config.hosts,
-                hosts_ttl_s=config.hosts_ttl_seconds,
-                local_ips=served_addresses(config.listen),
-            )
-        )
+        self.zone = Zone(zone_options(config, served_addresses(config.listen)))
         self._clock = clock
         self._counters = QueryCounters(f"dns://:{config.port}")
         self._foreign = ForeignCache(ceiling_s=config.cache_seconds, stale_s=config.serve_stale_seconds)

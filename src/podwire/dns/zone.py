@@ -22,6 +22,7 @@ from ipaddress import ip_address
 import msgspec
 
 from podwire.dns import wire
+from podwire.dns.config import DnsConfig
 from podwire.dns.index import RecordIndex, ServiceKey
 from podwire.dns.names import address_bytes, encode_name, join_labels, parse_dashed, parse_reverse, split_labels
 from podwire.dns.records import Addresses, NameRecords, ServiceRecords, ServiceTarget
@@ -57,6 +58,23 @@ class ZoneOptions(msgspec.Struct, frozen=True, kw_only=True):
     local_ips: tuple[bytes, ...] = ()
     hosts: dict[str, tuple[str, ...]] = {}
     hosts_ttl_s: int = 3600
+
+
+def zone_options(config: DnsConfig, local_ips: tuple[bytes, ...] = ()) -> ZoneOptions:
+    """The options of a zone by the settings of the server."""
+    return ZoneOptions(
+        domain=config.domain,
+        ttl_s=config.ttl_seconds,
+        pods=config.pods,
+        endpoint_pod_names=config.endpoint_pod_names,
+        namespaces=config.namespaces,
+        ignore_empty_service=config.ignore_empty_service,
+        reverse_zones=config.reverse_zones,
+        fallthrough=config.fallthrough,
+        hosts=config.hosts,
+        hosts_ttl_s=config.hosts_ttl_seconds,
+        local_ips=local_ips,
+    )
 
 
 class ZoneAnswer(msgspec.Struct, frozen=True, gc=False):

@@ -1,0 +1,162 @@
+"""Explains the answer to one name: which object it comes from, why there is none, or who is asked instead (pure).
+
+The answer is that of :class:`podwire.dns.zone.Zone`, which the server uses too; the text is made from the objects that
+the name leads to.
+"""
+
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
+
+import msgspec
+
+from podwire.dns import wire
+from podwire.dns.config import DnsConfig
+from podwire.dns.names import decode_name, encode_name
+from podwire.dns.zone import Zone, ZoneAnswer
+from podwire.model.service import EndpointSlice, Service
+from podwire.why.dns.searchpath import PodSearch
+
+TYPES = {name: number for number, name in wire.TYPE_NAMES.items() if name in ("A", "AAAA", "SRV", "PTR", "CNAME")}
+"""The record types that a question may have."""
+
+
+class DnsObjects(msgspec.Struct, frozen=True):
+    """The objects that the tried names lead to."""
+
+    namespaces: frozenset[str] = frozenset()
+    services: Mapping[str, Service] = {}
+    """By ``namespace/name``."""
+    slices: Mapping[str, tuple[EndpointSlice, ...]] = {}
+    """By the key of their Service."""
+    near: Mapping[str, tuple[str, ...]] = {}
+    """The names of Services by namespace, for a name without a Service."""
+
+
+class DnsStep(msgspec.Struct, frozen=True):
+    """What becomes of one name.
+
+    ``outcome`` is ``answer``, ``no data``, ``no such name``, ``forwarded`` or ``failure``.
+    """
+
+    name: str
+    type: str
+    outcome: str
+    reason: str
+    records: tuple[str, ...] = ()
+    search: str = ""
+
+    @property
+    def ends(self) -> bool:
+        """Whether the resolver stops at this name."""
+        return self.outcome not in ("no such name", "no data")
+
+
+class DnsAnswer(msgspec.Struct, frozen=True):
+    """What becomes of a name: the resolver of the pod, and the names that it asks for until one has an answer."""
+
+    name: str
+    type: str
+    pod: str
+    resolver: PodSearch | None
+    steps: tuple[DnsStep, ...]
+    settings: str
+    """Where the settings of the server come from."""
+
+
+def fill(zone: Zone, objects: DnsObjects) -> None:
+    """Puts the objects into a zone."""
+    for namespace in objects.namespaces:
+        zone.index.set_namespace(namespace, present=True)
+    for key, service in objects.services.items():
+        zone.index.set_service(key, service, 0)
+    for slices in objects.slices.values():
+        for item in slices:
+            zone.index.set_slice(f"{item.metadata.namespace}/{item.metadata.name}", item, 0)
+    zone.index.mark_synced()
+
+
+def explain_name(name: str, record_type: str, zone: Zone, config: DnsConfig, objects: DnsObjects) -> DnsStep:
+    """What becomes of a whole name.
+
+    Raises: ProtocolError when the text is no DNS name.
+    """
+    answer = zone.look_up(encode_name(name), TYPES[record_type])
+    if answer.foreign:
+        return DnsStep(name, record_type, "forwarded", _upstream(name, config))
+    reason = _reason(name, config, objects)
+    if answer.rcode == wire.NXDOMAIN:
+        return DnsStep(name, record_type, "no such name", reason)
+    if answer.rcode != wire.NOERROR:
+        return DnsStep(name, record_type, "failure", f"{wire.RCODE_NAMES[answer.rcode]}: {reason}")
+    if answer.follow:
+        reason = f"{reason}; {_upstream(decode_name(answer.follow), config)}"
+    outcome = "no data" if answer.empty else "answer"
+    return DnsStep(name, record_type, outcome, reason, tuple(_records(answer)))
+
+
+def _records(answer: ZoneAnswer) -> Iterator[str]:
+    for record in answer.records:
+        names = " ".join(decode_name(item) for item in record.names)
+        if record.type == wire.SRV:
+            names = f"{int.from_bytes(record.head[4:6], 'big')} {names}"
+        yield f"{wire.TYPE_NAMES.get(record.type, str(record.type))} {names}".rstrip()
+    ring = answer.ring
+    if ring is not None:
+        for start in range(0, len(ring.data), ring.step):
+            size = 4 if ring.step < 20 else 16
+            packed = ring.data[start + ring.step - size : start + ring.step]
+            yield f"{'A' if size == 4 else 'AAAA'} {ip_address(packed)}"
+
+
+def _upstream(name: str, config: DnsConfig) -> str:
+    """Who is asked for a name outside the zones."""
+    labels = name.lower().removesuffix(".").split(".")
+    for start in range(len(labels)):
+        stub = ".".join(labels[start:])
+        for zone, forward in config.stub_domains.items():
+            if zone.lower().removesuffix(".") == stub:
+                return f"forwarded to {', '.join(forward.upstreams)}, the servers of the stub domain {stub}"
+    servers = config.upstreams or config.forward.upstreams
+    return f"forwarded to {', '.join(servers) or f'the name servers in {config.resolv_conf}'}"
+
+
+def _reason(name: str, config: DnsConfig, objects: DnsObjects) -> str:
+    """The object behind a name in the zone, or what is missing."""
+    domain = config.domain.removesuffix(".").lower()
+    lower = name.lower()
+    if lower in config.hosts:
+        return "the fixed name in hosts"
+    relative = lower.removesuffix(domain).removesuffix(".").split(".")
+    if not lower.endswith(domain) or len(relative) < 2 or relative[-1] not in ("svc", "pod"):
+        return f"the zone {domain} has no such name" if lower.endswith(domain) else "the reverse zone of the cluster"
+    kind, namespace = relative[-1], relative[-2]
+    if config.namespaces and namespace not in config.namespaces:
+        return f"namespace {namespace} is not among the namespaces that the server has"
+    if namespace not in objects.namespaces:
+        return f"there is no namespace {namespace}"
+    if len(relative) == 2:
+        return f"namespace {namespace}"
+    if kind == "pod":
+        return f"an address of a pod in {namespace} ({config.pods})"
+    return _service_reason(relative[-3], namespace, relative[:-3], objects)
+
+
+def _service_reason(name: str, namespace: str, below: list[str], objects: DnsObjects) -> str:
+    key = f"{namespace}/{name}"
+    service = objects.services.get(key)
+    if service is None:
+        others_there = ", ".join(objects.near.get(namespace, ())[:5])
+        return f"there is no Service {key}" + (f"; namespace {namespace} has {others_there}" if others_there else "")
+    if service.spec.type == "ExternalName":
+        return f"Service {key} is an alias (ExternalName) of {service.spec.external_name}"
+    ready = sum(
+        len(endpoint.addresses)
+        for item in objects.slices.get(key, ())
+        for endpoint in item.endpoints or ()
+        if endpoint.conditions.ready is not False
+    )
+    if service.spec.cluster_ip == "None":
+        text = f"Service {key} is headless and has {ready} ready endpoint addresses"
+    else:
+        text = f"Service {key} has the address {', '.join(service.spec.cluster_ips) or service.spec.cluster_ip}"
+    return f"{text}; {'.'.join(below)} is a port or an endpoint of it" if below else text

@@ -1,0 +1,28 @@
+"""The answer of ``podwire why dns`` as text (pure)."""
+
+from collections.abc import Iterator
+
+from podwire.why.dns.lookup import DnsAnswer
+
+_SHOWN = 10
+"""Records of a name that are shown."""
+
+
+def render(answer: DnsAnswer) -> Iterator[str]:
+    """The lines of the answer."""
+    asker = f" from {answer.pod}" if answer.pod else ""
+    yield f"{answer.name} {answer.type}{asker}"
+    yield ""
+    resolver = answer.resolver
+    if resolver is not None:
+        searches = ", ".join(resolver.searches) or "no domains"
+        yield f"resolver  dnsPolicy {resolver.policy}, ndots {resolver.ndots}, search {searches}"
+    yield f"server    {answer.settings}"
+    for number, step in enumerate(answer.steps, 1):
+        yield ""
+        appended = f" (search {step.search})" if step.search else ""
+        yield f"{number}. {step.name}{appended}: {step.outcome}"
+        yield f"   {step.reason}"
+        yield from (f"   {record}" for record in step.records[:_SHOWN])
+        if len(step.records) > _SHOWN:
+            yield f"   and {len(step.records) - _SHOWN} more"
