@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
 import pytest
@@ -136,6 +136,7 @@ class ClusterNode:
         self.number = number
         self.segment = number % cluster.segments
         self.labels: dict[str, str] = {}
+        self._further: dict[str, tuple[IPv4Network | IPv6Network, ...]] = {}
         self.shares: dict[str, tuple[str, ...]] = {}
         """Ranges of pod networks that no backend has made."""
         self.annotations: dict[str, str] = {}
@@ -238,7 +239,9 @@ class ClusterNode:
         assert self.router.plan is not None
         self.mtus = dict(self.router.plan.pod_mtus)
         further = {each.name: each.networks for each in self.router.plan.pod_networks if each.name != DEFAULT_NETWORK}
-        self.leases.serve([ip_network(cidr) for cidr in self.cidrs], further=further)
+        if further != self._further:
+            self._further = further
+            self.leases.serve([ip_network(cidr) for cidr in self.cidrs], further=further)
         assert not self.repair.node_changed()
         if self.name in self.cluster.nodes:
             self.cluster.nodes[self.name] = self.object(self.router.plan.facts.annotations())

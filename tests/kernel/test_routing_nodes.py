@@ -255,6 +255,8 @@ def test_changed_and_deleted_nodes_leave_nothing_stale(make: Make, backend: str,
     stays, second, third = cluster.all
     old = [second.cidr[:-4], second.ip, tunnel_mac("node-2"), third.cidr[:-4], third.ip, tunnel_mac("node-3")]
     old += [segment_mac(node.name, [ip_address(node.ip)]) for node in (second, third)]
+    if backend == "ovs":
+        old.remove(tunnel_mac("node-2"))  # Peers do not learn it: it follows from the name, which stays.
     if down:
         stays.machine.close()
     cluster.nodes["node-2"] = moved(second)
