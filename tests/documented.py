@@ -52,6 +52,18 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/backends/vlan.md", "tcpdump -eni eth0 vlan 1000"),
             ("docs/backends/geneve.md", "tcpdump -ni eth0 udp port 6081"),
         ),
+        "needs nodes with pod networks; tests/kernel/test_routing_trunk.py has some": (
+            ("docs/backends/vlan.md", "ip rule show"),
+            ("docs/backends/vlan.md", "ip route show table 20101"),
+            ("docs/backends/vlan.md", "podwire why shop/web-0 svc/shop/db"),
+            ("docs/backends/vlan.md", "ip rule show priority 1121"),
+        ),
+        "needs a pod with two interfaces; tests/kernel/test_cni_interfaces.py has some": (
+            ("docs/cni.md", "ip route add default via 169.254.1.1 dev net1 onlink table 11200"),
+        ),
+        "reads a file of the reader's; tests/unit/dns/corefile/test_settings.py reads many": (
+            ("docs/dns.md", "podwire dns check Corefile"),
+        ),
         "needs nodes with the backend bridge; tests/kernel/test_routing_segment.py has some": (
             ("docs/backends/bridge.md", "ip -d link show podwire-br-port"),
             ("docs/backends/bridge.md", "ip route show dev podwire-bridge"),

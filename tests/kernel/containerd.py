@@ -177,7 +177,7 @@ class Containerd:
     def __init__(self, root: Path, place: Path, cni_socket: Path) -> None:
         self.root = root
         self.place = place
-        self.socket = root / "containerd.sock"
+        self.socket = root / "cri"  # Short: containerd appends to it, and a path of a socket has 104 bytes at most.
         self.log = root / "containerd.log"
         self.conf_dir, self.bin_dir = root / "net.d", root / "bin"
         self._environment = {**os.environ, "PODWIRE_CNI_SOCKET": str(cni_socket)}

@@ -15,7 +15,9 @@ from tests.kernel.routing_nodes import ECHO_SERVER, SOURCE_REPLY_SERVER, Pod, Ta
 
 from podwire.cni import program
 from podwire.kernel import netns
+from podwire.kernel.features import Features
 from podwire.kube.resources import ENDPOINTSLICES, NETWORKPOLICIES, NODES, PODS, SERVICES
+from podwire.routing.backends.vlan.backend import VlanSegment
 
 pytestmark = pytest.mark.uml
 
@@ -106,6 +108,8 @@ class NetworkNodes(Machine):
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkNodes]:
+    if missing := Features().lacks(VlanSegment.feature):
+        pytest.skip(missing)
     root = tmp_path_factory.mktemp("networks")
     nodes = NetworkNodes(root)
     try:

@@ -31,7 +31,7 @@ def node(make: Callable[..., NodeAgent]) -> NodeAgent:
 
 @pytest.fixture
 def runtime(node: NodeAgent, tmp_path: Path) -> Iterator[Containerd]:
-    containerd = Containerd(tmp_path / "containerd", node.place, node.socket)
+    containerd = Containerd(tmp_path / "c", node.place, node.socket)
     yield containerd
     for sandbox in containerd.pods():
         containerd.remove_pod(sandbox)
