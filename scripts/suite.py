@@ -35,10 +35,11 @@ GUEST = ("scripts/uml", "pytest")
 UNIT_PARTS = (
     ("tests/unit/policy", "tests/unit/proxy", "tests/unit/house", "tests/unit/state"),
     ("tests/unit/embedded", "tests/unit/why"),
+    ("tests/unit/cni", "tests/unit/dns"),
 )
-"""Two of three parts of the unit tests that take about the same time; the third one has all other folders.
+"""Three of four parts of the unit tests; the fourth one has all other folders, and the third one mostly waits.
 
-A few processes need less than workers of one run, which would each read all files and exchange every test. Three keep
+A few processes need less than workers of one run, which would each read all files and exchange every test. Four keep
 two processors busy while tests of servers wait.
 """
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
