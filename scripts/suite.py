@@ -34,7 +34,7 @@ PYTEST = (".venv/bin/python", "-m", "pytest")
 GUEST = ("scripts/uml", "pytest")
 UNIT_PARTS = (
     ("tests/unit/policy", "tests/unit/proxy", "tests/unit/house", "tests/unit/state"),
-    ("tests/unit/embedded", "tests/unit/why"),
+    ("tests/unit/embedded",),
     ("tests/unit/cni", "tests/unit/dns"),
 )
 """Three of four parts of the unit tests; the fourth one has all other folders, and the third one mostly waits.
