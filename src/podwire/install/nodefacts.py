@@ -4,13 +4,14 @@ A feature of the kernel is probed in a namespace of its own. The other facts are
 tables, three files of /proc, and lists of directories.
 """
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from ipaddress import ip_interface, ip_network
 from pathlib import Path
 
 from podwire.agent.config import AgentConfig
-from podwire.errors import KernelError, Unsupported
+from podwire.errors import Unsupported
 from podwire.install.preflight import PreflightFacts
 from podwire.kernel import iptables_chains, network
 from podwire.kernel.features import Features
@@ -102,17 +103,17 @@ def _sizes(state: NetworkState, backend: Backend) -> tuple[int, int]:
 
 
 def _kube_proxy() -> str:
-    """Where rules of kube-proxy are."""
-    try:
-        with Nft() as nft:
-            if any(name == KUBE_PROXY for _, name in nft.tables()):
-                return "nftables"
-        for _, saved in iptables_chains.saved_by_kind(None, ("mangle", "nat")):
-            for tables in saved.values():
-                if any(KUBE_PROXY_MARK in chains for chains in tables.values()):
-                    return "iptables"
-    except (Unsupported, KernelError):
-        return ""
+    """Where rules of kube-proxy are.
+
+    Raises: KernelError when they cannot be read.
+    """
+    with contextlib.suppress(Unsupported), Nft() as nft:
+        if any(name == KUBE_PROXY for _, name in nft.tables()):
+            return "nftables"
+    for _, saved in iptables_chains.saved_by_kind(None, ("mangle", "nat")):
+        for tables in saved.values():
+            if any(KUBE_PROXY_MARK in chains for chains in tables.values()):
+                return "iptables"
     return ""
 
 

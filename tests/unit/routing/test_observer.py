@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from tests.fakes.clock import FakeClock
-from tests.unit.routing.test_router import Lab, node
+from tests.unit.routing.router_lab import Lab, node
 
 from podwire.cluster.names import NODE_SESSIONS
 from podwire.model.node import Node
