@@ -15,13 +15,15 @@ from podwire.kernel import uapi
 _HEADER = struct.Struct("=IHHII")
 _GENERIC = struct.Struct("!BBH")
 _ATTRIBUTE = struct.Struct("=HH")
+_NUMBER = struct.Struct("!I")
+_PADDING = (b"", b"\0\0\0", b"\0\0", b"\0")
 HEADER_SIZE = _HEADER.size + _GENERIC.size
 
 
 def attribute(kind: int, payload: bytes) -> bytes:
     """One attribute with padding."""
     size = len(payload)
-    return _ATTRIBUTE.pack(size + 4, kind) + payload + b"\0" * (-size & 3)
+    return _ATTRIBUTE.pack(size + 4, kind) + payload + _PADDING[size & 3]
 
 
 def nested(kind: int, payload: bytes) -> bytes:
@@ -36,7 +38,7 @@ def text(kind: int, value: str) -> bytes:
 
 def u32(kind: int, value: int) -> bytes:
     """A 32-bit number in network order."""
-    return attribute(kind, struct.pack("!I", value & 0xFFFFFFFF))
+    return _ATTRIBUTE.pack(8, kind) + _NUMBER.pack(value & 0xFFFFFFFF)
 
 
 def u64(kind: int, value: int) -> bytes:

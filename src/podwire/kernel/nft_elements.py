@@ -8,8 +8,6 @@ about a microsecond each. Sources: ``include/uapi/linux/netfilter/nf_tables.h``;
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 
-import msgspec
-
 from podwire.kernel import uapi
 from podwire.kernel.nft_codec import attribute, nested, u32, u64
 from podwire.kernel.nft_linearize import verdict_value
@@ -79,26 +77,27 @@ class _element_encoder:  # noqa: N801
 
     def __call__(self, key: bytes, element: Element, keys_only: bool) -> bytes:
         body = self.key_head + key + self.key_tail
-        if element.end and element.end != key:
+        if element.end:
             body += nested(uapi.NFTA_SET_ELEM_KEY_END, attribute(uapi.NFTA_DATA_VALUE, element.end))
-        elif element.end:
-            body += nested(uapi.NFTA_SET_ELEM_KEY_END, attribute(uapi.NFTA_DATA_VALUE, key))
         if not keys_only:
-            if element.verdict is not None:
-                body += self._verdict(element.verdict)
-            elif element.data:
-                body += self.data_head + element.data + self.data_tail
-            if element.timeout_s:
-                body += u64(uapi.NFTA_SET_ELEM_TIMEOUT, element.timeout_s * 1000)
-            if element.comment:
-                body += attribute(uapi.NFTA_SET_ELEM_USERDATA, comment_data(element.comment))
+            body += self.value(element)
         return _ELEMENT_HEAD.pack(len(body) + 4, _NESTED_ELEMENT) + body
 
-    def _verdict(self, verdict: Verdict) -> bytes:
-        data = self.verdicts.get(verdict)
-        if data is None:
-            data = self.verdicts[verdict] = verdict_value(uapi.NFTA_SET_ELEM_DATA, verdict)
-        return data
+    def value(self, element: Element) -> bytes:
+        """The attributes of an element behind its key."""
+        verdict, body = element.verdict, b""
+        if verdict is not None:
+            data = self.verdicts.get(verdict)
+            if data is None:
+                data = self.verdicts[verdict] = verdict_value(uapi.NFTA_SET_ELEM_DATA, verdict)
+            body = data
+        elif element.data:
+            body = self.data_head + element.data + self.data_tail
+        if element.timeout_s:
+            body += u64(uapi.NFTA_SET_ELEM_TIMEOUT, element.timeout_s * 1000)
+        if element.comment:
+            body += attribute(uapi.NFTA_SET_ELEM_USERDATA, comment_data(element.comment))
+        return body
 
 
 _ELEMENT_HEAD = struct.Struct("=HH")
@@ -115,15 +114,18 @@ class _interval_encoder:  # noqa: N801
     """Encodes an interval as its start and, with a flag, the value behind its end."""
 
     def __init__(self, declared: Set) -> None:
-        self.plain = _element_encoder(declared)
+        self.plain = plain = _element_encoder(declared)
+        self.highest = (1 << 8 * declared.key_length) - 1
+        flags = u32(uapi.NFTA_SET_ELEM_FLAGS, uapi.NFT_SET_ELEM_INTERVAL_END)
+        size = 4 + len(plain.key_head) + declared.key_length + len(plain.key_tail) + len(flags)
+        self.end_head = _ELEMENT_HEAD.pack(size, _NESTED_ELEMENT) + plain.key_head
+        self.end_tail = plain.key_tail + flags
 
     def __call__(self, key: bytes, element: Element, keys_only: bool) -> bytes:
-        end = element.end or key
-        start = self.plain(key, msgspec.structs.replace(element, end=b""), keys_only)
-        if all(byte == 0xFF for byte in end):
+        plain = self.plain
+        body = plain.key_head + key + plain.key_tail + (b"" if keys_only else plain.value(element))
+        start = _ELEMENT_HEAD.pack(len(body) + 4, _NESTED_ELEMENT) + body
+        last = int.from_bytes(element.end or key, "big")
+        if last == self.highest:
             return start
-        behind = (int.from_bytes(end, "big") + 1).to_bytes(len(end), "big")
-        key_behind = nested(uapi.NFTA_SET_ELEM_KEY, attribute(uapi.NFTA_DATA_VALUE, behind))
-        return start + nested(
-            uapi.NFTA_LIST_ELEM, key_behind + u32(uapi.NFTA_SET_ELEM_FLAGS, uapi.NFT_SET_ELEM_INTERVAL_END)
-        )
+        return start + self.end_head + (last + 1).to_bytes(len(key), "big") + self.end_tail

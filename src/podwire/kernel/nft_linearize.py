@@ -11,6 +11,7 @@ of nftables (the forms that its listing recognizes).
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -110,6 +111,7 @@ def data_value(kind: int, data: bytes) -> bytes:
     return nested(kind, attribute(uapi.NFTA_DATA_VALUE, data))
 
 
+@lru_cache(maxsize=1 << 14)
 def verdict_value(kind: int, verdict: Verdict) -> bytes:
     """A ``NFTA_DATA_VERDICT`` inside its attribute."""
     chain = text(uapi.NFTA_VERDICT_CHAIN, verdict.chain) if verdict.chain else b""
@@ -123,6 +125,13 @@ def linearize(rule: Rule, family: str, first_set: int = 1) -> Linearized:
 
     Raises: ConfigError for a statement that cannot be encoded.
     """
+    written = _linearized(rule, family, 1)
+    return written if first_set == 1 or not written.sets else _linearized(rule, family, first_set)
+
+
+@lru_cache(maxsize=1 << 10)
+def _linearized(rule: Rule, family: str, first_set: int) -> Linearized:
+    """The result of :func:`linearize`; cached, because the chains of profiles begin with the same rules."""
     writer = _Writer(family, first_set)
     for statement in rule.statements:
         writer.statement(statement)

@@ -16,6 +16,7 @@ from podwire.model.policy import IPBlock
 from podwire.policy.annotations import ALL, DROPS, NONE
 from podwire.policy.audit import AuditScope, mark
 from podwire.policy.compiled import CompiledPolicy, CompiledRule, NamedPort
+from podwire.policy.portchanges import with_ports
 from podwire.policy.ports import (
     EVERY_PORT,
     EVERYTHING,
@@ -56,9 +57,12 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SinglePortRules:
-    """The rules that decide single ports, and those that decide all other ports of a protocol, by their numbers."""
+    """The rules that decide single ports, and those that decide all other ports of a protocol, by their numbers.
 
-    __slots__ = ("numbers", "ports", "whole")
+    The table that was made of them is kept, with the ports that other rules decide since then.
+    """
+
+    __slots__ = ("changed", "denied", "numbers", "ports", "table", "whole")
 
     def __init__(self) -> None:
         self.clear()
@@ -71,6 +75,34 @@ class SinglePortRules:
         """By protocol and port."""
         self.whole: dict[str, int] = {}
         """By protocol; the empty text stands for protocols without ports."""
+        self.table: PortTable | None = None
+        """The table as of the last call; None: it must be made anew."""
+        self.denied: Ruling | None = None
+        """The ruling of the table for traffic that no rule allows."""
+        self.changed: list[tuple[str, int]] = []
+        """The protocols and ports that another rule decides than in the table."""
+
+    def add(self, selected: Selection, number: int, order: Mapping[int, _Order]) -> bool:
+        """Adds a rule with the ports that it allows; returns False, with nothing added, if there are ranges of ports.
+
+        ``order`` are the places of all rules in the order of evaluation.
+        """
+        if any(first != last for _, ranges in selected.ports if ranges != EVERY_PORT for first, last in ranges):
+            return False
+        for protocol, ranges in selected.ports:
+            if ranges == EVERY_PORT:
+                self._take_whole(protocol, number, order)
+                continue
+            for port, _ in ranges:
+                if _take_first(self.ports[protocol], port, number, order):
+                    self.changed.append((protocol, port))
+        if selected.other:
+            self._take_whole("", number, order)
+        return True
+
+    def _take_whole(self, protocol: str, number: int, order: Mapping[int, _Order]) -> None:
+        if _take_first(self.whole, protocol, number, order):
+            self.table = None
 
 
 class ProfileRules:
@@ -220,7 +252,7 @@ class ProfileRules:
         named: tuple[NamedPort, ...],
         *,
         own_node: bool,
-        memory: "SinglePortRules | None" = None,
+        memory: SinglePortRules | None = None,
     ) -> PortTable:
         """The table of a set of rules; ``named`` are the peer's named ports (egress).
 
@@ -235,48 +267,53 @@ class ProfileRules:
         rules = [self._rules[number] for number in sorted(numbers, key=self._order.__getitem__)]
         return _table(rules, destination, Isolation(log=isolation.log) if own_node else isolation)
 
-    def _learn(self, memory: "SinglePortRules", numbers: frozenset[int], named: tuple[NamedPort, ...]) -> bool:
+    def _learn(self, memory: SinglePortRules, numbers: frozenset[int], named: tuple[NamedPort, ...]) -> bool:
         """Adds rules, which only allow, to what is known; returns whether each is for single or all ports."""
         if not memory.numbers <= numbers:
             memory.clear()
         for number in numbers - memory.numbers:
-            selected = self._rules[number].ports_for(named)
-            for protocol, ranges in selected.ports:
-                if ranges == EVERY_PORT:
-                    _take_first(memory.whole, protocol, number, self._order)
-                    continue
-                for first, last in ranges:
-                    if first != last:
-                        memory.clear()
-                        return False
-                    _take_first(memory.ports[protocol], first, number, self._order)
-            if selected.other:
-                _take_first(memory.whole, "", number, self._order)
+            if not memory.add(self._rules[number].ports_for(named), number, self._order):
+                memory.clear()
+                return False
         memory.numbers = numbers
         return True
 
-    def _of_single_ports(self, memory: "SinglePortRules", denied: Ruling) -> PortTable:
+    def _of_single_ports(self, memory: SinglePortRules, denied: Ruling) -> PortTable:
+        """The table of rules; if only single ports differ from the table before, it costs these ports."""
         order, whole = self._order, memory.whole
-        rest = {protocol: self._ruling(whole.get(protocol), denied) for protocol in ("", *PROTOCOLS)}
-        rulings = {
-            protocol: {
-                port: self._rulings[number]
-                for port, number in sorted(own.items())
-                if protocol not in whole or order[number] < order[whole[protocol]]
+        if memory.table is None or memory.denied != denied:
+            rest = {protocol: self._ruling(whole.get(protocol), denied) for protocol in ("", *PROTOCOLS)}
+            rulings = {
+                protocol: {
+                    port: self._rulings[number]
+                    for port, number in sorted(own.items())
+                    if protocol not in whole or order[number] < order[whole[protocol]]
+                }
+                for protocol, own in memory.ports.items()
             }
-            for protocol, own in memory.ports.items()
-        }
-        return table_of_ports(rulings, rest)
+            memory.table, memory.denied = table_of_ports(rulings, rest), denied
+        elif memory.changed:
+            deciding = {(protocol, port): memory.ports[protocol][port] for protocol, port in memory.changed}
+            changes = {
+                key: self._rulings[number]
+                for key, number in deciding.items()
+                if key[0] not in whole or order[number] < order[whole[key[0]]]
+            }
+            memory.table = with_ports(memory.table, changes)
+        memory.changed.clear()
+        return memory.table
 
     def _ruling(self, number: int | None, denied: Ruling) -> Ruling:
         return denied if number is None else self._rulings[number]
 
 
-def _take_first(chosen: dict[Key, int], key: Key, number: int, order: Mapping[int, _Order]) -> None:
-    """Keeps the rule that comes first in the order of evaluation."""
+def _take_first(chosen: dict[Key, int], key: Key, number: int, order: Mapping[int, _Order]) -> bool:
+    """Keeps the rule that comes first in the order of evaluation; returns whether that is the new one."""
     before = chosen.get(key)
-    if before is None or order[number] < order[before]:
-        chosen[key] = number
+    if before is not None and order[before] <= order[number]:
+        return False
+    chosen[key] = number
+    return True
 
 
 def _discard(numbers: dict[Key, set[int]], key: Key, number: int) -> None:

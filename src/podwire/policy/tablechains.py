@@ -14,6 +14,7 @@ from itertools import count
 from typing import NamedTuple, Protocol
 
 from podwire.policy.hostgroups import HostGroup
+from podwire.policy.portchanges import TableChange, change_of
 from podwire.policy.ports import PortTable, Ruling
 from podwire.policy.profile import Profile
 from podwire.policy.profilenames import ProfileName
@@ -30,7 +31,8 @@ class _Meaning:
 
     def __init__(self, table: PortTable, profile: ProfileName, rulings: Iterable[Ruling]) -> None:
         self.direction = profile.direction
-        self.owner = profile if any(map(made_together, rulings)) else None
+        together = made_together(table.other) or any(map(made_together, rulings))
+        self.owner = profile if together else None
         self.table = table
         entries = table.entries
         self._hash = hash((self.direction, len(entries), entries[len(entries) // 2], entries[-1], table.other))
@@ -66,7 +68,7 @@ class ChainWriter(Protocol):
         """Adds the chain of a table; the chains of its rules exist."""
         ...
 
-    def change_table(self, name: str, table: PortTable, profile: ProfileName) -> bool:
+    def change_table(self, name: str, change: TableChange, profile: ProfileName) -> bool:
         """Changes the table of a chain, if that is possible in one step that packets see whole or not at all.
 
         The chains of the new rules exist; those of the old rules exist until the call returns.
@@ -101,6 +103,8 @@ class TableChains:
         self._names: dict[_Meaning, str] = {}
         self._rules: dict[str, dict[Ruling, str]] = {}
         """The chains of rules that the chain of each table leads to."""
+        self._entries: dict[str, Counter[Ruling]] = {}
+        """How many entries of each table have each ruling; protocols without ports count as one entry."""
         self._identities: dict[str, RuleIdentity] = {}
         self._denials: dict[ProfileName, set[str]] = {}
         self._texts: dict[str, str] = {}
@@ -142,11 +146,14 @@ class TableChains:
 
     def take(self, table: PortTable, profile: ProfileName) -> str:
         """The chain of a table; it exists until each taken use is dropped."""
-        rulings = table.rulings
+        counted = Counter(entry.ruling for entry in table.entries)
+        counted[table.other] += 1
+        rulings = counted.keys()
         meaning = _Meaning(table, profile, rulings)
         name = self._names.get(meaning)
         if name is None:
             name = self._new_name(table, profile)
+            self._entries[name] = counted
             self._rules[name] = {ruling: self._take_rule(rule_identity(profile, ruling)) for ruling in rulings}
             self._mean(name, meaning)
             self._writer.add_table(name, table, profile)
@@ -162,16 +169,25 @@ class TableChains:
 
     def change(self, name: str, table: PortTable, profile: ProfileName) -> bool:
         """Changes the table of a chain in place; returns False, with nothing changed, if that is not possible."""
-        rulings, rules = table.rulings, self._rules[name]
-        meaning = _Meaning(table, profile, rulings)
+        change, rules = change_of(self._meanings[name].table, table), self._rules[name]
+        counted = self._entries[name].copy()
+        counted.update((*(entry.ruling for entry in change.added), table.other))
+        counted.subtract((*(entry.ruling for entry in change.removed), change.before.other))
+        lacking = {entry.ruling for entry in change.removed} | {change.before.other}
+        gone = [ruling for ruling in lacking if not counted[ruling]]
+        for ruling in gone:
+            del counted[ruling]
+        meaning = _Meaning(table, profile, counted.keys())
         if meaning in self._names:
             return False
-        added = {ruling: self._take_rule(rule_identity(profile, ruling)) for ruling in rulings - rules.keys()}
-        if not self._writer.change_table(name, table, profile):
+        new = {*(entry.ruling for entry in change.added), table.other} - rules.keys()
+        added = {ruling: self._take_rule(rule_identity(profile, ruling)) for ruling in new if ruling in counted}
+        if not self._writer.change_table(name, change, profile):
             self._drop_rules(added.values())
             return False
         rules.update(added)
-        self._drop_rules([rules.pop(ruling) for ruling in rules.keys() - rulings])
+        self._drop_rules([rules.pop(ruling) for ruling in gone])
+        self._entries[name] = counted
         del self._names[self._meanings[name]]
         self._mean(name, meaning)
         return True
@@ -208,6 +224,7 @@ class TableChains:
             del self._names[self._meanings.pop(name)]
             self._reserved.add(name)
             self._writer.remove_table(name)
+            del self._entries[name]
             self._drop_rules(self._rules.pop(name).values())
 
     def _drop_rules(self, names: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import Numbers
 from podwire.policy.dataplanes.iptables.rulechains import RuleChains
+from podwire.policy.portchanges import TableChange
 from podwire.policy.ports import PortTable
 from podwire.policy.profilenames import ProfileName
 from podwire.policy.verdicts import RuleIdentity
@@ -48,10 +49,10 @@ class NumberedChainWriter:
         self._numbers.take(name)
         self._put(name, table, profile)
 
-    def change_table(self, name: str, table: PortTable, profile: ProfileName) -> bool:
+    def change_table(self, name: str, change: TableChange, profile: ProfileName) -> bool:
         """Replaces the chains of a table, which iptables-restore does at once; always possible."""
         before = self._chains_of[name]
-        self._put(name, table, profile)
+        self._put(name, change.after, profile)
         for chain in set(before) - set(self._chains_of[name]):
             self._keyed.remove_chain(chain)
         return True

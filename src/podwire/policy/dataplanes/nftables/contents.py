@@ -104,6 +104,11 @@ class Contents:
         declared = self._keyed.sets.get(name)
         return declared is not None and "interval" in declared.flags and len(declared.key) == 1
 
+    @property
+    def has_jumps(self) -> bool:
+        """Whether packets jump to a chain, and return to the chain of a profile if no range contains the peer."""
+        return bool(self._parts)
+
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
         """Sets the device and the profiles of a pod; ``profiles`` None: the pod was deleted."""
         self._pods.place(pod, device, profiles)

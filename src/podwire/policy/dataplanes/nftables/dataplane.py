@@ -114,9 +114,10 @@ class NftablesPolicy:
                 if facts is not None:
                     contents.move(layout_of(facts, family))
                 self._counters.settle(family, contents.denials(delta.groups.keys() | delta.new_profiles))
+                had_jumps = contents.has_jumps
                 follow(contents, compiler, delta, devices)
                 committed.append(contents.commit())
-                self._commit(committed[-1])
+                self._commit(committed[-1], end_accepts=not (had_jumps or contents.has_jumps))
         except KernelError:
             return self.load(compiler, devices)
         return tuple(committed)
@@ -177,12 +178,15 @@ class NftablesPolicy:
         changed = {o.name for o in transaction.operations if isinstance(o, DeleteChain | FlushChain)}
         self._counters.keep(transaction.family, {name for name in changed if name.startswith(RULE)})
 
-    def _commit(self, transaction: Transaction) -> None:
-        """Commits a transaction; a large one without notifications, because the kernel sends one for each element."""
+    def _commit(self, transaction: Transaction, *, end_accepts: bool = False) -> None:
+        """Commits a transaction; a large one without notifications, because the kernel sends one for each element.
+
+        ``end_accepts`` is that of :func:`~podwire.policy.dataplanes.nftables.steps.steps`.
+        """
         self._keep_counts(transaction)
         elements = sum(len(o.elements) for o in transaction.operations if isinstance(o, AddElements | DeleteElements))
         with self._tables.notifications_off() if elements >= _MANY else nullcontext():
-            for step in steps(transaction):
+            for step in steps(transaction, end_accepts=end_accepts):
                 self._tables.commit(step)
 
     @property

@@ -1,20 +1,22 @@
 """Writes the chains of port tables and rules of one family into the contents of the data plane (pure)."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from podwire.dataplane.contents import KeyedContents
 from podwire.policy.dataplanes.nftables.layout import PORTS, TableLayout
 from podwire.policy.dataplanes.nftables.rulechains import (
+    Rests,
     RuleChains,
-    SinglePortsByProtocol,
     map_name,
     port_element,
     ports_name,
     ports_texts,
+    rest_of,
+    rests_of,
     rule_name,
-    single_ports,
 )
-from podwire.policy.ports import PROTOCOLS, PortTable, SinglePorts
+from podwire.policy.portchanges import TableChange
+from podwire.policy.ports import LAST_PORT, PROTOCOLS, PortTable, Ruling
 from podwire.policy.profilenames import ProfileName
 from podwire.policy.verdicts import RuleIdentity
 from podwire.state.nft import Chain, Element, Set, Table
@@ -27,8 +29,8 @@ class PortChainWriter:
         """``keyed`` receives the chains and sets."""
         self.layout = layout
         self._keyed = keyed
-        self._tables: dict[str, tuple[tuple[str, ...], SinglePortsByProtocol]] = {}
-        """The rules of each chain as text, and what its maps of single ports hold."""
+        self._tables: dict[str, tuple[tuple[str, ...], Rests]] = {}
+        """The rules of each chain as text, and the rulings that its maps of single ports leave to the rules."""
 
     def table_name(self, table: PortTable, profile: ProfileName, attempt: int) -> str:
         """The name of a new chain of a table: a hash of its meaning and of the number of the attempt."""
@@ -48,28 +50,28 @@ class PortChainWriter:
         chains = RuleChains(self.layout)
         for declared in chains.ports_sets(name, table, profile):
             self._keyed.add_set(declared)
-        self._tables[name] = (ports_texts(name, table, profile), single_ports(table))
+        self._tables[name] = (ports_texts(name, table, profile), rests_of(table))
         self._keyed.put_chain(name, chains.ports_chain(name, table, profile))
 
-    def change_table(self, name: str, table: PortTable, profile: ProfileName) -> bool:
+    def change_table(self, name: str, change: TableChange, profile: ProfileName) -> bool:
         """Changes elements of the maps; returns False if rules or maps of ranges differ.
 
         A packet is looked up in one of the maps, and finds the old elements or the new ones.
         """
         texts, before = self._tables[name]
-        singles = single_ports(table)
-        if ports_texts(name, table, profile, singles) != texts:
+        rests = _other_rests(before, change)
+        if ports_texts(name, change.after, profile, rests) != texts:
             return False
-        changes: dict[str, dict[bytes, Element | None]] = {}
-        for protocol in PROTOCOLS:
-            old, new, declared = before[protocol], singles[protocol], map_name(name, protocol)
-            if declared in self._keyed.sets:
-                if old is None or new is None:
-                    return False
-                changes[declared] = dict(_changed_ports(old, new, profile))
-        for declared, elements in changes.items():
-            self._keyed.put_elements(declared, elements)
-        self._tables[name] = (texts, singles)
+        maps = {
+            protocol: map_name(name, protocol)
+            for protocol in change.protocols
+            if map_name(name, protocol) in self._keyed.sets
+        }
+        if any(before[protocol] is None or rests[protocol] is None for protocol in maps):
+            return False
+        for protocol, declared in maps.items():
+            self._keyed.put_elements(declared, _changed_ports(change, protocol, rests[protocol], profile))
+        self._tables[name] = (texts, rests)
         return True
 
     def remove_table(self, name: str) -> None:
@@ -118,12 +120,26 @@ def _key(item: tuple[bytes, Element]) -> bytes:
     return item[0]
 
 
+def _other_rests(before: Rests, change: TableChange) -> Rests:
+    """The rulings of :func:`rests_of` after a change; ``before`` are those before."""
+    rests = dict(before)
+    for protocol in change.protocols:
+        ranges = {e.ruling for e in change.added if e.protocol == protocol and e.first != e.last}
+        full = len(change.after.entries) > LAST_PORT  # then a protocol may have single ports alone
+        if full or rests[protocol] is None or not ranges <= {rests[protocol]}:
+            rests[protocol] = rest_of(change.after, protocol)
+    return rests
+
+
 def _changed_ports(
-    before: SinglePorts, after: SinglePorts, profile: ProfileName
-) -> Iterator[tuple[bytes, Element | None]]:
-    """The elements of single ports that differ; None: the element is gone."""
-    for port in before.ports.keys() - after.ports.keys():
-        yield port.to_bytes(2, "big"), None
-    for port, ruling in after.ports.items():
-        if before.ports.get(port) is not ruling and before.ports.get(port) != ruling:
-            yield port_element(port, ruling, profile)
+    change: TableChange, protocol: str, rest: Ruling | None, profile: ProfileName
+) -> dict[bytes, Element | None]:
+    """The elements of the single ports that differ; None: the element is gone."""
+    removed, added = (
+        [e for e in entries if e.protocol == protocol and e.first == e.last and e.ruling != rest]
+        for entries in (change.removed, change.added)
+    )
+    return {
+        **{entry.first.to_bytes(2, "big"): None for entry in removed},
+        **dict(port_element(entry.first, entry.ruling, profile) for entry in added),
+    }

@@ -39,6 +39,10 @@ class RangeChains:
         self._parts: dict[str, tuple[str, tuple[RangeChain, ...]]] = {}
         self._maps: dict[str, str] = {}
 
+    def __bool__(self) -> bool:
+        """Whether any profile has parts, to which packets jump."""
+        return bool(self._parts)
+
     def take(self, ranges: Sequence[RangeChain], profile: ProfileName) -> tuple[RangeChain, ...]:
         """The ranges for the map of a profile; the parts among them exist until :meth:`drop`."""
         if len(ranges) <= FEW:

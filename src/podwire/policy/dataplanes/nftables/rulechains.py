@@ -6,7 +6,7 @@ from functools import lru_cache
 import msgspec
 
 from podwire.policy.dataplanes.nftables.layout import PORTS, RULE, TableLayout, comment_text, digest
-from podwire.policy.ports import PROTOCOLS, PortRuling, PortTable, Ruling, SinglePorts
+from podwire.policy.ports import PROTOCOLS, PortRuling, PortTable, Ruling
 from podwire.policy.profilenames import ProfileName
 from podwire.policy.verdicts import RuleIdentity, rule_identity
 from podwire.state.nft import Chain, Element, Set
@@ -76,20 +76,24 @@ class RuleChains:
         return (f"ct state new {limit} {log}", *((later,) if hit.ruling.audit else ()))
 
 
-SinglePortsByProtocol = Mapping[str, SinglePorts | None]
-"""The single ports of each protocol; None: a map of ranges, or no map."""
+Rests = Mapping[str, Ruling | None]
+"""By protocol: the ruling of all ports that are not single elements of a map; None: there is a map of ranges."""
 
 
-def single_ports(table: PortTable) -> SinglePortsByProtocol:
-    """The single ports of a table."""
-    return {protocol: table.single_ports(protocol) for protocol in PROTOCOLS}
+def rest_of(table: PortTable, protocol: str) -> Ruling | None:
+    """The ruling of all ports of a protocol but single ones; None: there are ranges as well."""
+    singles = table.single_ports(protocol)
+    return singles.rest if singles is not None else None
 
 
-def ports_texts(
-    name: str, table: PortTable, profile: ProfileName, singles: SinglePortsByProtocol | None = None
-) -> tuple[str, ...]:
-    """The rules of the chain of a table of ports; ``singles`` are those of the table, if they are known."""
-    singles = singles or single_ports(table)
+def rests_of(table: PortTable) -> Rests:
+    """The rulings that maps of single ports leave to the rules of the chain."""
+    return {protocol: rest_of(table, protocol) for protocol in PROTOCOLS}
+
+
+def ports_texts(name: str, table: PortTable, profile: ProfileName, rests: Rests | None = None) -> tuple[str, ...]:
+    """The rules of the chain of a table of ports; ``rests`` are those of the table, if they are known."""
+    rests = rests or rests_of(table)
 
     def chain_of(ruling: Ruling) -> str:
         return rule_name(rule_identity(profile, ruling))
@@ -100,8 +104,7 @@ def ports_texts(
         rest: Ruling | None = entries[0].ruling
         if len(entries) > 1:
             texts.append(f"{word} dport vmap @{map_name(name, protocol)}")
-            own = singles[protocol]
-            rest = own.rest if own is not None else None
+            rest = rests[protocol]
         if rest is not None and rest != table.other:
             texts.append(f"meta l4proto {word} goto {chain_of(rest)}")
     return *texts, f"goto {chain_of(table.other)}"

@@ -5,11 +5,16 @@ generation in which its evaluation began, and the elements of the current moment
 to it come in one transaction, the chain has no rules yet for such a packet, and the packet falls through (measured: 1
 to 3 of some 10,000 packets). So new chains and sets are committed first, then the elements and rules that refer to
 them, and at last the chains and sets without references are deleted.
+
+For each transaction with a verdict, the kernel walks all elements of all maps of verdicts (measured: 0.5 ms for 10,000
+elements). So the chains of rules that accept may come together with the elements that lead to them, if a packet that
+falls through is accepted as well: then such a packet is only not counted. That holds where all chains from the base
+chain to the rule were entered by goto.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from podwire.policy.dataplanes.nftables.layout import HOSTS
+from podwire.policy.dataplanes.nftables.layout import HOSTS, RULE
 from podwire.state.nft import Element
 from podwire.state.nft_diff import (
     AddChain,
@@ -25,16 +30,24 @@ from podwire.state.nft_diff import (
     Operation,
     Transaction,
 )
+from podwire.state.nft_rules import Verdict
+
+_ACCEPT = Verdict("accept")
 
 
-def steps(transaction: Transaction) -> Iterator[Transaction]:
-    """The transactions to commit, in order; a table that is replaced as a whole is in one transaction."""
+def steps(transaction: Transaction, *, end_accepts: bool = False) -> Iterator[Transaction]:
+    """The transactions to commit, in order; a table that is replaced as a whole is in one transaction.
+
+    ``end_accepts``: whether a packet is accepted that falls through the chain of a rule.
+    """
     operations = transaction.operations
     if any(isinstance(operation, DeleteTable) for operation in operations):
         yield transaction
         return
     chains = {o.chain.name for o in operations if isinstance(o, AddChain) and not o.chain.hook}
     sets = {o.set.name for o in operations if isinstance(o, AddSet)}
+    if end_accepts and not sets and chains <= _accepting(operations):
+        chains = set()
     gone = {o.name for o in operations if isinstance(o, DeleteChain)}
     added = {o.set.name: o.elements for o in operations if isinstance(o, AddElements)}
     phases: tuple[list[Operation], ...] = ([], [], [], [])
@@ -47,6 +60,12 @@ def steps(transaction: Transaction) -> Iterator[Transaction]:
     for phase in phases:
         if phase:
             yield Transaction(transaction.family, transaction.table, tuple(phase))
+
+
+def _accepting(operations: Iterable[Operation]) -> set[str]:
+    """The chains of rules that get a last rule which accepts."""
+    last = {o.chain: o.rule for o in operations if isinstance(o, AddRule) and o.chain.startswith(RULE)}
+    return {chain for chain, rule in last.items() if rule.statements and rule.statements[-1] == _ACCEPT}
 
 
 def _parted(operation: DeleteElements, added: Mapping[str, Mapping[bytes, Element]]) -> Iterator[DeleteElements]:

@@ -97,3 +97,27 @@ def table(profile: str, hosts: dict[str, str], ports: str) -> Table:
         devices.with_elements((devices.element("eth0", f"goto {profile}"),)),
     )
     return Table(family="ip", name="podwire-policy", chains=chains, sets=sets)
+
+
+@pytest.mark.parametrize(("verdict", "commits"), [("accept", 1), ("drop", 2)])
+def test_accepting_rule_comes_with_its_element(verdict: str, commits: int) -> None:
+    """Where the end of a chain accepts: there a packet that meets no rules yet is accepted as well."""
+    before, after = ports(), ports(("rule-a", verdict))
+    transaction = diff(before, after)
+    assert len(list(steps(transaction, end_accepts=True))) == commits
+    assert len(list(steps(transaction))) == 2
+
+
+def test_new_table_of_ports_comes_before_the_element_to_it() -> None:
+    chain = Chain(name="ports-x", rules=LAYOUTS["ip"].rules("goto rule-a"))
+    after = ports(("rule-a", "accept"))
+    after = Table(family="ip", name=after.name, chains=(*after.chains, chain), sets=after.sets)
+    assert len(list(steps(diff(ports(), after), end_accepts=True))) == 2
+
+
+def ports(*rules: tuple[str, str]) -> Table:
+    """A table with a map of ports that leads to rules."""
+    own = Set(name="ports-t-tcp", key=("inet_service",), data=("verdict",))
+    chains = (Chain(name=name, rules=LAYOUTS["ip"].rules(f"counter {verdict}")) for name, verdict in rules)
+    elements = (own.element(str(80 + number), f"goto {name}") for number, (name, _) in enumerate(rules))
+    return Table(family="ip", name="podwire-policy", chains=tuple(chains), sets=(own.with_elements(elements),))
