@@ -11,7 +11,8 @@ for each direction; policies do not apply to a pod without profiles. What a chan
 - the labels of a namespace: its pods; a node: its addresses.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from podwire.cluster.addresses import owns_addresses, pod_side_addresses
 from podwire.cluster.world import Party, World
@@ -216,12 +217,13 @@ class Compiler:
         policies = (policy for text in subjects for policy in self._subjects.with_text(text).policies.values())
         profile = Profile(key, (policy for policy in policies if policy.concerns(key.direction)))
         profile.subjects = subjects
-        addresses = self._owners.nodes()
-        if profile.by_address or profile.by_name:
-            addresses = self._owners.all_addresses()
+        if profile.by_name:
+            addresses: Iterable[str] = self._owners.all_addresses()
         else:
             for labels, own in self._owners.matching(profile.selectors):
                 profile.fill(self._index.numbers(labels), own)
+            in_blocks = chain.from_iterable(self._owners.within(*covered) for covered in profile.covered())
+            addresses = {*self._owners.nodes(), *in_blocks}
         for address in addresses:
             profile.follow(self._matcher.known(address, peers), address)
         profile.peers.take_change()

@@ -142,11 +142,10 @@ class HostGroups:
 
     def ranges(self, family: int) -> tuple[tuple[int, int, HostGroup], ...]:
         """Disjoint ranges of addresses as numbers, with the group that holds there for all but :attr:`hosts`."""
-        around = self._around
-        return tuple(
-            (first, last, around[rules] if rules in around else self.surroundings(rules))
-            for first, last, rules in self._blocks[family].intervals
-        )
+        around, intervals = self._around, self._blocks[family].intervals
+        for rules in [rules for _, _, rules in intervals if rules not in around]:
+            self.surroundings(rules)
+        return tuple([(first, last, around[rules]) for first, last, rules in intervals])
 
     def with_key(self, key: HostGroupKey) -> HostGroup:
         """The group with a key, which is made if there is none."""

@@ -81,7 +81,7 @@ class KnownPeers(Protocol):
 
 PolicyChange = tuple[CompiledPolicy | None, CompiledPolicy | None]
 """A policy before and after a change; None: there was none, or it is gone."""
-ChangedRange = tuple[int, int, int]
+AddressRange = tuple[int, int, int]
 """The family (4 or 6), and the first and last address as numbers."""
 
 
@@ -129,10 +129,10 @@ class Profile:
         """Whether the named ports of peers change a table."""
         return bool(self._rules.names) and self.key.direction == "Egress"
 
-    @property
-    def by_address(self) -> bool:
-        """Whether the address of a peer changes its table."""
-        return any(blocks.intervals for blocks in self.blocks.values())
+    def covered(self) -> Iterator[AddressRange]:
+        """The ranges of addresses that blocks contain."""
+        for family, blocks in self.blocks.items():
+            yield from ((family, first, last) for first, last, _ in blocks.intervals)
 
     def at(self, address: str) -> PortTable:
         """The table of an address."""
@@ -177,9 +177,9 @@ class Profile:
     # Changes of peers
 
     def fill(self, selectors: frozenset[int], addresses: Mapping[str, Iterable[str]]) -> None:
-        """Adds pods that these selectors match to a new profile whose tables depend on nothing else of a peer.
+        """Adds pods that these selectors match to a new profile whose tables do not depend on the pods' named ports.
 
-        ``addresses`` are the pods' addresses, by family.
+        ``addresses`` are the pods' addresses, by family; those that blocks contain are left to :meth:`follow`.
         """
         key = HostGroupKey(self._rules.matched(selectors))
         if key.surroundings:
@@ -241,7 +241,7 @@ class Profile:
         after: CompiledPolicy | None,
         peers: KnownPeers,
         moving: Iterable[str] = (),
-    ) -> list[ChangedRange]:
+    ) -> list[AddressRange]:
         """Adds, changes or deletes (``after`` None) a policy; returns the ranges with other rules.
 
         ``moving`` are the addresses that :meth:`follow` is called for afterwards; so are those of nodes in the ranges.
@@ -268,9 +268,9 @@ class Profile:
         self.peers.change.lessened |= narrower or begins or not (plain and rules.only_plain)
         return changed
 
-    def _cover(self, deleted: Iterable[int], added: Iterable[int]) -> list[ChangedRange]:
+    def _cover(self, deleted: Iterable[int], added: Iterable[int]) -> list[AddressRange]:
         """Takes the blocks of rules out of the ranges and into them; returns the ranges that changed."""
-        changed: list[ChangedRange] = []
+        changed: list[AddressRange] = []
         for family, blocks in self.blocks.items():
             for numbers, change in ((deleted, blocks.remove), (added, blocks.add)):
                 for number in numbers:

@@ -9,7 +9,7 @@ with nothing changed writes nothing, tables get the names that the kernel's chai
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple, Protocol
 
@@ -170,24 +170,24 @@ class TableChains:
     def change(self, name: str, table: PortTable, profile: ProfileName) -> bool:
         """Changes the table of a chain in place; returns False, with nothing changed, if that is not possible."""
         change, rules = change_of(self._meanings[name].table, table), self._rules[name]
-        counted = self._entries[name].copy()
-        counted.update((*(entry.ruling for entry in change.added), table.other))
-        counted.subtract((*(entry.ruling for entry in change.removed), change.before.other))
-        lacking = {entry.ruling for entry in change.removed} | {change.before.other}
-        gone = [ruling for ruling in lacking if not counted[ruling]]
-        for ruling in gone:
-            del counted[ruling]
-        meaning = _Meaning(table, profile, counted.keys())
+        counted = self._entries[name]
+        steps = Counter((*(entry.ruling for entry in change.added), table.other))
+        steps.subtract((*(entry.ruling for entry in change.removed), change.before.other))
+        gone = {ruling for ruling, step in steps.items() if step < 0 and counted[ruling] == -step}
+        new = [ruling for ruling, step in steps.items() if step > 0 and ruling not in counted]
+        rulings = (ruling for group in (new, counted) for ruling in group if ruling not in gone)
+        meaning = _Meaning(table, profile, rulings)
         if meaning in self._names:
             return False
-        new = {*(entry.ruling for entry in change.added), table.other} - rules.keys()
-        added = {ruling: self._take_rule(rule_identity(profile, ruling)) for ruling in new if ruling in counted}
+        added = {ruling: self._take_rule(rule_identity(profile, ruling)) for ruling in new}
         if not self._writer.change_table(name, change, profile):
             self._drop_rules(added.values())
             return False
+        counted.update(steps)
+        for ruling in gone:
+            del counted[ruling]
         rules.update(added)
         self._drop_rules([rules.pop(ruling) for ruling in gone])
-        self._entries[name] = counted
         del self._names[self._meanings[name]]
         self._mean(name, meaning)
         return True
@@ -289,6 +289,13 @@ class GroupChains:
         if group not in self._chains:
             self._chains[group] = self._tables.take(group.table, self._name)
         return self._chains[group]
+
+    def ranges(self, ranges: Sequence[tuple[int, int, HostGroup]]) -> list[tuple[int, int, str]]:
+        """The ranges of addresses of groups of the surroundings, with their chains."""
+        chains = self._chains
+        for group in [group for _, _, group in ranges if group not in chains]:
+            self.take(group)
+        return [(first, last, chains[group]) for first, last, group in ranges]
 
     def update(
         self,

@@ -176,7 +176,7 @@ class Contents:
         """Writes the ranges of a profile and what applies elsewhere: with another chain, to which its pods move."""
         key, groups = profile.key, self._groups[profile.key]
         default = groups.take(profile.peers.surroundings())
-        ranges = [(first, last, groups.take(group)) for first, last, group in profile.peers.ranges(self._version)]
+        ranges = groups.ranges(profile.peers.ranges(self._version))
         own, comment = self._profiles[key], comment_of(profile.subjects)
         arranged = self._parts.take(ranges, own)
         name, before = profile_name(own, default, arranged, comment), self._names.get(key)
