@@ -4,7 +4,8 @@ Each number of Services, of two endpoints each, works in a network namespace of 
 program iptables flushes the chain that every connection passes, the kernel's chain that leads there, the table of
 translations, and the table of filters. What is timed is from the end of that program, through the notice of it, until
 all that was lost is in the kernel again; the comparison of everything that follows is not in it. CPU is user and system
-time of this process and of the programs that it starts.
+time of this process and of the programs that it starts. Beside it, in turns: the kernel's own tool, iptables-restore,
+with the same text after the same loss, so that the ratio shows what podwire adds to the tool.
 """
 
 import os
@@ -13,7 +14,7 @@ import select
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from bench.services import NODE, resolved
@@ -26,6 +27,7 @@ from podwire.proxy.servicemap import ServiceMap
 
 AIM_MS = 20.0
 KINDS: tuple[Kind, ...] = ("nft", "legacy")
+PEER = "iptables-restore"
 LOST = {
     "-t nat -F KUBE-SERVICES": ("-t", "nat", "-F", "KUBE-SERVICES"),
     "-t nat -F PREROUTING": ("-t", "nat", "-F", "PREROUTING"),
@@ -53,24 +55,53 @@ def rows(count: int, turns: int) -> Iterator[Row]:
 
 def _measured(plane: IptablesDataPlane, netns_path: Path, services: ServiceMap, turns: int) -> Iterator[Row]:
     for name, arguments in LOST.items():
-        walls, cpus = [], []
+        own, tool = _Times(), _Times()
         for _ in range(turns):
-            with netns.inside(netns_path):
-                subprocess.run([f"iptables-{plane.programs.kind}", *arguments], check=True)
-            wall, cpu = time.perf_counter(), _cpu_ms()
-            while not plane.disturbed():
-                select.select([plane.fileno()], [], [])
-            plane.repair()
-            walls.append((time.perf_counter() - wall) * 1000)
-            cpus.append(_cpu_ms() - cpu)
-            if any(plane.load(services)):
-                raise SystemExit(f"{name}: the repair left a difference")
-            plane.disturbed()
-            time.sleep(_REST_S)
+            _take_away(plane, netns_path, arguments)
+            with own.measured():
+                while not plane.disturbed():
+                    select.select([plane.fileno()], [], [])
+                texts = plane.repair()
+            _settle(plane, services, name)
+            _take_away(plane, netns_path, arguments)
+            with netns.inside(netns_path), tool.measured():
+                for text in texts:
+                    subprocess.run([plane.programs.restore["ip"], "--noflush"], input=text.encode(), check=True)
+            _settle(plane, services, name)
         title = f"{len(services):,} Services, iptables ({plane.programs.kind}): {name}"
         aim = AIM_MS if len(services) < 1_000 else None
-        yield Row(title, "ms", tuple(walls), aim=aim)
-        yield Row(f"{title}, CPU", "ms", tuple(cpus), aim=aim)
+        yield Row(title, "ms", tuple(own.walls_ms), ((PEER, tuple(tool.walls_ms)),), aim)
+        yield Row(f"{title}, CPU", "ms", tuple(own.cpus_ms), ((PEER, tuple(tool.cpus_ms)),), aim)
+
+
+class _Times:
+    """Wall and CPU milliseconds of each turn."""
+
+    def __init__(self) -> None:
+        self.walls_ms: list[float] = []
+        self.cpus_ms: list[float] = []
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Measures a block."""
+        wall, cpu = time.perf_counter(), _cpu_ms()
+        yield
+        self.walls_ms.append((time.perf_counter() - wall) * 1000)
+        self.cpus_ms.append(_cpu_ms() - cpu)
+
+
+def _take_away(plane: IptablesDataPlane, netns_path: Path, arguments: tuple[str, ...]) -> None:
+    with netns.inside(netns_path):
+        subprocess.run([f"iptables-{plane.programs.kind}", *arguments], check=True)
+
+
+def _settle(plane: IptablesDataPlane, services: ServiceMap, name: str) -> None:
+    """Compares everything, and forgets the notices so far."""
+    plane.disturbed()
+    if any(plane.load(services)):
+        raise SystemExit(f"{name}: a repair left a difference")
+    plane.disturbed()
+    time.sleep(_REST_S)
 
 
 def _cpu_ms() -> float:

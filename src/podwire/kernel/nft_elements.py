@@ -79,7 +79,9 @@ class _element_encoder:  # noqa: N801
         body = self.key_head + key + self.key_tail
         if element.end:
             body += nested(uapi.NFTA_SET_ELEM_KEY_END, attribute(uapi.NFTA_DATA_VALUE, element.end))
-        if not keys_only:
+        if element.data and not keys_only and not (element.timeout_s or element.comment):
+            body += self.data_head + element.data + self.data_tail
+        elif not keys_only:
             body += self.value(element)
         return _ELEMENT_HEAD.pack(len(body) + 4, _NESTED_ELEMENT) + body
 
