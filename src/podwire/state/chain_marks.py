@@ -78,7 +78,9 @@ class ChainMark(msgspec.Struct, frozen=True, kw_only=True):
 
     def equal(self, key: ChainKey, rules: Sequence[str], other: Sequence[str]) -> bool:
         """Whether two lists of rules have the same effect."""
-        return len(rules) == len(other) and self.canonical(key, rules) == self.canonical(key, other)
+        if len(rules) != len(other):
+            return False
+        return tuple(rules) == tuple(other) or self.canonical(key, rules) == self.canonical(key, other)
 
 
 PROXY_IPTABLES = ChainMark(

@@ -81,29 +81,28 @@ def parse(lines: Iterable[str]) -> Ruleset:
 
 
 _PROTOCOL_NUMBERS = {"ipencap": "4", "ipv6": "41", "gre": "47"}
-_PROTOCOL = re.compile(r"(?:^|(?<= ))-p (ipencap|ipv6|gre) ")
+_PROTOCOL = re.compile(r" -p (ipencap|ipv6|gre) ")
 
 
-def _canonical_rule(rule: str) -> str:
-    """The rule in a form that does not depend on the version of iptables-save.
+def _canonical(text: str) -> str:
+    """The output of iptables-save in a form that does not depend on the version of the program.
 
     1.8.9 prints two spaces before a counter's name. Protocols that /etc/protocols names are printed by name.
     """
-    if "--nfacct-name" in rule:
-        rule = rule.replace("--nfacct-name  ", "--nfacct-name ")
-    if "-p " in rule:
-        rule = _PROTOCOL.sub(lambda match: f"-p {_PROTOCOL_NUMBERS[match[1]]} ", rule)
-    return rule
+    text = text.replace("--nfacct-name  ", "--nfacct-name ")
+    if any(f" -p {name} " in text for name in _PROTOCOL_NUMBERS):
+        text = _PROTOCOL.sub(lambda match: f" -p {_PROTOCOL_NUMBERS[match[1]]} ", text)
+    return text
 
 
 def parse_save(text: str) -> dict[str, dict[str, list[str]]]:
     """Rules by chain by table, from the output of iptables-save."""
     tables: dict[str, dict[str, list[str]]] = {}
     chains: dict[str, list[str]] = {}
-    for line in text.splitlines():
+    for line in _canonical(text).splitlines():
         if line.startswith("-A "):
             _, chain, rule = line.split(" ", 2)
-            chains[chain].append(_canonical_rule(rule))
+            chains[chain].append(rule)
         elif line.startswith(":"):
             chains[line[1:].split(" ", 1)[0]] = []
         elif line.startswith("*"):
