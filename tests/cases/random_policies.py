@@ -43,13 +43,50 @@ STRANGERS = ("203.0.113.9", "203.0.113.1", "2001:db8::9", "2001:db8:1::1")
 """Addresses outside of the cluster."""
 
 
+class Choices:
+    """Random choices from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def pick(self, choices: Sequence[T]) -> T:
+        """One of several values."""
+        return self._random.choice(choices)
+
+    def often(self, share: float) -> bool:
+        """True in this share of the calls."""
+        return self._random.random() < share
+
+    def sample(self, names: Sequence[str]) -> list[str]:
+        """Some of the names."""
+        return [name for name in names if self.often(0.6)]
+
+    def few(self, make: Callable[[], T], least: int = 0, most: int = 3) -> list[T]:
+        """The results of a few calls."""
+        return [make() for _ in range(self._random.randint(least, most))]
+
+    def subset(self, values: Sequence[T], most: int) -> list[T]:
+        """Different values, at most ``most``."""
+        return self._random.sample(values, self._random.randint(0, most))
+
+    def number(self, least: int, most: int) -> int:
+        """A number from ``least`` to ``most``."""
+        return self._random.randint(least, most)
+
+    def mixed(self, old: Sequence[Any], new: Sequence[Any]) -> tuple[Any, ...]:
+        """Combines two lists by name: each object comes from one of them, or is left out."""
+        result = {key_of(item.metadata): item for item in new if self.often(0.5)}
+        result |= {key_of(item.metadata): item for item in old if self.often(0.7)}
+        return tuple(result.values())
+
+
 class RandomPolicies:
     """Policies, labels and ports for the pods of a cluster; each call of :meth:`world` gives the next one."""
 
     def __init__(self, base: World, seed: int) -> None:
         """``base`` gives nodes, namespaces, and pods with their addresses."""
         self._base = base
-        self._random = random.Random(seed)
+        self._choices = Choices(seed)
 
     def world(self) -> World:
         """The cluster with other policies, labels and ports."""
@@ -58,17 +95,19 @@ class RandomPolicies:
             namespaces=tuple(self._namespace(namespace) for namespace in self._base.namespaces),
             nodes=self._base.nodes,
             policies=tuple(
-                self._policy(name) for name in self._sample(("shop/a", "shop/b", "shop/c", "blog/a", "ops/a"))
+                self._policy(name) for name in self._choices.sample(("shop/a", "shop/b", "shop/c", "blog/a", "ops/a"))
             ),
-            cluster_policies=tuple(self._cluster_policy(name) for name in self._sample(("x", "y", "z"))),
+            cluster_policies=tuple(self._cluster_policy(name) for name in self._choices.sample(("x", "y", "z"))),
         )
 
     def changed(self, world: World) -> World:
         """The same cluster with some of its policies replaced, gone or new, and other labels of a pod."""
         other = self.world()
-        policies = self._mixed(world.policies, other.policies)
-        cluster_policies = self._mixed(world.cluster_policies, other.cluster_policies)
-        pods = tuple(self._pick((pod, pod, pod, again)) for pod, again in zip(world.pods, other.pods, strict=True))
+        policies = self._choices.mixed(world.policies, other.policies)
+        cluster_policies = self._choices.mixed(world.cluster_policies, other.cluster_policies)
+        pods = tuple(
+            self._choices.pick((pod, pod, pod, again)) for pod, again in zip(world.pods, other.pods, strict=True)
+        )
         result = msgspec.structs.replace(world, policies=policies, cluster_policies=cluster_policies)
         return msgspec.structs.replace(result, pods=pods)
 
@@ -79,76 +118,62 @@ class RandomPolicies:
         addresses += STRANGERS
         created = 0
         while created < count:
-            source, destination = world.party(self._pick(addresses)), world.party(self._pick(addresses))
+            source, destination = world.party(self._choices.pick(addresses)), world.party(self._choices.pick(addresses))
             both = {":" in source.address, ":" in destination.address}
             if len(both) > 1 or source.name == destination.name or (source.pod is None and destination.pod is None):
                 continue
             created += 1
-            protocol = self._pick((*PROTOCOLS, "TCP", "UDP", "ICMP"))
-            port = 0 if protocol == "ICMP" else self._pick(TRIED)
+            protocol = self._choices.pick((*PROTOCOLS, "TCP", "UDP", "ICMP"))
+            port = 0 if protocol == "ICMP" else self._choices.pick(TRIED)
             yield Connection(source=source, destination=destination, protocol=protocol, port=port)
 
-    def _pick(self, choices: Sequence[T]) -> T:
-        return self._random.choice(choices)
-
-    def _often(self, share: float) -> bool:
-        return self._random.random() < share
-
-    def _sample(self, names: Sequence[str]) -> list[str]:
-        return [name for name in names if self._often(0.6)]
-
-    def _few(self, make: Callable[[], T], least: int = 0, most: int = 3) -> list[T]:
-        return [make() for _ in range(self._random.randint(least, most))]
-
-    def _mixed(self, old: Sequence[Any], new: Sequence[Any]) -> tuple[Any, ...]:
-        """Combines two lists by name: each object comes from one of them, or is left out."""
-        result = {key_of(item.metadata): item for item in new if self._often(0.5)}
-        result |= {key_of(item.metadata): item for item in old if self._often(0.7)}
-        return tuple(result.values())
-
     def _pod(self, pod: Pod) -> Pod:
-        labels = self._pick(
+        labels = self._choices.pick(
             ({"app": "web"}, {"app": "web", "tier": "front"}, {"app": "db"}, {"app": "db", "tier": ""}, {})
         )
-        names = self._random.sample(NAMES, self._random.randint(0, 3))
+        names = self._choices.subset(NAMES, 3)
         ports = tuple(
-            ContainerPort(name=name, container_port=self._pick(NUMBERS), protocol=self._pick(PROTOCOLS))
+            ContainerPort(name=name, container_port=self._choices.pick(NUMBERS), protocol=self._choices.pick(PROTOCOLS))
             for name in names
         )
         spec = msgspec.structs.replace(pod.spec, containers=(Container(name="main", ports=ports),), init_containers=())
         return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels=labels), spec=spec)
 
     def _namespace(self, namespace: Object) -> Object:
-        labels = self._pick(({}, {"team": "press"}, {"team": "sales"}, {"team": "press", "stage": ""}))
+        labels = self._choices.pick(({}, {"team": "press"}, {"team": "sales"}, {"team": "press", "stage": ""}))
         return msgspec.structs.replace(namespace, metadata=msgspec.structs.replace(namespace.metadata, labels=labels))
 
     def _selector(self) -> dict[str, Any]:
-        return self._pick(
+        return self._choices.pick(
             (
                 {},
-                {"matchLabels": {"app": self._pick(("web", "db"))}},
+                {"matchLabels": {"app": self._choices.pick(("web", "db"))}},
                 {"matchLabels": {"app": "db", "tier": ""}},
-                {"matchExpressions": [{"key": "app", "operator": self._pick(("NotIn", "In")), "values": ["web", "x"]}]},
-                {"matchExpressions": [{"key": "tier", "operator": self._pick(("Exists", "DoesNotExist"))}]},
+                {
+                    "matchExpressions": [
+                        {"key": "app", "operator": self._choices.pick(("NotIn", "In")), "values": ["web", "x"]}
+                    ]
+                },
+                {"matchExpressions": [{"key": "tier", "operator": self._choices.pick(("Exists", "DoesNotExist"))}]},
             )
         )
 
     def _of_namespace(self) -> dict[str, Any]:
-        return self._pick(
+        return self._choices.pick(
             (
                 {},
-                {"matchLabels": {"team": self._pick(("press", "sales"))}},
-                {"matchLabels": {"kubernetes.io/metadata.name": self._pick(NAMESPACES)}},
+                {"matchLabels": {"team": self._choices.pick(("press", "sales"))}},
+                {"matchLabels": {"kubernetes.io/metadata.name": self._choices.pick(NAMESPACES)}},
                 {"matchExpressions": [{"key": "stage", "operator": "DoesNotExist"}]},
             )
         )
 
     def _block(self) -> dict[str, Any]:
-        cidr, parts = self._pick(BLOCKS)
-        return {"cidr": cidr, "except": [part for part in parts if self._often(0.5)]}
+        cidr, parts = self._choices.pick(BLOCKS)
+        return {"cidr": cidr, "except": [part for part in parts if self._choices.often(0.5)]}
 
     def _peer(self) -> dict[str, Any]:
-        return self._pick(
+        return self._choices.pick(
             (
                 {"podSelector": self._selector()},
                 {"namespaceSelector": self._of_namespace()},
@@ -158,12 +183,16 @@ class RandomPolicies:
         )
 
     def _port(self) -> dict[str, Any]:
-        first, protocol = self._pick(NUMBERS), self._pick(PROTOCOLS)
-        return self._pick(
+        first, protocol = self._choices.pick(NUMBERS), self._choices.pick(PROTOCOLS)
+        return self._choices.pick(
             (
                 {"port": first, "protocol": protocol},
-                {"port": first, "endPort": self._pick([n for n in NUMBERS if n >= first]), "protocol": protocol},
-                {"port": self._pick(NAMES), "protocol": protocol},
+                {
+                    "port": first,
+                    "endPort": self._choices.pick([n for n in NUMBERS if n >= first]),
+                    "protocol": protocol,
+                },
+                {"port": self._choices.pick(NAMES), "protocol": protocol},
                 {"protocol": protocol},
             )
         )
@@ -172,52 +201,68 @@ class RandomPolicies:
         namespace, _, short = name.partition("/")
         spec = {
             "podSelector": self._selector(),
-            "policyTypes": self._pick((["Ingress"], ["Egress"], ["Ingress", "Egress"], [])),
-            "ingress": self._few(lambda: {"from": self._few(self._peer, 0, 2), "ports": self._few(self._port, 0, 2)}),
-            "egress": self._few(lambda: {"to": self._few(self._peer, 0, 2), "ports": self._few(self._port, 0, 2)}),
+            "policyTypes": self._choices.pick((["Ingress"], ["Egress"], ["Ingress", "Egress"], [])),
+            "ingress": self._choices.few(
+                lambda: {"from": self._choices.few(self._peer, 0, 2), "ports": self._choices.few(self._port, 0, 2)}
+            ),
+            "egress": self._choices.few(
+                lambda: {"to": self._choices.few(self._peer, 0, 2), "ports": self._choices.few(self._port, 0, 2)}
+            ),
         }
         meta = {"name": short, "namespace": namespace, "annotations": self._annotations()}
         return msgspec.convert({"metadata": meta, "spec": spec}, NetworkPolicy)
 
     def _annotations(self) -> dict[str, str]:
         """Of a policy: one of eight is in audit."""
-        return {POLICY_MODE: "audit"} if self._often(0.125) else {}
+        return {POLICY_MODE: "audit"} if self._choices.often(0.125) else {}
 
     def _cluster_peer(self, *, egress: bool) -> dict[str, Any]:
         pods = {"namespaceSelector": self._of_namespace(), "podSelector": self._selector()}
         choices: list[dict[str, Any]] = [{"namespaces": self._of_namespace()}, {"pods": pods}]
         if egress:
             choices += [
-                {"networks": [self._pick(BLOCKS)[0]]},
-                {"nodes": self._pick(({}, {"matchLabels": {"role": self._pick(("gateway", "worker"))}}))},
+                {"networks": [self._choices.pick(BLOCKS)[0]]},
+                {
+                    "nodes": self._choices.pick(
+                        ({}, {"matchLabels": {"role": self._choices.pick(("gateway", "worker"))}})
+                    )
+                },
             ]
-        return {"domainNames": ["example.com"]} if self._often(0.03) else self._pick(choices)
+        return {"domainNames": ["example.com"]} if self._choices.often(0.03) else self._choices.pick(choices)
 
     def _protocol(self) -> dict[str, Any]:
-        first = self._pick(NUMBERS)
-        last = self._pick([n for n in NUMBERS if n >= first])
-        return self._pick(
+        first = self._choices.pick(NUMBERS)
+        last = self._choices.pick([n for n in NUMBERS if n >= first])
+        return self._choices.pick(
             (
-                {self._pick(("tcp", "udp", "sctp")): {"destinationPort": {"number": first}}},
-                {self._pick(("tcp", "udp", "sctp")): {"destinationPort": {"range": {"start": first, "end": last}}}},
-                {self._pick(("tcp", "udp", "sctp")): {}},
-                {"destinationNamedPort": self._pick(NAMES)},
+                {self._choices.pick(("tcp", "udp", "sctp")): {"destinationPort": {"number": first}}},
+                {
+                    self._choices.pick(("tcp", "udp", "sctp")): {
+                        "destinationPort": {"range": {"start": first, "end": last}}
+                    }
+                },
+                {self._choices.pick(("tcp", "udp", "sctp")): {}},
+                {"destinationNamedPort": self._choices.pick(NAMES)},
             )
         )
 
     def _cluster_rule(self, *, egress: bool) -> dict[str, Any]:
-        peers = self._few(lambda: self._cluster_peer(egress=egress), 1, 2)
-        action = self._pick(("Accept", "Deny", "Pass"))
-        return {"action": action, "to" if egress else "from": peers, "protocols": self._few(self._protocol, 0, 2)}
+        peers = self._choices.few(lambda: self._cluster_peer(egress=egress), 1, 2)
+        action = self._choices.pick(("Accept", "Deny", "Pass"))
+        return {
+            "action": action,
+            "to" if egress else "from": peers,
+            "protocols": self._choices.few(self._protocol, 0, 2),
+        }
 
     def _cluster_policy(self, name: str) -> ClusterNetworkPolicy:
         pods = {"namespaceSelector": self._of_namespace(), "podSelector": self._selector()}
         spec = {
-            "tier": self._pick(("Admin", "Baseline")),
-            "priority": self._random.randint(0, 2),
-            "subject": self._pick(({"namespaces": self._of_namespace()}, {"pods": pods})),
-            "ingress": self._few(lambda: self._cluster_rule(egress=False)),
-            "egress": self._few(lambda: self._cluster_rule(egress=True)),
+            "tier": self._choices.pick(("Admin", "Baseline")),
+            "priority": self._choices.number(0, 2),
+            "subject": self._choices.pick(({"namespaces": self._of_namespace()}, {"pods": pods})),
+            "ingress": self._choices.few(lambda: self._cluster_rule(egress=False)),
+            "egress": self._choices.few(lambda: self._cluster_rule(egress=True)),
         }
         return msgspec.convert(
             {"metadata": {"name": name, "annotations": self._annotations()}, "spec": spec}, ClusterNetworkPolicy

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from podwire.cni.attachments import Attachments
 from podwire.cni.ipam.ledger import Attachment
-from podwire.cni.plumbing import KernelPlumber
+from podwire.cni.podhardware import PodHardware
 from podwire.cni.wiring import WiringFacts, plan
 from podwire.errors import KernelError
 from podwire.kernel import pods
@@ -30,9 +30,9 @@ FOLLOW_S = 0.01
 class HardwareAddresses:
     """Keeps the neighbour entries of pods equal to their hardware addresses."""
 
-    def __init__(self, attachments: Attachments, plumber: KernelPlumber, clock: Clock, log: Log) -> None:
+    def __init__(self, attachments: Attachments, hardware: PodHardware, clock: Clock, log: Log) -> None:
         self._attachments = attachments
-        self._plumber = plumber
+        self._hardware = hardware
         self._clock = clock
         self._log = log
         self._changed = asyncio.Event()
@@ -42,7 +42,7 @@ class HardwareAddresses:
     async def run(self) -> None:
         """Follows changes until cancelled."""
         try:
-            watch = self._plumber.watch_peers()
+            watch = self._hardware.watch()
         except KernelError as failure:
             self._log.warning("cannot follow hardware addresses that other plugins change", problem=failure)
             return
@@ -62,12 +62,12 @@ class HardwareAddresses:
         """Reads the hardware addresses of pods, and corrects the entries of those that changed."""
         for attachment in attachments:
             try:
-                mac = self._plumber.pod_mac(attachment)
+                mac = self._hardware.mac(attachment)
                 if mac in ("", attachment.mac):
                     continue
                 changed = replace(attachment, mac=mac)
                 self._attachments.leases.update(changed)
-                self._plumber.set_neighbours(changed, plan(changed, WiringFacts()))
+                self._hardware.set_neighbours(changed, plan(changed, WiringFacts()))
             except KernelError as failure:
                 self._log.warning("cannot follow a pod's hardware address", pod=attachment.pod, problem=failure)
                 continue

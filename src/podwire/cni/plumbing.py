@@ -5,7 +5,6 @@ removes a pod's routes and neighbours and moves its device into a group, and ``d
 group, from another thread and over a socket of its own: 50 devices in the time of two (measured).
 """
 
-import contextlib
 import errno
 from collections.abc import Collection, Iterable
 
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 from podwire.cni.hostports import HostPorts
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.legs import PodLegs
+from podwire.cni.podhardware import PodHardware
 from podwire.cni.wiring import OWNER, Wiring, WiringFacts, alias_of, belongs, of_pod, plan
 from podwire.errors import KernelError, KernelExists, KernelNotFound
 from podwire.kernel import link_codec, netns, network, pods, sysctl
@@ -21,7 +21,6 @@ from podwire.kernel.conntrack import Conntrack
 from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.netns import NetnsPath
-from podwire.kernel.peer_watch import PeerWatch
 from podwire.kernel.uapi import RTM_DELLINK
 from podwire.state.changes import diff
 from podwire.state.link import Link
@@ -39,6 +38,8 @@ class KernelPlumber:
         self._netns_path = netns_path
         self._netlink = Netlink(netns_path)
         self._legs = PodLegs(self._netlink)
+        self.hardware = PodHardware(self._netlink, netns_path)
+        """The hardware addresses of pods' devices."""
         self.ports = HostPorts(netns_path)
         """The hostPorts of pods."""
 
@@ -150,35 +151,6 @@ class KernelPlumber:
         monitor = Monitor(self._netns_path, ("link", "address", "route", "neighbour", "sysctl"))
         monitor.ignore(self._netlink.port)
         return monitor
-
-    def watch_peers(self) -> PeerWatch:
-        """Reports changes of pods' ends of the devices.
-
-        Raises: KernelError when the process may not watch them.
-        """
-        return PeerWatch(self._netns_path)
-
-    def pod_mac(self, attachment: Attachment) -> str:
-        """The hardware address of a pod's interface; empty when its namespace cannot be opened or has none.
-
-        Raises: KernelError.
-        """
-        if not attachment.netns or not netns.exists(attachment.netns):
-            return ""
-        with contextlib.suppress(KernelNotFound), Netlink(attachment.netns) as pod:
-            link = network.read_raw_link(pod, attachment.key.ifname).link
-            return link.mac if link.index in pods.derived_indexes(attachment.host_link) else ""
-        return ""
-
-    def set_neighbours(self, attachment: Attachment, planned: Wiring) -> None:
-        """Writes the neighbour entries of both ends of a pod's device.
-
-        Raises: KernelError.
-        """
-        with contextlib.suppress(KernelNotFound):
-            pods.set_neighbours(self._netlink, attachment.host_link, planned.host.neighbours)
-            with Netlink(attachment.netns) as pod:
-                pods.set_neighbours(pod, attachment.key.ifname, planned.pod.neighbours)
 
     def missing(self, planned: Wiring, netns_path: str) -> list[str]:
         """The lines of a wiring that the kernel does not hold.

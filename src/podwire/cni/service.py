@@ -77,7 +77,7 @@ class CniService:
         self.attachments = Attachments(self.leases, self._plumber)
         self.repair = AttachmentRepair(self.attachments, lambda: self._node)
         self.healing = PodHealing(self._plumber, self.repair, clock, self._log)
-        self.hardware = HardwareAddresses(self.attachments, self._plumber, clock, self._log)
+        self.hardware = HardwareAddresses(self.attachments, self._plumber.hardware, clock, self._log)
         self._pods = PodNetwork(self.attachments, lambda: self._node)
         self._server = CniServer(settings.socket, self._handle, self._log, self._before, self._after)
 

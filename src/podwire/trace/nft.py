@@ -127,7 +127,10 @@ class Tracer:
 
 
 class _Walk:
-    """The way of one packet, with one method for each kind of statement and operand."""
+    """The rules that one packet passes.
+
+    A dispatch table: one method for each kind of statement and operand.
+    """
 
     def __init__(self, tracer: Tracer, packet: Packet, choices: list[int], draws: Iterable[Draw] = ()) -> None:
         """``draws`` follow the first choices, as far as they are known."""

@@ -7,8 +7,6 @@ exact addresses change one by one, and the chains of a table at once.
 
 from collections.abc import Iterable, Mapping
 
-from msgspec.structs import replace
-
 from podwire.dataplane.contents import KeyedContents
 from podwire.policy.contents import group_changes, profiles_left
 from podwire.policy.dataplanes.iptables import names
@@ -18,6 +16,7 @@ from podwire.policy.dataplanes.iptables.layout import FIRST, PER_SET, ChainLayou
 from podwire.policy.dataplanes.iptables.numbers import Numbers, branches, known_numbers
 from podwire.policy.dataplanes.iptables.podelements import PodElements
 from podwire.policy.dataplanes.iptables.portchains import NumberedChainWriter, known_tables
+from podwire.policy.dataplanes.iptables.profilechains import ProfileChains
 from podwire.policy.dataplanes.iptables.steps import FamilyContents, Steps, steps
 from podwire.policy.nodepods import PodProfiles, PolicyDelta
 from podwire.policy.profile import Profile, ProfileKey
@@ -54,6 +53,7 @@ class Contents:
         self._groups: dict[ProfileKey, GroupChains] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
         self._writer = NumberedChainWriter(layout, self._keyed, self._numbers[names.TABLES])
+        self._chains = ProfileChains(layout, self._keyed, self._writer, self._numbers)
         self._tables = TableChains(self._writer, known_tables(chains))
         devices = (layout.device_set(number * PER_SET) for number in range(self._elements.device_sets))
         for declared in (*layout.sets(), *devices):
@@ -93,7 +93,7 @@ class Contents:
 
     def move(self, layout: ChainLayout) -> None:
         """Takes over changed ranges and addresses of the node or the cluster; the rules stay the same."""
-        self.layout = self._writer.layout = self._elements.layout = layout
+        self.layout = self._writer.layout = self._elements.layout = self._chains.layout = layout
         for declared in layout.node_sets():
             self._keyed.fill_set(declared)
 
@@ -121,7 +121,7 @@ class Contents:
         """Removes profiles that no pod has any more."""
         for key in keys:
             if key in self._names:
-                self._end(self._names.pop(key))
+                self._chains.remove(self._names.pop(key))
                 self._groups.pop(key).drop()
                 self._tables.forget(self._profiles.drop(key))
 
@@ -141,17 +141,12 @@ class Contents:
         chain = names.profile_chain(name, (default, ranges))
         rules = self.layout.profile(chain, name, default, subjects_text(profile.subjects), ranged=bool(ranges))
         if chain == before:
-            self._keyed.fill_set(self._filled(chain, groups))
-            self._comment(chain, rules)
+            self._chains.fill(chain, groups)
+            self._chains.comment(chain, rules)
         else:
             self._move(key, chain, rules, ranges)
         if groups_before is not None:
             groups_before.drop()
-
-    def _comment(self, chain: str, rules: Rules) -> None:
-        """Writes the rules of a profile's chain again if their comment is another one; that is all that may differ."""
-        if self._keyed.chains[chain] != rules:
-            self._keyed.put_chain(chain, rules)
 
     def _move(self, key: ProfileKey, chain: str, rules: Rules, ranges: Mapping[str, str]) -> None:
         """Adds the chain of a profile, moves the pods of the profile there, and removes the chain from before."""
@@ -159,41 +154,12 @@ class Contents:
         pods = [(pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)]
         for pod, device, profiles in pods:
             self._elements.release(pod, device, profiles)
-        self._add(key, chain, rules, ranges)
+        self._chains.add(key.direction, chain, rules, (self._groups[key], ranges))
         self._names[key] = chain
         for pod, device, profiles in pods:
             self._elements.claim(pod, device, profiles)
         if before is not None:
-            self._end(before)
-
-    def _add(self, key: ProfileKey, chain: str, rules: Rules, ranges: Mapping[str, str]) -> None:
-        layout = self.layout
-        self._numbers[_root(key)].take(chain)
-        self._keyed.add_set(self._filled(chain, self._groups[key]))
-        if ranges:
-            declared = layout.declare(
-                _without_prefix(names.profile_sets(chain, layout.family)[1], layout.family), "hash:net", marks=True
-            )
-            elements = {network: self._writer.element(name) for network, name in ranges.items()}
-            self._keyed.add_set(replace(declared, elements=elements))
-        self._keyed.put_chain(chain, rules)
-
-    def _filled(self, chain: str, groups: GroupChains) -> IpSet:
-        """The set of a profile's exact addresses."""
-        family = self.layout.family
-        declared = self.layout.declare(
-            _without_prefix(names.profile_sets(chain, family)[0], family), "hash:ip", marks=True
-        )
-        pairs = ((group, self._writer.element(table)) for group, table in groups.items())
-        elements = {address: element for group, element in pairs for address in group.addresses[family]}
-        return replace(declared, elements=elements)
-
-    def _end(self, chain: str) -> None:
-        self._keyed.remove_chain(chain)
-        for name in names.profile_sets(chain, self.layout.family):
-            if name in self._keyed.sets:
-                self._keyed.remove_set(name)
-        self._numbers[names.IN if chain.startswith(f"{names.IN}-") else names.OUT].give_back(chain)
+            self._chains.remove(before)
 
     def _change(self, profile: Profile, change: GroupChange, *, in_place: bool) -> None:
         """Takes over changed groups of a profile, and addresses that moved from one group to another."""
@@ -213,7 +179,9 @@ class Contents:
             self._write(profile)
             return
         if other_pods:
-            self._comment(chain, self.layout.commented(self._keyed.chains[chain], subjects_text(profile.subjects)))
+            self._chains.comment(
+                chain, self.layout.commented(self._keyed.chains[chain], subjects_text(profile.subjects))
+            )
         elements: dict[str, IpSetElement] = {}
         changes: dict[str, IpSetElement | None] = {}
         for address in addresses:
@@ -274,11 +242,3 @@ def _generated_chains(
         before = fixed.root() if root != names.TABLES else ()
         chains |= generated_branches | {root: (*before, *generated_branches[root])}
     return chains
-
-
-def _root(key: ProfileKey) -> str:
-    return names.IN if key.direction == "Ingress" else names.OUT
-
-
-def _without_prefix(name: str, family: str) -> str:
-    return name.removeprefix(names.set_prefix(family))

@@ -59,6 +59,10 @@ class Contents:
         self._writer = PortChainWriter(layout, self._keyed)
         self._tables = TableChains(self._writer, known_tables(have))
         self._parts = RangeChains(layout, self._keyed)
+        self._had_parts = False
+        self.end_accepts = True
+        """Whether a packet is accepted that falls through the chain of a rule, before and after the last
+        :meth:`commit`; where packets jump to a part of the ranges, they return to the chain of the profile."""
 
     def meaning(self, name: str) -> RuleHit | None:
         """The rule of a chain that exists or was removed lately; None: the chain is unknown."""
@@ -104,11 +108,6 @@ class Contents:
         declared = self._keyed.sets.get(name)
         return declared is not None and "interval" in declared.flags and len(declared.key) == 1
 
-    @property
-    def has_jumps(self) -> bool:
-        """Whether packets jump to a chain, and return to the chain of a profile if no range contains the peer."""
-        return bool(self._parts)
-
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
         """Sets the device and the profiles of a pod; ``profiles`` None: the pod was deleted."""
         self._pods.place(pod, device, profiles)
@@ -147,6 +146,8 @@ class Contents:
         """The transaction for all changes since the last call."""
         self._tables.settle()
         self._profiles.settle()
+        has_parts = bool(self._parts)
+        self.end_accepts, self._had_parts = not (has_parts or self._had_parts), has_parts
         return diff(*map(self._partial, self._keyed.changes()))
 
     def _partial(self, extract: ContentsExtract[Chain, Set]) -> Table:

@@ -114,10 +114,9 @@ class NftablesPolicy:
                 if facts is not None:
                     contents.move(layout_of(facts, family))
                 self._counters.settle(family, contents.denials(delta.groups.keys() | delta.new_profiles))
-                had_jumps = contents.has_jumps
                 follow(contents, compiler, delta, devices)
                 committed.append(contents.commit())
-                self._commit(committed[-1], end_accepts=not (had_jumps or contents.has_jumps))
+                self._commit(committed[-1], end_accepts=contents.end_accepts)
         except KernelError:
             return self.load(compiler, devices)
         return tuple(committed)

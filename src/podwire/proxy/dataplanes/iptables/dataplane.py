@@ -156,7 +156,9 @@ class IptablesDataPlane:
         for family, rules in self._rules.items():
             if family in self._missing:
                 continue
-            contents = Contents(IptablesLayout(family, self._facts, liberal=self._liberal(), counted=self._counted))
+            contents = Contents(
+                IptablesLayout(family, self._facts, liberal=_is_liberal(self._netns_path), counted=self._counted)
+            )
             contents.change(ports_of_family(services, family))
             try:
                 saved = xtables.read(rules.tool)
@@ -167,7 +169,7 @@ class IptablesDataPlane:
                     rules.tool.restore(text)
                 rules.last = count_rules("".join(texts))
             except KernelError:
-                if rules.contents is not None or family == FAMILIES[0] or self._has_ip6():
+                if rules.contents is not None or family == FAMILIES[0] or _has_ip6():
                     raise
                 self._missing.add(family)
                 continue
@@ -181,13 +183,6 @@ class IptablesDataPlane:
             yield from split_repair(saved, desired)
         elif text := repair(saved, desired, PROXY_IPTABLES):
             yield text
-
-    def _liberal(self) -> bool:
-        with netns.inside(self._netns_path):
-            return _LIBERAL.exists() and _LIBERAL.read_text(encoding="ascii").strip() != "0"
-
-    def _has_ip6(self) -> bool:
-        return Path("/proc/sys/net/ipv6").exists()
 
     def update(self, services: ServiceMap, changed: ServiceMap) -> tuple[str, ...]:
         """Applies changed Services (an empty tuple removes one); returns what was written, a text for each family.
@@ -297,6 +292,17 @@ def clear(netns_path: NetnsPath = None) -> bool:
         with Counters(netns_path) as counters:
             counters.remove(COUNTERS)
     return removed
+
+
+def _is_liberal(netns_path: NetnsPath) -> bool:
+    """Whether connection tracking accepts packets outside of the TCP window."""
+    with netns.inside(netns_path):
+        return _LIBERAL.exists() and _LIBERAL.read_text(encoding="ascii").strip() != "0"
+
+
+def _has_ip6() -> bool:
+    """Whether the kernel has IPv6."""
+    return Path("/proc/sys/net/ipv6").exists()
 
 
 def _disable_loopback(netns_path: NetnsPath, saved: Saved) -> None:
