@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.kernel.agent_cluster import Machine, eventually, inside
+from tests.kernel.datagram_stream import Stream
 from tests.kernel.routing_nodes import ECHO_SERVER, SOURCE_REPLY_SERVER, Pod, Talk, source_seen
 
 from podwire.cni import program
@@ -26,7 +27,7 @@ NETWORKS = [
     {"name": "red", "id": 102, "cidrs": ["10.246.0.0/16"]},
 ]
 CONTRACTS = [{"name": "names", "consumer": "blue", "provider": "default", "ports": ["TCP/8"]}]
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "routing": {"backend": "vlan", "vlan": {"id": 7, "networks": NETWORKS, "contracts": CONTRACTS}},
     "proxy": {"mode": "iptables"},
     "policy": {"mode": "iptables"},
@@ -51,12 +52,18 @@ class NetworkNodes(Machine):
         super().__init__(root)
         for number in (1, 2):
             self.add_node(number, ("cni", "routing", "policy", "proxy"), start=False)
-            file = self.root / f"node-{number}.yaml"
-            file.write_text(json.dumps(json.loads(file.read_text()) | SETTINGS))
-            self.start_agent(f"node-{number}")
+            self.start_with(f"node-{number}", NETWORKS)
         for number in (1, 2):
             eventually(lambda number=number: self.ready(f"node-{number}"), 120)
         eventually(lambda: "10.245.2.0/24" in inside(self.root / "node-1", "ip", "route"), 60)
+
+    def start_with(self, node: str, networks: list[dict[str, Any]]) -> None:
+        """Starts an agent whose configuration has these pod networks."""
+        file = self.root / f"{node}.yaml"
+        vlan = SETTINGS["routing"]["vlan"] | {"networks": networks}
+        routing = {"routing": SETTINGS["routing"] | {"vlan": vlan}}
+        file.write_text(json.dumps(json.loads(file.read_text()) | SETTINGS | routing))
+        self.start_agent(node)
 
     def add(self, node: str, name: str, network: str) -> tuple[int, Any]:
         """Exit status and answer of ADD for a pod with the annotation of a network."""
@@ -176,3 +183,25 @@ def test_a_killed_agent_loses_no_packet_of_a_network(machine: NetworkNodes) -> N
     assert (status, answer["code"]) == (1, 7)
     assert answer["msg"] == "annotation podwire.io/network: this node has no pod network 'green'"
     assert answer["details"] == "the pod networks are default, blue, red"
+
+
+def test_no_packet_leaves_a_network_that_is_removed(machine: NetworkNodes) -> None:
+    near, red = machine.attach("node-1", "r-near", "default"), machine.attach("node-1", "r-red", "red")
+    blue, far = machine.attach("node-1", "r-blue", "blue"), machine.attach("node-2", "r-far", "default")
+    eventually(lambda: not machine.drift("node-1"))
+    streams = [Stream(red, near, 0.005), Stream(red, far, 0.005), Stream(red, blue, 0.005)]
+    rule = f"1121:\tfrom {red.address} unreachable"
+    machine.kill("node-1")
+    machine.start_with("node-1", NETWORKS[:1])
+    eventually(lambda: rule in inside(machine.root / "node-1", "ip", "rule"), 120)
+    eventually(lambda: "10.246.0.0/16" not in inside(machine.root / "node-1", "ip", "rule"), 120)
+    eventually(lambda: machine.ready("node-1") and not machine.drift("node-1"), 120)
+    machine.kill("node-1")
+    machine.start_with("node-1", NETWORKS)
+    eventually(lambda: rule not in inside(machine.root / "node-1", "ip", "rule"), 120)
+    eventually(lambda: machine.ready("node-1") and not machine.drift("node-1"), 120)
+    arrived = [stream.arrived for stream in streams]
+    sent = [stream.sent + stream.refused for stream in streams]
+    for stream in streams:
+        stream.close()
+    assert arrived == [0, 0, 0] and min(sent) > 100

@@ -208,9 +208,21 @@ def test_a_new_key_on_every_node_loses_no_packet(cluster: Cluster) -> None:
             item.reconcile()
         before = min(stream.arrived for stream in streams)
         until(lambda observed=before: min(stream.arrived for stream in streams) > observed + 20)  # type: ignore[misc]
-    settle(cluster)
+
+    def moved() -> bool:
+        settle(cluster)
+        return devices(cluster) == {"podwire-wg2"}
+
+    until(moved)
     before = min(stream.arrived for stream in streams)
     until(lambda: min(stream.arrived for stream in streams) > before + 20)
+    for node in cluster.all:  # A new agent does not wait for sessions, and ends the old process.
+        node.machine.close()
+        node.start_agent()
+        node.router.configure(settings(1))
+        node.reconcile()
+    settle(cluster)
+    arrive(*streams)
     lost = [stream.lost() for stream in streams]
     for node in cluster.all:
         assert list(node.children()) == ["podwire-wg2"]
@@ -218,6 +230,39 @@ def test_a_new_key_on_every_node_loses_no_packet(cluster: Cluster) -> None:
         assert "podwire-wg:" not in node.shows("ip", "link")
         assert sorted(file.name for file in (cluster.root / f"{node.name}-keys").iterdir()) == ["wireguard-1.key"]
     assert lost == [0, 0, 0]
+
+
+def devices(cluster: Cluster) -> set[str]:
+    """The devices of all nodes that lead to pods of other nodes."""
+    routes = [
+        line.split() for node in cluster.all for line in node.shows("ip", "route", "show", "proto", "113").splitlines()
+    ]
+    return {words[words.index("dev") + 1] for words in routes if "dev" in words}
+
+
+def test_a_new_key_waits_for_sessions_before_packets_use_it(cluster: Cluster) -> None:
+    cluster.configure(settings())
+    cluster.settle()
+    first, second, _ = cluster.all
+    streams = [Stream(first.pod("a"), second.pod("b")), Stream(second.pod("c"), first.pod("d"))]
+    arrive(*streams)
+    for node in cluster.all:
+        node.shows("iptables", "-w", "-A", "INPUT", "-p", "udp", "--dport", "51821", "-j", "DROP")
+    cluster.configure(settings(1))
+    settle(cluster)
+    arrive(*streams)
+    assert devices(cluster) == {"podwire-wg"}, "no session of the new key can begin"
+    assert all(list(node.children()) == ["podwire-wg", "podwire-wg2"] for node in cluster.all)
+    for node in cluster.all:
+        node.shows("iptables", "-w", "-D", "INPUT", "-p", "udp", "--dport", "51821", "-j", "DROP")
+
+    def moved() -> bool:
+        settle(cluster)
+        return devices(cluster) == {"podwire-wg2"}
+
+    until(moved)
+    arrive(*streams)
+    assert [stream.lost() for stream in streams] == [0, 0]
 
 
 def test_the_state_shows_peers_and_no_private_key(cluster: Cluster) -> None:

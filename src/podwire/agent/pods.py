@@ -1,12 +1,13 @@
 """Constructs the part ``cni`` of the agent."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from podwire.agent.cnifiles import CniFiles
 from podwire.agent.shared import Shared
-from podwire.cluster.podnetworks import DEFAULT_NETWORK
+from podwire.cluster.podnetworks import DEFAULT_NETWORK, NodePodNetwork
 from podwire.cni.service import CniService, CniSettings
 from podwire.cni.wiring import LegFacts, wiring_facts
 from podwire.model.node import Node
@@ -45,10 +46,15 @@ def add(shared: Shared) -> CniService:
 def hand_over(cni: CniService, facts: PodNetworkFacts) -> bool:
     """Passes facts of routing to the wiring of pods; returns whether the uplink of pods' legs exists."""
     leg = LegFacts(**msgspec.structs.asdict(facts.leg)) if facts.leg is not None else None
-    networks = {network.name: network.cidrs for network in facts.pod_networks if network.name != DEFAULT_NETWORK}
+    networks = further_networks(facts.pod_networks)
     return cni.set_node(
         wiring_facts(facts.mtus, facts.addresses, facts.cidrs, leg, whole=facts.whole, networks=networks)
     )
+
+
+def further_networks(networks: Iterable[NodePodNetwork]) -> Mapping[str, tuple[str, ...]]:
+    """The ranges of pod networks besides the default one, by their names."""
+    return {network.name: network.cidrs for network in networks if network.name != DEFAULT_NETWORK}
 
 
 def follow_node(shared: Shared, cni: CniService) -> None:

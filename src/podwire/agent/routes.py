@@ -9,7 +9,7 @@ from podwire.agent import pathchecks
 from podwire.agent.config import ClusterSettings
 from podwire.agent.flannel import FlannelOutput
 from podwire.agent.flanneletcd import FlannelLeases
-from podwire.agent.pods import hand_over
+from podwire.agent.pods import further_networks, hand_over
 from podwire.agent.shared import Shared
 from podwire.cluster.announcer import NetworkStatus
 from podwire.cluster.degraded import FEATURE_MISSING, PEER_UNREACHED
@@ -35,6 +35,8 @@ def add(shared: Shared, cni: CniService | None, supervisor: Supervisor) -> None:
     leases, machine = _flannel_leases(shared), KernelMachine(features=shared.features)
     router = _router(shared, machine, leases.nodes if leases else shared.all_nodes, supervisor)
     _follow_settings(shared, router)
+    if cni is not None:
+        router.cut_off = lambda plan: cni.leave_networks(further_networks(plan.pod_networks))
     nodes.subscribe(router.node_changed)
     shared.health.ready["routing"] = lambda: router.problem
     shared.health.metrics["routing"] = router.samples

@@ -97,6 +97,15 @@ class AttachmentRepair:
         state = wiring.merged(attachments, self._node())
         return self._attachments.plumber.hold(state if sysctls else replace(state, sysctls=()))
 
+    def lacks_rules(self) -> Sequence[str]:
+        """The rules of running pods that the node's namespace does not hold, as text.
+
+        Raises: KernelError.
+        """
+        attachments = self._attachments.plumber.present(self._attachments.by_key.values())
+        held = {rule.key for rule in self._attachments.plumber.read().rules}
+        return [str(rule) for rule in wiring.merged(attachments, self._node()).rules if rule.key not in held]
+
     def _remove_strays(self, have: NetworkState) -> None:
         known = {(key.container, key.ifname) for key in self._attachments.by_key}
         strays = [link.name for link in have.links if (o := wiring.owner_of(link)) is not None and o not in known]

@@ -14,7 +14,7 @@ addresses of pods.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -69,6 +69,8 @@ class CniService:
         self._log = Log("cni")
         self._ledger = Ledger(settings.database)
         self._node = WiringFacts()
+        self._cut_off = True
+        """Whether pods whose network the node does not have are cut off, as far as it is known."""
         self.served = asyncio.Event()
         """Set while the node has a pod CIDR."""
         self._unwired = asyncio.Event()
@@ -91,6 +93,24 @@ class CniService:
         self._log.info("configured pods", mtu=node.mtu, cidrs=",".join(node.cidrs), networks=",".join(node.networks))
         self._ledger.remember("node", msgspec.json.encode(node))
         return self._apply_node(node)
+
+    def leave_networks(self, networks: Mapping[str, tuple[str, ...]]) -> str:
+        """Cuts off running pods of all further networks but these, with the node's ranges by name.
+
+        To be called before the separation of networks goes. Returns why it cannot; empty: it is done.
+        """
+        remaining = {name: cidrs for name, cidrs in self._node.networks.items() if networks.get(name) == cidrs}
+        if remaining == self._node.networks and self._cut_off:
+            return ""
+        self._cut_off = False
+        try:
+            self.set_node(msgspec.structs.replace(self._node, networks=remaining))
+            self.repair.heal(sysctls=False)
+            missing = self.repair.lacks_rules()
+        except KernelError as failure:
+            return f"cannot cut off pods whose network is gone: {failure}"
+        self._cut_off = not missing
+        return f"cannot cut off pods whose network is gone: no {missing[0]}" if missing else ""
 
     def _apply_node(self, node: WiringFacts) -> bool:
         self._node = node

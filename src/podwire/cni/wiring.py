@@ -301,13 +301,16 @@ def plan(attachment: Attachment, node: WiringFacts) -> Wiring:
 def _lone_rules(attachment: Attachment, node: WiringFacts) -> tuple[FibRule, ...]:
     """Rules for a pod of a network that the node does not have (any more), and that nothing else keeps separate.
 
-    The pod reaches its node alone, whose addresses the kernel looks up before all rules.
+    The same for an address outside of the range that the node has in the network now. The pod reaches its node alone,
+    whose addresses the kernel looks up before all rules.
     """
-    if not attachment.pod_network or attachment.pod_network in node.networks:
+    if not attachment.pod_network:
         return ()
+    ranges = [ip_network(cidr) for cidr in node.networks.get(attachment.pod_network, ())]
     return tuple(
         FibRule(priority=SEPARATION_PRIORITY, src=f"{ip}/{ip.max_prefixlen}", kind="unreachable")
         for ip in attachment.ips
+        if not any(ip in network for network in ranges)
     )
 
 

@@ -134,7 +134,8 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     ``leg_obstacle`` is why no packet of a pod may pass the node unseen by a second interface; empty: it may.
     ``plain_checksums`` are the tunnel devices whose packets need checksums from the kernel.
     ``features`` are those of the kernel that backends asked for (``backend.FeatureUser``).
-    ``sessions`` are the public keys of peers with which a session exists; they are read during a switch only.
+    ``sessions`` are the public keys of peers with which a session exists; None: they are not read, because no packets
+    wait for sessions.
     """
 
     name: str
@@ -150,7 +151,7 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     leg_obstacle: str = ""
     plain_checksums: tuple[str, ...] = ()
     features: frozenset[str] = frozenset()
-    sessions: frozenset[str] = frozenset()
+    sessions: frozenset[str] | None = None
 
     def address(self, version: int) -> Address | None:
         """Its first address of a family, or None."""

@@ -20,9 +20,12 @@ Guarantees:
 7. while a child process does not hold its values yet, the routes stay as they were; the new ones follow it;
 8. under a backend that encrypts, packets to peers are never sent in clear (docs/adr/0016-encryption-fails-closed.md):
    guarantee 7 does not keep clear routes then. A running node that switches to such a backend still uses the one of
-   before for peers that have not announced a key or with which no session exists, for :data:`SWITCH_S` at most;
-9. every :data:`CHECK_S` a program or device that the node lacks is looked for, and sysctls and what child processes
-   hold are compared, because nobody notifies of their changes; a run follows when one differs.
+   before for peers that have not announced a key or with which no session exists, for :data:`SWITCH_S` at most; one
+   whose options change keeps sending as before to peers with which no session exists by the new ones, as long;
+9. packets of pods in a network that the node no longer has are refused by rules of their own before the separation of
+   the network goes (:attr:`Router.cut_off`);
+10. every :data:`CHECK_S` a program or device that the node lacks is looked for, and sysctls and what child
+   processes hold are compared, because nobody notifies of their changes; a run follows when one differs.
 
 Cost (CPU, bench/routing.py, vxlan): at 1,000 peers the first run 0.18 s, one for another peer 6 ms, a resync 30 ms; at
 5,000 peers 1 s, 20 ms and 0.12 s.
@@ -144,6 +147,11 @@ class Router:
         self.own = OwnNode(node, nodes, machine)
         self.programs: ChildPrograms | None = None
         self.keys: Keys | None = None
+        self.cut_off: Callable[[Plan], str] = lambda _plan: ""
+        """Called with each plan before the kernel gets it: cuts pods off whose network the plan does not have.
+
+        Returns why it cannot; then the kernel stays as it is, and the run is repeated. Empty: it is done.
+        """
         self.settings = RoutingSettings()
         self.backends = UsableBackends(registry, machine.lacks)
         self._planner = Planner(self.backends.objects)
@@ -159,8 +167,9 @@ class Router:
         self.failures = 0
         self._full = True
         self._staged = False
-        self._switch_until = float("-inf")
-        self._sessions: frozenset[str] = frozenset()
+        self._switch_until = self._wait_until = float("-inf")
+        self._sessions: frozenset[str] | None = None
+        """The sessions by the last run; None: no packets waited for them."""
         self._clear_routes = False
         """Whether the kernel may hold routes to peers that do not encrypt, by the last run."""
         self._peers = PeerList(node)
@@ -185,8 +194,11 @@ class Router:
         """Sets the settings; a run follows when they differ."""
         if settings != self.settings:
             self._log.info("settings", **settings.fields())
+            until = self._clock.monotonic() + SWITCH_S
             if self.plan is not None and settings.backend != self.settings.backend:
-                self._switch_until = self._clock.monotonic() + SWITCH_S
+                self._switch_until = self._wait_until = until
+            elif self.plan is not None and settings.options != self.settings.options:
+                self._wait_until = until
             self.settings = settings
             self.changed()
 
@@ -251,24 +263,24 @@ class Router:
         """Whether a missing program has appeared, the time for a switch is over, or something changed unnoticed."""
         if self.own.waits_for_device or any(not self._machine.lacks(feature) for feature in self.backends.awaited):
             return True
-        if self._clear_routes and self._encrypts:
-            over = not self._switching
-            if over or self._read_sessions(self.settings.backend) != self._sessions:
-                return True
+        if self._clear_routes and self._encrypts and not self._switching:
+            return True
+        if self._sessions is not None and self._read_sessions(self.settings.backend) != self._sessions:
+            return True
         return self.plan is not None and self.settled and self._machine.drifted(self.plan.program_values)
 
     def _former(self, backend: str) -> Mapping[str, str] | None:
-        """The backends of the last plan by peer during a switch, for which the sessions are read; else None."""
-        self._sessions = frozenset()
-        if self.plan is None or not self._switching:
-            return None
+        """The backends of the last plan by peer during a switch, else None; reads the sessions if packets may wait."""
         self._sessions = self._read_sessions(backend)
-        return self.plan.senders
+        return self.plan.senders if self.plan is not None and self._switching else None
 
-    def _read_sessions(self, backend: str) -> frozenset[str]:
-        """The sessions of a backend whose packets wait for them; none of other backends."""
-        waits = self.plan is not None and issubclass(self._registry.load(backend), SessionHolder)
-        return self._machine.sessions(self.plan.program_values) if waits and self.plan is not None else frozenset()
+    def _read_sessions(self, backend: str) -> frozenset[str] | None:
+        """The sessions of a backend whose packets wait for them; None when none wait."""
+        if self.plan is None or self._clock.monotonic() >= self._wait_until:
+            return None
+        if not issubclass(self._registry.load(backend), SessionHolder):
+            return None
+        return self._machine.sessions(self.plan.program_values)
 
     @property
     def _encrypts(self) -> bool:
@@ -306,8 +318,15 @@ class Router:
         if self.plan is not None and self._staged and (clear or not self._clear_routes):
             desired = msgspec.structs.replace(desired, state=staged(self.plan.state, desired.state))
         self._clear_routes = clear
+        if problem := self.cut_off(desired):
+            self._unapplied = problem
+            self._end(problem)
+            return
+        self._write(me, desired, None if full or self._unapplied else self.plan)
+
+    def _write(self, me: LocalNode, desired: Plan, before: Plan | None) -> None:
+        """Makes the kernel hold a plan; ``before`` is the one that it holds unchanged, None: that is not known."""
         values = self._values(desired)
-        before = self.plan if not full and not self._unapplied else None
         if before is None:
             failed = [*self._machine.hold(desired.state), *self._machine.hold_values(values)]
         else:
@@ -362,11 +381,11 @@ class Router:
     ) -> tuple[LocalNode | None, str]:
         """The node with keys, features and sessions for the backends in use; or None, and why there are none."""
         usable = {name: backend for name, backend in used.items() if not self.backends.lacks.get(name)}
+        me = msgspec.structs.replace(me, sessions=self._sessions)
         try:
-            node = equipped(me, peers, usable, self.keys, self._machine.lacks)
+            return equipped(me, peers, usable, self.keys, self._machine.lacks), ""
         except OSError as failure:
             return None, f"cannot keep the keys of routing: {failure}"
-        return msgspec.structs.replace(node, sessions=self._sessions), ""
 
     def _values(self, desired: Plan) -> tuple[StateValue, ...]:
         """The values of the plan, and ``AbsentTable`` for tables that are not in the plan."""

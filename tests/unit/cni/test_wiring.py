@@ -181,13 +181,16 @@ def test_pods_of_a_network_that_is_gone_are_cut_off() -> None:
     item = wiring.attach(replace(REQUEST, conf=replace(REQUEST.conf, runtime_config=chosen)), ADDRESSES)
     assert item.pod_network == "blue"
     assert attached().pod_network == ""
-    there = wiring.WiringFacts(networks={"blue": ("10.245.1.0/24",)})
+    there = wiring.WiringFacts(networks={"blue": ("10.244.1.0/24", "fd00::/64")})
     assert wiring.plan(item, there).host.rules == ()
     assert wiring.plan(attached(), wiring.WiringFacts()).host.rules == ()
-    assert [str(rule) for rule in wiring.plan(item, wiring.WiringFacts()).host.rules] == [
+    alone = [
         "rule 1121 from 10.244.1.2/32 type unreachable proto 112",
         "rule 1121 -6 from fd00::2/128 type unreachable proto 112",
     ]
+    assert [str(rule) for rule in wiring.plan(item, wiring.WiringFacts()).host.rules] == alone
+    other = wiring.WiringFacts(networks={"blue": ("10.245.1.0/24", "fd00::/64")})
+    assert [str(rule) for rule in wiring.plan(item, other).host.rules] == alone[:1], "the network has another range"
 
 
 def test_remembered_networks_need_the_rules_that_separate_them() -> None:

@@ -29,6 +29,8 @@ class MemoryMachine:
         self.without: set[str] = set()
         self.has_drifted = False
         self.shakes_hands = True
+        self.shakes_hands_with: set[str] | None = None
+        """The keys with which a session exists; None: all."""
         self.followed = 0
         self.take_time: Callable[[], None] = lambda: None
 
@@ -57,7 +59,8 @@ class MemoryMachine:
 
     def sessions(self, values: Sequence[StateValue]) -> frozenset[str]:
         devices = (value for value in values if isinstance(value, WireGuard))
-        return frozenset(peer.public_key for device in devices for peer in device.peers if self.shakes_hands)
+        keys = frozenset(peer.public_key for device in devices for peer in device.peers if self.shakes_hands)
+        return keys if self.shakes_hands_with is None else keys & self.shakes_hands_with
 
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
         self.values = tuple(values)

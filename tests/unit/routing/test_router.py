@@ -11,6 +11,7 @@ from tests.unit.routing.router_lab import Lab, MemoryMachine, node
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeSpec
 from podwire.routing.nodes import RoutingFacts
+from podwire.routing.plan import Plan
 from podwire.routing.router import CHECK_S, QUIET_S, RESYNC_S, Router
 from podwire.routing.settings import RoutingSettings
 
@@ -285,3 +286,27 @@ def test_missing_node_is_named() -> None:
     router = Router("node-1", lambda: {"node-1": node(1)}, machine, FakeClock())
     router.reconcile()
     assert "no device holds an InternalIP of Node node-1 (10.89.0.11)" in router.problem
+
+
+def test_pods_of_a_removed_network_are_cut_off_first() -> None:
+    machine = MemoryMachine()
+    nodes = {"node-1": node(1), "node-2": node(2)}
+    router = Router("node-1", lambda: nodes, machine, FakeClock())
+    steps: list[tuple[int, str]] = []
+    problem = ""
+
+    def cut_off(plan: Plan) -> str:
+        steps.append((len(machine.states), plan.facts.backend))
+        return problem
+
+    router.cut_off = cut_off
+    router.reconcile()
+    assert steps == [(0, "vxlan")] and len(machine.states) == 1
+    router.configure(RoutingSettings(backend="hostgw"))
+    problem = "cannot cut off pods"
+    router.reconcile(full=False)
+    assert steps[-1] == (1, "hostgw") and len(machine.states) == 1, "the kernel stays as it is"
+    assert router.problem == problem and router.plan is not None and router.plan.facts.backend == "vxlan"
+    problem = ""
+    router.reconcile(full=False)
+    assert len(machine.states) == 2 and not router.problem

@@ -9,11 +9,12 @@ from tests.fakes.clock import FakeClock
 from tests.unit.routing.router_lab import Lab, MemoryMachine, node
 
 from podwire.errors import ConfigError
+from podwire.model.node import Node
 from podwire.routing.backends.bgp.objects import BgpObjects, ConfigurationValues
 from podwire.routing.backends.ovs.switch import INBOUND
 from podwire.routing.nodes import NodeKey, RoutingFacts
 from podwire.routing.router import CHECK_S, QUIET_S, SWITCH_S, Router
-from podwire.routing.settings import RoutingSettings
+from podwire.routing.settings import RoutingSettings, parse_settings
 from podwire.runtime.children import ChildEvent
 from podwire.runtime.program import Child
 from podwire.state.network import NetworkState
@@ -150,6 +151,48 @@ def test_a_switch_to_wireguard_waits_briefly_for_sessions_with_peers() -> None:
             assert set(devices_of_routes(lab.machine.states[-1]).values()) == {"podwire-wg"}
             assert list(lab.announced[-1].facts.sends) == []
             assert lab.machine.states[-1].link("podwire-vxlan") is not None, "node-2 announces that it sends by vxlan"
+
+    asyncio.run(body())
+
+
+def wireguard_facts(generation: int, *generations: int) -> dict[str, str]:
+    keys = {str(number): "BC"[number] * 42 + "A=" for number in generations}
+    return RoutingFacts(
+        "wireguard", ("wireguard",), {"wireguard": {"generation": generation, "keys": keys}}
+    ).annotations()
+
+
+def test_a_new_key_of_wireguard_waits_briefly_for_sessions() -> None:
+    async def body() -> None:
+        lab = Lab()
+        lab.router.keys, lab.router.programs = MemoryKeys(), MemoryPrograms()
+        lab.nodes["node-2"] = node(2, wireguard_facts(0, 0))
+        lab.nodes["node-3"] = node(3, RoutingFacts("hostgw", ("hostgw",)).annotations())
+        lab.router.configure(parse_settings({"backend": "wireguard"}, "test"))
+
+        def changes(name: str, changed: Node) -> None:
+            before, lab.nodes[name] = lab.nodes[name], changed
+            lab.router.node_changed(name, before, changed)
+
+        async with lab:
+            changes("node-1", node(1, lab.announced[-1].facts.annotations()))
+            await lab.clock.advance(1)
+            assert devices_of_routes(lab.machine.states[-1]) == {"10.244.2.0/24": "podwire-wg"}
+            lab.machine.shakes_hands_with = {"B" * 42 + "A="}
+            lab.router.configure(parse_settings({"backend": "wireguard", "wireguard.keyGeneration": 1}, "test"))
+            changes("node-2", node(2, wireguard_facts(1, 0, 1)))
+            await lab.clock.advance(1)
+            changes("node-1", node(1, lab.announced[-1].facts.annotations()))
+            await lab.clock.advance(CHECK_S + 1)
+            assert devices_of_routes(lab.machine.states[-1]) == {"10.244.2.0/24": "podwire-wg"}, "node-3 gets none"
+            lab.machine.shakes_hands_with = None
+            await lab.clock.advance(CHECK_S + 1)
+            assert devices_of_routes(lab.machine.states[-1]) == {"10.244.2.0/24": "podwire-wg2"}
+            assert lab.machine.states[-1].link("podwire-wg") is not None, "node-2 may not have a session yet"
+            await lab.clock.advance(SWITCH_S)
+            changes("node-1", node(1, lab.announced[-1].facts.annotations()))
+            await lab.clock.advance(1)
+            assert [link.name for link in lab.machine.states[-1].links] == ["podwire-wg2"]
 
     asyncio.run(body())
 

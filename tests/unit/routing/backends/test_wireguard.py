@@ -141,6 +141,22 @@ def test_packets_take_the_own_generation_once_the_peer_has_it(own: int, announce
     assert created.tunnels == ("podwire-wg", "podwire-wg2")
 
 
+def test_a_new_generation_waits_for_sessions_with_peers() -> None:
+    me = replace(ME, keys={"wireguard": {"0": OWN[0], "1": OWN[1]}}, facts=facts(1, 0, 1))
+    peer, created = replace(PEER, facts=facts(1, 0, 1)), backend(key_generation=1)
+    steps = [
+        (frozenset({THEIRS[0]}), "podwire-wg"),
+        (frozenset(THEIRS), "podwire-wg2"),
+        (frozenset[str](), "podwire-wg2"),
+        (None, "podwire-wg2"),
+    ]
+    for sessions, device in steps:
+        now = replace(me, sessions=sessions)
+        assert {route.link for route in created.plan(now, [peer], ClusterView((peer,))).network.routes} == {device}
+        assert created.has_session(now, peer) == (sessions is not None and bool(sessions))
+        assert created.key_names([peer, now]) == (["0", "1"] if sessions is not None else ["1"]), sessions
+
+
 @pytest.mark.parametrize(
     ("section", "problem"),
     [

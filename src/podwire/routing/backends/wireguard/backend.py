@@ -16,7 +16,8 @@ key cannot work side by side on one device. Therefore each generation of keys ha
 of each, by the generation's parity). A peer that announces another generation makes every node add the device of that
 generation; a node sends by its own generation to peers that have announced a key of it, else by theirs. When no node
 announces the old generation, its device goes. That is the switch between two backends, with the routes replaced in
-place.
+place. For a while after its generation was changed, a node keeps the old one, and sends by it to peers with which the
+new device has no session yet.
 
 Encapsulation takes 60 bytes over IPv4 and 80 over IPv6 (WireGuard 32, UDP 8, IP 20 or 40).
 Source: the WireGuard paper (Donenfeld 2017), sections 2 and 5.
@@ -115,13 +116,18 @@ class WireGuardTunnel:
     def key_names(self, nodes: Sequence[Peer | LocalNode]) -> Sequence[str]:
         """The generations in use: this node's, and the one of the other parity that a node has announced.
 
-        Two generations of one parity have one device, so of these this node's alone is used.
+        Two generations of one parity have one device, so of these this node's alone is used. While packets wait for
+        sessions, this node keeps what it has announced.
         """
         own = self._options.key_generation
         wanted = {own % 2: own}
         for node in nodes:
-            if (announced := _announced(node)) is not None:
-                wanted.setdefault(announced.generation % 2, announced.generation)
+            if (announced := _announced(node)) is None:
+                continue
+            wanted.setdefault(announced.generation % 2, announced.generation)
+            if isinstance(node, LocalNode) and node.sessions is not None:
+                for generation in map(int, announced.keys):
+                    wanted.setdefault(generation % 2, generation)
         return [str(generation) for generation in sorted(wanted.values())]
 
     def announce(self, me: LocalNode) -> Mapping[str, Any]:
@@ -137,7 +143,9 @@ class WireGuardTunnel:
         names = sorted(_keys(me), key=int)
         devices = tuple(_device(name) for name in names)
         sources = tunnel_sources(me)
-        routes = self._routes.merged(peers, (names, sources), lambda peer: self._routes_to(me, peer, sources))
+        routes = self._routes.merged(
+            peers, (names, sources, me.sessions), lambda peer: self._routes_to(me, peer, sources)
+        )
         mtu, alias = device_mtu(me, self.overhead(me)), f"podwire/routing {NAME}"
         common = NetworkState(
             links=tuple(Link(name=device, kind="tun", mtu=mtu, alias=alias) for device in devices),
@@ -169,9 +177,16 @@ class WireGuardTunnel:
         return WireGuard(device, port, pair.public, pair.file, control, tuple(peers))
 
     def _common(self, me: LocalNode, peer: Peer) -> str:
-        """The generation by which this node sends to a peer: its own if the peer has a key of it; empty for none."""
-        own, both = str(self._options.key_generation), _keys(me).keys() & _peer_keys(peer).keys()
-        return own if own in both else max(both, key=int, default="")
+        """The generation by which this node sends to a peer: its own if the peer has a key of it; empty for none.
+
+        While packets wait for sessions, one without a session comes after one with a session.
+        """
+        own, theirs = str(self._options.key_generation), _peer_keys(peer)
+        both = _keys(me).keys() & theirs.keys()
+        ready = both if me.sessions is None else {name for name in both if theirs[name] in me.sessions}
+        if own in ready or (own in both and not ready):
+            return own
+        return max(ready or both, key=int, default="")
 
     def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether the peer has an address of the outer family, and has announced a key that this node can use."""
@@ -189,7 +204,7 @@ class WireGuardTunnel:
 
     def has_session(self, me: LocalNode, peer: Peer) -> bool:
         """Whether the device by which this node sends to the peer has shaken hands with it."""
-        return _peer_keys(peer).get(self._common(me, peer), "") in me.sessions
+        return _peer_keys(peer).get(self._common(me, peer), "") in (me.sessions or ())
 
     def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
         """The route to a device, and the device's peer that owns the address."""
