@@ -4,12 +4,14 @@ import errno
 import json
 import socket
 import subprocess
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from tests.kernel.agent_cluster import Machine, eventually, inside
 from tests.kernel.datagram_stream import Stream
 from tests.kernel.routing_nodes import ECHO_SERVER, SOURCE_REPLY_SERVER, Pod, Talk, source_seen
@@ -26,7 +28,10 @@ NETWORKS = [
     {"name": "blue", "id": 101, "cidrs": ["10.245.0.0/16"]},
     {"name": "red", "id": 102, "cidrs": ["10.246.0.0/16"]},
 ]
-CONTRACTS = [{"name": "names", "consumer": "blue", "provider": "default", "ports": ["TCP/8"]}]
+CONTRACTS = [
+    {"name": "names", "consumer": "blue", "provider": "default", "ports": ["TCP/8"]},
+    {"name": "web", "consumer": "blue", "provider": "red", "ports": ["TCP/8080"]},
+]
 SETTINGS: dict[str, Any] = {
     "routing": {"backend": "vlan", "vlan": {"id": 7, "networks": NETWORKS, "contracts": CONTRACTS}},
     "proxy": {"mode": "iptables"},
@@ -43,6 +48,16 @@ ONLY_FRIENDS = {
         "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "friend"}}}]}],
     },
 }
+
+
+WEB_SERVER = SOURCE_REPLY_SERVER.replace('("", 8)', '("", 8080)')
+
+
+def documented_policy() -> Any:
+    """The policy between endpoint groups on the page of the backend."""
+    page = (Path(__file__).parents[2] / "docs/backends/vlan.md").read_text()
+    block = page[page.index("    kind: NetworkPolicy") :].partition("\n\n")[0]
+    return yaml.safe_load(textwrap.dedent(block))
 
 
 class NetworkNodes(Machine):
@@ -65,11 +80,11 @@ class NetworkNodes(Machine):
         file.write_text(json.dumps(json.loads(file.read_text()) | SETTINGS | routing))
         self.start_agent(node)
 
-    def add(self, node: str, name: str, network: str) -> tuple[int, Any]:
-        """Exit status and answer of ADD for a pod with the annotation of a network."""
+    def add(self, node: str, name: str, network: str, group: str = "none") -> tuple[int, Any]:
+        """Exit status and answer of ADD for a pod with the annotation of a network and the label of a group."""
         place = self.root / "pods" / name
         netns.create(place)
-        meta = {"name": name, "namespace": "default", "labels": {"app": name}}
+        meta = {"name": name, "namespace": "default", "labels": {"app": name, "group": group}}
         spec = {"nodeName": node, "containers": [{"name": "c", "image": "x"}]}
         self.api("create", PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, "default")
         environment = {
@@ -88,8 +103,8 @@ class NetworkNodes(Machine):
         )
         return done.returncode, json.loads(done.stdout)
 
-    def attach(self, node: str, name: str, network: str) -> Pod:
-        status, answer = self.add(node, name, network)
+    def attach(self, node: str, name: str, network: str, group: str = "none") -> Pod:
+        status, answer = self.add(node, name, network, group)
         assert status == 0, answer
         address = answer["ips"][0]["address"].partition("/")[0]
         ips = {"podIP": address, "podIPs": [{"ip": address}], "phase": "Running"}
@@ -168,6 +183,30 @@ def test_services_and_policies_work_in_all_networks(machine: NetworkNodes) -> No
         ("blue", 101),
         ("red", 102),
     ]
+
+
+def test_policies_are_contracts_between_endpoint_groups(machine: NetworkNodes) -> None:
+    web = machine.attach("node-1", "g-web", "blue", "web")
+    batch = machine.attach("node-1", "g-batch", "blue", "batch")
+    near = machine.attach("node-2", "g-near", "red", "web")
+    plain = machine.attach("node-2", "g-plain", "default", "web")
+    db, cache = machine.attach("node-2", "g-db", "red", "db"), machine.attach("node-2", "g-cache", "red", "cache")
+    with db.running(WEB_SERVER), cache.running(WEB_SERVER):
+        assert [result(pod, db.address, 8080) for pod in (web, batch, near)] == [0, 0, 0]
+        policy = documented_policy()
+        machine.api("create", NETWORKPOLICIES, policy, "default")
+        eventually(lambda: result(batch, db.address, 8080) == errno.EAGAIN)
+        assert [result(pod, db.address, 8080) for pod in (web, near)] == [0, 0], "of both networks"
+        assert result(plain, db.address, 8080) in REFUSED, "the group has no contract from this network"
+        assert result(batch, cache.address, 8080) == 0, "no policy selects this group"
+        labels = {"metadata": {"labels": {"group": "web"}}}
+        machine.api("patch", PODS, "g-batch", labels, "default")
+        eventually(lambda: result(batch, db.address, 8080) == 0)
+        labels["metadata"]["labels"]["group"] = "none"
+        machine.api("patch", PODS, "g-web", labels, "default")
+        eventually(lambda: result(web, db.address, 8080) == errno.EAGAIN)
+        machine.api("delete", NETWORKPOLICIES, policy["metadata"]["name"], "default")
+        eventually(lambda: result(web, db.address, 8080) == 0)
 
 
 def test_a_killed_agent_loses_no_packet_of_a_network(machine: NetworkNodes) -> None:
