@@ -10,10 +10,11 @@ import subprocess
 from collections.abc import Iterator
 from ipaddress import ip_interface
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from msgspec.structs import replace
+from tests.fakes.alibaba_cloud import KEY, SECRET, AlibabaCloud, served
 from tests.kernel.agent_cluster import Machine, eventually
 from tests.kernel.emulated_cloud import Killed, Vpc, controlling, emulated, killed_after, refuse
 from tests.kernel.routing_nodes import SOURCE_REPLY_SERVER, Cluster, Pod, inside, ip_batch, source_seen
@@ -21,8 +22,11 @@ from tests.kernel.routing_nodes import SOURCE_REPLY_SERVER, Cluster, Pod, inside
 from podwire.cluster.cloudinterfaces import NodeInterfaces, read_interfaces
 from podwire.controllers.cloudaddresses.controller import CloudAddressesController
 from podwire.controllers.cloudaddresses.plan import AddressTargets, NodeDemand, plan
+from podwire.controllers.cloudaddresses.provider import AddressProvider
 from podwire.controllers.cloudroutes.execution import SyncOutcome, carry_out
-from podwire.controllers.cloudroutes.providers.aws.addresses import AwsAddresses
+from podwire.controllers.cloudroutes.providers.alibaba.addresses import AlibabaAddresses
+from podwire.controllers.cloudroutes.providers.alibaba.options import AlibabaOptions
+from podwire.controllers.cloudroutes.settings import CloudSettings
 from podwire.errors import CloudUnavailable
 from podwire.kernel import sysctl
 from podwire.kube.resources import NODES
@@ -44,12 +48,12 @@ def vpc(emulator: Any) -> Vpc:
     return Vpc(emulator)
 
 
-def synchronize(provider: AwsAddresses, *demands: NodeDemand) -> tuple[SyncOutcome, dict[str, NodeInterfaces]]:
+def synchronize(provider: AddressProvider, *demands: NodeDemand) -> tuple[SyncOutcome, dict[str, NodeInterfaces]]:
     planned = plan(demands, provider.read({each.instance for each in demands}), TARGETS)
     return asyncio.run(carry_out(provider, planned, Log("test"))), dict(planned.have)
 
 
-def settle(provider: AwsAddresses, *demands: NodeDemand) -> dict[str, NodeInterfaces]:
+def settle(provider: AddressProvider, *demands: NodeDemand) -> dict[str, NodeInterfaces]:
     """Runs until nothing changes; returns what the nodes have then."""
     for _ in range(9):
         outcome, have = synchronize(provider, *demands)
@@ -59,7 +63,7 @@ def settle(provider: AwsAddresses, *demands: NodeDemand) -> dict[str, NodeInterf
     raise AssertionError("the cloud's state does not settle")
 
 
-def demand(provider: AwsAddresses, vpc: Vpc, number: int, pods: int = 0) -> NodeDemand:
+def demand(provider: AddressProvider, vpc: Vpc | AlibabaCloud, number: int, pods: int = 0) -> NodeDemand:
     provider_id = vpc.run(f"10.89.0.{10 + number}")
     return NodeDemand(name=f"node-{number}", instance=provider.instance(provider_id), pods=pods)
 
@@ -139,36 +143,58 @@ def cluster(tmp_path: Path, vpc: Vpc) -> Iterator[Cluster]:
     """Two nodes whose pods have addresses of two interfaces each, in a VPC that checks sources."""
     made = Cluster(tmp_path, 2)
     try:
-        prepare(made, vpc)
+        prepare(made, vpc, vpc.addresses())
         yield made
     finally:
         made.close()
 
 
-def prepare(made: Cluster, vpc: Vpc) -> None:
+@pytest.fixture
+def terway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """The same by the provider of Alibaba Cloud, against a server of the test, in the layout of Terway."""
+    monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET", SECRET)
+    monkeypatch.setattr("podwire.controllers.cloudroutes.providers.alibaba.addresses._POLL_S", 0.01)
+    cloud, made = AlibabaCloud(), Cluster(tmp_path, 2)
+    try:
+        with served(cloud) as address:
+            options = AlibabaOptions(region="cn-hangzhou", ecs_endpoint=address, vpc_endpoint=address)
+            inside(made.fabric, "ip", "address", "add", "10.89.0.253/32", "dev", "br0")  # the router of the vSwitch
+            prepare(made, cloud, AlibabaAddresses(CloudSettings(provider="alibaba", cluster="demo"), options), "terway")
+        yield made
+    finally:
+        made.close()
+
+
+def prepare(
+    made: Cluster, vpc: Vpc | AlibabaCloud, provider: AddressProvider, layout: Literal["aws", "terway"] = "aws"
+) -> None:
     """Lets the nodes have the interfaces that the controller got for them."""
     sysctl.write("net/ipv4/conf/br0/rp_filter", "1", made.fabric)
     sysctl.write("net/ipv4/conf/br0/proxy_arp", "1", made.fabric)  # A VPC answers for all of its addresses.
-    provider = vpc.addresses()
     have = settle(provider, *(demand(provider, vpc, node.number, pods=4) for node in made.all))
     for node in made.all:
         attach(made.fabric, node.place, have[node.name])
         node.annotations = have[node.name].annotation()
         made.nodes[node.name] = node.object()
         node.leases.serve(have[node.name].pod_networks, whole=True)
-    options = {"cloudroutes": CloudOptions(cloudroutes=CloudSection(pods="interfaces"))}
+    options = {"cloudroutes": CloudOptions(cloudroutes=CloudSection(pods="interfaces", layout=layout))}
     made.configure(RoutingSettings(backend="cloudroutes", options=options))
     made.settle()
 
 
 @pytest.mark.slow
-def test_pods_of_all_interfaces_reach_pods_nodes_and_outside_hosts(cluster: Cluster) -> None:
+@pytest.mark.parametrize(("made", "tables"), [("cluster", (2, 3)), ("terway", (1001, 1002))])
+def test_pods_of_all_interfaces_reach_pods_nodes_and_outside_hosts(
+    made: str, tables: tuple[int, int], request: pytest.FixtureRequest
+) -> None:
+    cluster: Cluster = request.getfixturevalue(made)
     first, second = cluster.all
     pods = [first.pod(f"a{number}") for number in range(5)]
     far = second.pod("b")
     world, near = Pod(cluster.fabric, "192.0.2.1"), Pod(second.place, second.ip)
     rules = first.shows("ip", "rule")
-    assert "lookup 2" in rules and "lookup 3" in rules, "pods of both interfaces"
+    assert all(f"lookup {table} " in rules for table in tables), "pods of both interfaces"
     own = pods[0]
     with far.running(SOURCE_REPLY_SERVER), world.running(SOURCE_REPLY_SERVER), near.running(SOURCE_REPLY_SERVER):
         for pod in pods:

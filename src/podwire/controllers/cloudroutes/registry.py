@@ -11,13 +11,19 @@ from podwire.runtime.registry import Registry
 PROVIDERS: Registry[type[CloudProvider]] = Registry(
     "cloud",
     "cloud.provider",
-    {"aws": "podwire.controllers.cloudroutes.providers.aws.provider:AwsRouteTables"},
+    {
+        "aws": "podwire.controllers.cloudroutes.providers.aws.provider:AwsRouteTables",
+        "alibaba": "podwire.controllers.cloudroutes.providers.alibaba.provider:AlibabaRouteTables",
+    },
 )
 """Clouds with route tables (``cloud.pods: routes``)."""
 ADDRESS_PROVIDERS: Registry[type[AddressProvider]] = Registry(
     "cloud with addresses for pods",
     "cloud.provider",
-    {"aws": "podwire.controllers.cloudroutes.providers.aws.addresses:AwsAddresses"},
+    {
+        "aws": "podwire.controllers.cloudroutes.providers.aws.addresses:AwsAddresses",
+        "alibaba": "podwire.controllers.cloudroutes.providers.alibaba.addresses:AlibabaAddresses",
+    },
 )
 """Clouds whose interfaces have addresses for pods (``cloud.pods: interfaces``)."""
 
