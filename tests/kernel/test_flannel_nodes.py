@@ -17,11 +17,14 @@ import pytest
 from tests.kernel.agent_cluster import Machine, eventually
 from tests.kernel.routing_nodes import SOURCE_REPLY_SERVER, Cluster, ClusterNode, Pod, inside, ip_batch, source_seen
 
+from podwire.agent.config import FlannelSection
+from podwire.agent.flannel import FlannelOutput
 from podwire.kernel import netns
 from podwire.kube.resources import NODES
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.routing.flannel import annotations as flannel
+from podwire.routing.flannel.annotations import Vtep
 from podwire.routing.settings import parse_settings
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -78,7 +81,7 @@ class Flanneld:
         self.pod = Pod(pod, "10.244.31.5")
 
     def object(self) -> Node:
-        written = flannel.write("vxlan", MAC, 1, ADDRESS, {4: ADDRESS})
+        written = flannel.write("vxlan", {4: Vtep(MAC, 1)}, {4: ADDRESS})
         return Node(
             metadata=ObjectMeta(name=NAME, annotations=written),
             spec=NodeSpec(pod_cidr=CIDR, pod_cidrs=(CIDR,)),
@@ -140,7 +143,7 @@ def test_nodes_of_flanneld_and_podwire_reach_each_other(cluster: Cluster) -> Non
         announced[node.name] = str(shown["address"])
         assert shown["linkinfo"]["info_data"]["id"] == 1
         assert shown["linkinfo"]["info_data"]["port"] == PORT
-        old.learn(node, flannel.write("vxlan", announced[node.name], 1, node.ip, {4: node.ip}))
+        old.learn(node, flannel.write("vxlan", {4: Vtep(announced[node.name], 1)}, {4: node.ip}))
     a, b = (node.pod(f"p{node.number}") for node in cluster.all)
     with old.listen() as capture, a.running(SOURCE_REPLY_SERVER), old.pod.running(SOURCE_REPLY_SERVER):
         assert source_seen(a.place, old.pod.address) == a.address
@@ -168,7 +171,7 @@ def test_a_new_hardware_address_of_flanneld_is_followed(cluster: Cluster) -> Non
     first = cluster.all[0]
     assert f"{MAC} dst {ADDRESS}" in first.shows("bridge", "fdb", "show", "dev", "podwire-vxlan")
     moved = old.object()
-    changed = flannel.write("vxlan", "8a:34:5e:00:00:77", 1, ADDRESS, {4: ADDRESS})
+    changed = flannel.write("vxlan", {4: Vtep("8a:34:5e:00:00:77", 1)}, {4: ADDRESS})
     cluster.nodes[NAME] = Node(
         metadata=ObjectMeta(name=NAME, annotations=changed), spec=moved.spec, status=moved.status
     )
@@ -199,7 +202,7 @@ def test_an_agent_with_flannels_file_announces_itself(tmp_path: Path) -> None:
 
         device = json.loads(inside(tmp_path / "node-1", "ip", "-j", "-d", "link", "show", "podwire-vxlan"))[0]
         assert device["linkinfo"]["info_data"]["id"] == 1
-        expected = flannel.write("vxlan", device["address"], 1, "10.89.0.11", {4: "10.89.0.11"})
+        expected = flannel.write("vxlan", {4: Vtep(device["address"], 1)}, {4: "10.89.0.11"})
         eventually(lambda: announced() == expected)
         assert (tmp_path / "flannel" / "subnet.env").read_text() == (
             "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
@@ -226,7 +229,7 @@ def test_ipv6_packets_go_by_the_data_of_ipv6(tmp_path: Path) -> None:
             "address add fd00:0:0:31::5/128 dev lo nodad",
             "link set flannel-v6.1 up",
         )
-        annotations = flannel.write("vxlan", mac, 1, "fd89::31", {6: "fd89::31"})
+        annotations = flannel.write("vxlan", {6: Vtep(mac, 1)}, {6: "fd89::31"})
         assert annotations["flannel.alpha.coreos.com/backend-v6-data"] == f'{{"VNI":1,"VtepMAC":"{mac}"}}'
         cluster.nodes[NAME] = Node(
             metadata=ObjectMeta(name=NAME, annotations=annotations),
@@ -248,5 +251,86 @@ def test_ipv6_packets_go_by_the_data_of_ipv6(tmp_path: Path) -> None:
         with pod.running(SOURCE_REPLY_SERVER), other.running(SOURCE_REPLY_SERVER):
             assert source_seen(pod.place, other.address6) == pod.address6
             assert source_seen(place, pod.address6) == other.address6
+    finally:
+        cluster.close()
+
+
+MAC6, ADDRESS6 = "8a:34:5e:00:00:66", "fd89::31"
+
+
+class DualFlanneld(Flanneld):
+    """A node of flanneld with both families, whose IPv6 pods have a device of their own, over IPv6."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        inside(self.place, "sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.forwarding=1")
+        ip_batch(
+            self.place,
+            f"address add {ADDRESS6}/64 dev eth0 nodad",
+            f"link add flannel-v6.1 address {MAC6} mtu 1450 type vxlan id 1 dev eth0 local {ADDRESS6} dstport {PORT}",
+            "address add fd00:0:0:31::/128 dev flannel-v6.1 nodad",
+            "link set flannel-v6.1 up",
+            "address add fd00:0:0:31::1/64 dev cni0 nodad",
+        )
+        ip_batch(
+            self.pod.place,
+            "address add fd00:0:0:31::5/64 dev eth0 nodad",
+            "route add default via fd00:0:0:31::1",
+        )
+        self.pod.address6 = "fd00:0:0:31::5"
+
+    def object(self) -> Node:
+        vteps = {4: Vtep(MAC, 1), 6: Vtep(MAC6, 1)}
+        cidrs = (CIDR, "fd00:0:0:31::/64")
+        return Node(
+            metadata=ObjectMeta(name=NAME, annotations=flannel.write("vxlan", vteps, {4: ADDRESS, 6: ADDRESS6})),
+            spec=NodeSpec(pod_cidr=CIDR, pod_cidrs=cidrs),
+            status=NodeStatus(addresses=tuple(NodeAddress(type="InternalIP", address=a) for a in (ADDRESS, ADDRESS6))),
+        )
+
+    def learn(self, peer: ClusterNode, annotations: dict[str, str]) -> None:
+        super().learn(peer, annotations)
+        mac = json.loads(annotations["flannel.alpha.coreos.com/backend-v6-data"])["VtepMAC"]
+        outer, gateway = annotations["flannel.alpha.coreos.com/public-ipv6"], peer.cidrs[1].partition("/")[0]
+        device = ("dev", "flannel-v6.1")
+        inside(self.place, "ip", "neigh", "replace", gateway, "lladdr", mac, *device, "nud", "permanent")
+        inside(self.place, "bridge", "fdb", "append", mac, *device, "dst", outer, "self", "permanent")
+        inside(self.place, "ip", "-6", "route", "replace", peer.cidrs[1], "via", gateway, *device, "onlink")
+
+    def received(self, device: str) -> int:
+        """The packets that came out of a tunnel."""
+        return int(
+            json.loads(inside(self.place, "ip", "-j", "-s", "link", "show", device))[0]["stats64"]["rx"]["packets"]
+        )
+
+
+@pytest.mark.parametrize("families", ["46", "64"])
+def test_both_families_reach_nodes_of_flanneld_by_their_devices(tmp_path: Path, families: str) -> None:
+    cluster = Cluster(tmp_path, 2, families=families)
+    try:
+        old = DualFlanneld(cluster)
+        cluster.nodes[NAME] = old.object()
+        cluster.configure(SETTINGS)
+        cluster.settle()
+        section = FlannelSection(announce=True)
+        for node in cluster.all:
+            me, _ = node.router.own.look()
+            assert me is not None and node.router.plan is not None
+            old.learn(node, FlannelOutput(section).annotations(me, node.router.plan))
+        a, b = (node.pod(f"p{node.number}") for node in cluster.all)
+        with a.running(SOURCE_REPLY_SERVER), old.pod.running(SOURCE_REPLY_SERVER):
+            before = {device: old.received(device) for device in ("flannel.1", "flannel-v6.1")}
+            assert source_seen(a.place, old.pod.address6) == a.address6
+            assert source_seen(old.pod.place, a.address6) == old.pod.address6
+            assert old.received("flannel.1") == before["flannel.1"], "packets of IPv6 pods travel over IPv6"
+            assert old.received("flannel-v6.1") > before["flannel-v6.1"]
+            assert source_seen(a.place, old.pod.address) == a.address
+            assert source_seen(old.pod.place, a.address) == old.pod.address
+            assert old.received("flannel.1") > before["flannel.1"]
+            assert source_seen(b.place, a.address) == b.address and source_seen(b.place, a.address6) == b.address6
+        del cluster.nodes[NAME]
+        cluster.settle()
+        for node in cluster.all:
+            assert "podwire-vxlan2" not in node.shows("ip", "link") + node.shows("nft", "list", "tables")
     finally:
         cluster.close()

@@ -1,6 +1,7 @@
 """What an agent writes for Flannel's nodes and for programs that read Flannel's files."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 
 from podwire.agent.config import FlannelSection
@@ -51,11 +52,12 @@ class FlannelOutput:
         if not self._section.announce or kind is None:
             return {}
         public = {version: str(address) for version in (4, 6) if (address := me.address(version)) is not None}
-        mac, vni, outer = "", 0, str(me.addresses[0])
+        vteps: dict[int, annotations.Vtep | None] = {me.addresses[0].version: None}
         for link in plan.state.links:
             if link.kind == kind and isinstance(link.attributes, Vxlan):
-                mac, vni, outer = link.mac, link.attributes.vni, link.attributes.local
-        return annotations.write(kind, mac, vni, outer, public)
+                version = ip_address(link.attributes.local).version
+                vteps[version] = annotations.Vtep(link.mac, link.attributes.vni)
+        return annotations.write(kind, vteps, public)
 
     def write(self, me: LocalNode, plan: Plan, networks: Sequence[Network], *, masquerade: bool) -> None:
         """Writes the subnet file when its content differs; a failure is logged once."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from podwire.routing.clustersets import sets_of
 from podwire.routing.masquerade import INTO_TUNNEL, MASQUERADE_TABLE, OUT_OF_CLUSTER, MasqueradeScope
-from podwire.routing.networks import MergedNetworks
+from podwire.routing.networks import ClusterSets, MergedNetworks
 from podwire.routing.nodes import ClusterView, LocalNode
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_rules import Field, LiteralValue, Masquerade, Match, Notrack, Rule, SetRef, Verdict
@@ -51,21 +51,24 @@ def masquerade_table(scopes: Sequence[MasqueradeScope]) -> Table:
     return Table(family="inet", name=MASQUERADE, comment="podwire routing", chains=(chain,), sets=tuple(sets))
 
 
-def guard_udp_port(name: str, port: int, me: LocalNode, cluster: ClusterView) -> Table:
-    """The guard of the UDP port at which nodes unpack the packets of a backend, as the table ``name``."""
-    return _guard(name, (Match(Field("udp dport"), LiteralValue(str(port))),), me, cluster)
+def guard_udp_port(name: str, port: int, me: LocalNode, cluster: ClusterView, *, version: int = 0) -> Table:
+    """The guard of the UDP port at which nodes unpack the packets of a backend, as the table ``name``.
+
+    ``version`` is that of outer packets; 0: that of the node's first address.
+    """
+    outer = Match(Field("udp dport"), LiteralValue(str(port)))
+    return _guard(name, (outer,), version or me.addresses[0].version, sets_of(me, cluster))
 
 
 def guard_protocols(name: str, protocols: Sequence[int], me: LocalNode, cluster: ClusterView) -> Table:
     """The guard of IP protocols whose packets nodes unpack (4 is IPv4 in IP, 41 IPv6 in IP), as the table ``name``."""
     outer = tuple(Match(Field("meta l4proto"), LiteralValue(str(protocol))) for protocol in protocols)
-    return _guard(name, outer, me, cluster)
+    return _guard(name, outer, me.addresses[0].version, sets_of(me, cluster))
 
 
-def _guard(name: str, outers: Sequence[Match], me: LocalNode, cluster: ClusterView) -> Table:
-    version = me.addresses[0].version
+def _guard(name: str, outers: Sequence[Match], version: int, sets: ClusterSets) -> Table:
     word, kind = FAMILY[version]
-    nodes = networks_set("nodes", kind, sets_of(me, cluster).nodes[version], "addresses of nodes")
+    nodes = networks_set("nodes", kind, sets.nodes[version], "addresses of nodes")
     source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
     local = Match(Field("fib daddr type"), LiteralValue("local"))
     foreign = Match(source, SetRef("nodes"), "!=")

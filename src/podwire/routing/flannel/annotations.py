@@ -72,14 +72,21 @@ def _details(annotations: Mapping[str, str], version: int) -> dict[str, Any]:
     return {"mac": mac} | ({"vni": data["VNI"]} if isinstance(data.get("VNI"), int) else {})
 
 
-def write(kind: str, mac: str, vni: int, outer: str, public: Mapping[int, str]) -> dict[str, str]:
+class Vtep(NamedTuple):
+    """The device of vxlan: its hardware address and network identifier."""
+
+    mac: str
+    vni: int
+
+
+def write(kind: str, vteps: Mapping[int, Vtep | None], public: Mapping[int, str]) -> dict[str, str]:
     """The annotations of a node of podwire, for nodes of flanneld.
 
-    ``kind`` is Flannel's type of the backend; ``outer`` the address of outer packets, whose family the data are for;
-    ``public`` the node's addresses by IP version.
+    ``kind`` is Flannel's type of the backend; ``vteps`` are the devices by the IP version of their outer packets, None
+    for a backend without one; ``public`` the node's addresses by IP version.
     """
     written = {MANAGED: "true", BACKEND_TYPE: kind}
-    version = ip_address(outer).version
-    vtep = {"VNI": vni, "VtepMAC": mac}
-    written[BACKEND_DATA[version]] = msgspec.json.encode(vtep).decode() if mac else "null"
+    for version, vtep in vteps.items():
+        data = {"VNI": vtep.vni, "VtepMAC": vtep.mac} if vtep is not None else None
+        written[BACKEND_DATA[version]] = msgspec.json.encode(data).decode()
     return written | {PUBLIC_IP[family]: address for family, address in public.items()}

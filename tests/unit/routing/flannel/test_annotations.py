@@ -9,7 +9,7 @@ from tests.unit.routing.test_paths import ME
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.routing.flannel import annotations as flannel
-from podwire.routing.flannel.annotations import FlannelNode
+from podwire.routing.flannel.annotations import FlannelNode, Vtep
 from podwire.routing.nodes import ClusterView, RoutingFacts, own_node_of, peer_of
 from podwire.routing.settings import parse_settings
 
@@ -67,10 +67,10 @@ def test_outer_packets_of_each_family_go_to_their_own_device() -> None:
 
 
 def test_written_annotations_are_those_of_flanneld() -> None:
-    written = flannel.write("vxlan", "8a:34:5e:00:00:07", 1, "10.89.0.31", {4: "10.89.0.31"})
+    written = flannel.write("vxlan", {4: Vtep("8a:34:5e:00:00:07", 1)}, {4: "10.89.0.31"})
     assert written == WRITTEN | {"flannel.alpha.coreos.com/backend-data": '{"VNI":1,"VtepMAC":"8a:34:5e:00:00:07"}'}
-    assert flannel.write("vxlan", "8a:34:5e:00:00:08", 1, "fd89::31", {6: "fd89::31"}) == SIX
-    assert flannel.write("host-gw", "", 0, "10.89.0.31", {})["flannel.alpha.coreos.com/backend-data"] == "null"
+    assert flannel.write("vxlan", {6: Vtep("8a:34:5e:00:00:08", 1)}, {6: "fd89::31"}) == SIX
+    assert flannel.write("host-gw", {4: None}, {})["flannel.alpha.coreos.com/backend-data"] == "null"
 
 
 def node(**annotations: str) -> Node:

@@ -9,9 +9,14 @@ after a reboot or a recreation of the device peers need no update. Both pod fami
 address. Cost per peer: one fdb entry, and a route (IPv6: two) and a neighbour per family; 1,000 peers are programmed in
 62 ms, dumped in 5 (IPv4, measured on Linux 6.18). Encapsulation takes 50 bytes over IPv4 and 70 over IPv6 (inner
 Ethernet 14, VXLAN 8, UDP 8, IP 20 or 40).
+
+A node of flanneld with both families has a device for each: it sends packets of IPv4 pods over IPv4 and those of IPv6
+pods over IPv6. While the cluster has such a node, this node has a second device, ``podwire-vxlan2``, with the same
+network identifier and port over the other family, for that family's pods of these nodes alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -43,8 +48,8 @@ from podwire.state.link_kinds import Vxlan
 from podwire.state.network import NetworkState, Object, merge
 from podwire.state.route import Fdb, Route
 
-DEVICE = "podwire-vxlan"
-GUARD = "podwire-routing"
+DEVICE, SECOND_DEVICE = "podwire-vxlan", "podwire-vxlan2"
+GUARD, SECOND_GUARD = "podwire-routing", "podwire-routing-vxlan2"
 _OVERHEAD = {4: 50, 6: 70}
 
 
@@ -70,7 +75,7 @@ class VxlanTunnel:
     name = "vxlan"
     feature = "vxlan"
     options = VxlanOptions
-    tables = (GUARD,)
+    tables = (GUARD, SECOND_GUARD)
     announced = True
     crosses_routers = True
 
@@ -92,30 +97,37 @@ class VxlanTunnel:
 
         VXLAN carries no credentials, so the guard accepts it only from nodes.
         """
+        guards, port = [guard_udp_port(GUARD, self._options.port, me, cluster)], self._options.port
+        second = _second_outer(me, cluster)
+        if second is not None:
+            guards.append(guard_udp_port(SECOND_GUARD, port, me, cluster, version=second.version))
         return BackendPlan(
-            network=self._network(me, peers),
-            values=(guard_udp_port(GUARD, self._options.port, me, cluster),),
-            tunnels=(DEVICE,),
+            network=self._network(me, peers, second),
+            values=tuple(guards),
+            tunnels=(DEVICE, *([SECOND_DEVICE] if second is not None else [])),
         )
 
-    def _network(self, me: LocalNode, peers: Sequence[Peer]) -> NetworkState:
-        outer = me.addresses[0]
-        sources = tunnel_sources(me)
+    def _network(self, me: LocalNode, peers: Sequence[Peer], second: Address | None) -> NetworkState:
+        outer, sources = me.addresses[0], tunnel_sources(me)
+        devices = [(DEVICE, outer), *([(SECOND_DEVICE, second)] if second is not None else [])]
         common = NetworkState(
-            links=(self._device(me, str(outer), device_mtu(me, self.overhead(me))),),
+            links=tuple(self._device(me, name, local) for name, local in devices),
             addresses=tunnel_addresses(DEVICE, me),
-            sysctls=tunnel_sysctls(DEVICE, me),
+            sysctls=tuple(sysctl for name, _ in devices for sysctl in tunnel_sysctls(name, me)),
         )
-        basis = (outer.version, sources)
-        return merge([common, self._peers.merged(peers, basis, lambda peer: _way(peer, outer.version, sources))])
+        basis = (outer.version, second is not None, sources)
+        make = partial(_way, version=outer.version, sources=sources, second=second is not None)
+        return merge([common, self._peers.merged(peers, basis, make)])
 
-    def _device(self, me: LocalNode, local: str, mtu: int) -> Link:
-        fits = mtu + self.overhead(me) <= me.underlay.mtu
+    def _device(self, me: LocalNode, name: str, local: Address) -> Link:
+        overhead = _OVERHEAD[local.version]
+        mtu = device_mtu(me, overhead)
+        fits = mtu + overhead <= me.underlay.mtu
         # The kernel refuses an MTU that does not fit the underlay's (vxlan_change_mtu), unless it is not named.
         underlay = me.underlay.link if fits else ""
-        tunnel = Vxlan(vni=self._options.vni, port=self._options.port, local=local, device=underlay)
+        tunnel = Vxlan(vni=self._options.vni, port=self._options.port, local=str(local), device=underlay)
         return Link(
-            name=DEVICE,
+            name=name,
             kind="vxlan",
             mtu=mtu,
             mac=tunnel_mac(me.name),
@@ -137,16 +149,16 @@ class VxlanTunnel:
 
     def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
         """The route, the neighbour entry of its next hop, and the forwarding entry of that hardware address."""
-        path = follow_route(state.network, peer, address, (DEVICE,))
+        path = follow_route(state.network, peer, address, (DEVICE, SECOND_DEVICE))
         if path.missing or path.route is None:
             return path
-        neighbour = next_neighbour(state.network, path.route)
+        neighbour, name = next_neighbour(state.network, path.route), path.route.link
         if neighbour is None or not neighbour.mac:
-            return replace(path, missing=(f"no neighbour entry for {path.route.via} on {DEVICE}",))
-        entry = forwarding_entry(state.network, DEVICE, neighbour.mac)
+            return replace(path, missing=(f"no neighbour entry for {path.route.via} on {name}",))
+        entry = forwarding_entry(state.network, name, neighbour.mac)
         if entry is None:
-            return replace(path, missing=(f"no forwarding entry for {neighbour.mac} on {DEVICE}",))
-        link = state.network.link(DEVICE)
+            return replace(path, missing=(f"no forwarding entry for {neighbour.mac} on {name}",))
+        link = state.network.link(name)
         device = link.attributes if link is not None and isinstance(link.attributes, Vxlan) else None
         tunnel = OuterHeader(
             protocol="VXLAN",
@@ -162,18 +174,40 @@ class VxlanTunnel:
         return _OVERHEAD[me.addresses[0].version]
 
 
-def _way(peer: Peer, version: int, sources: Mapping[int, str]) -> Iterator[Object]:
-    """The entries of a peer: the outer addresses are of the IP version ``version``."""
-    address = peer.address(version)
-    if address is None or not peer.pod_cidrs:
+def _second_outer(me: LocalNode, cluster: ClusterView) -> Address | None:
+    """The address of outer packets of the second device; None when no node needs them."""
+    other = me.address(_other(me.addresses[0].version))
+    if other is None or other not in (own.ip for own in me.underlay.addresses):
+        return None
+    return other if any(_has_two_devices(peer) for peer in cluster.peers) else None
+
+
+def _other(version: int) -> int:
+    return 6 if version == 4 else 4
+
+
+def _has_two_devices(peer: Peer) -> bool:
+    """Whether a peer is a node of flanneld that has a device for each family."""
+    return peer.facts is not None and isinstance(peer.facts.details.get("mac6"), str) and peer.address(6) is not None
+
+
+def _way(peer: Peer, version: int, sources: Mapping[int, str], *, second: bool) -> Iterator[Object]:
+    """The entries of a peer: outer addresses are of the IP version ``version``, on the second device of the other."""
+    if peer.address(version) is None or not peer.pod_cidrs:
         return
-    mac = _peer_mac(peer, version)
-    yield Fdb(link=DEVICE, mac=mac, dst=str(address))
-    for cidr, gateway in gateways(DEVICE, peer, mac):
-        yield gateway
-        if cidr.version == 6:
-            yield Route(dst=f"{gateway.ip}/128", link=DEVICE)
-        yield Route(dst=str(cidr), via=gateway.ip, link=DEVICE, onlink=True, src=sources.get(cidr.version, ""))
+    versions = {DEVICE: version}
+    if second and _has_two_devices(peer):
+        versions[SECOND_DEVICE] = _other(version)
+    for device, outer in versions.items():
+        mac = _peer_mac(peer, outer)
+        yield Fdb(link=device, mac=mac, dst=str(peer.address(outer)))
+        for cidr, gateway in gateways(device, peer, mac):
+            if len(versions) > 1 and cidr.version != outer:
+                continue
+            yield gateway
+            if cidr.version == 6:
+                yield Route(dst=f"{gateway.ip}/128", link=device)
+            yield Route(dst=str(cidr), via=gateway.ip, link=device, onlink=True, src=sources.get(cidr.version, ""))
 
 
 def _peer_mac(peer: Peer, version: int) -> str:

@@ -8,7 +8,7 @@ made again, and packets have no route between the two calls.
 Marks: the tag ``podwire.io/cluster/<cluster>`` of the instance's first interface, with the value ``routes``.
 
 Cost: two calls for the tables, one for each table and 100 routes, one for 100 instances and one for 100 marked
-interfaces each time the state is read; for a new node one call, and one for item table.
+interfaces each time the state is read; for a new node one call, and one for each table.
 Source: the VPC API reference ("CreateRouteEntry", "DescribeRouteEntryList").
 """
 
