@@ -1,8 +1,9 @@
 """Reads, adds and reconciles the network state of one namespace.
 
 :func:`apply` takes the whole share of one owner: dump, diff, one batch per kind of step. A second call changes nothing,
-or restores objects that another program removed. Steps that change devices or remove addresses have side effects in the
-kernel: a device that goes down loses its routes and neighbours, and an address takes along the routes that prefer it.
+or restores objects that another program removed. Steps that change or delete devices or remove addresses have side
+effects in the kernel: a device that goes down loses its routes and neighbours, and an address takes along the routes
+that prefer it.
 After such a round the state is read and compared again, at most twice.
 
 Cost (2 busy cores, Linux 6.18, bench/netlink.py): 1,000 vxlan peers, which are 3,000 objects, 0.15-0.2 s the first time
@@ -292,8 +293,9 @@ def add(netlink: Netlink, state: NetworkState) -> Report:
 
 
 def _has_side_effects(change: Change) -> bool:
+    """Whether a step may take other objects of the owner along; a new device takes none."""
     kind = type(change.value)
-    return kind is Link or (kind is Address and change.verb == "delete")
+    return (kind is Link and change.verb != "add") or (kind is Address and change.verb == "delete")
 
 
 def _execute(

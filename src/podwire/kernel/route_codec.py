@@ -86,6 +86,9 @@ RTMSG = struct.Struct("=BBBBBBBBI")
 _PLAIN_ROUTE = struct.Struct("=HH4sHH4sHHI")
 """RTA_DST, RTA_GATEWAY and RTA_OIF of an IPv4 route."""
 
+_PLAIN_FDB = struct.Struct("=HH6sxxHH4s")
+"""NDA_LLADDR and NDA_DST of a forwarding entry with an IPv4 destination."""
+
 _PLAIN_NEIGHBOUR = struct.Struct("=HH4sHH6sxxHHBxxx")
 """NDA_DST, NDA_LLADDR and NDA_PROTOCOL of an IPv4 neighbour."""
 
@@ -391,8 +394,10 @@ def encode_fdb(fdb: Fdb, indexes: Mapping[str, int]) -> bytes:
     """
     state, table = (NUD_NOARP, NTF_MASTER) if fdb.bridge else (NUD_PERMANENT | NUD_NOARP, NTF_SELF)
     head = NDMSG.pack(AF_BRIDGE, indexes[fdb.link], state, table, 0)
-    destination = attribute(NDA_DST, pack_ip(fdb.dst)) if fdb.dst else b""
-    return head + attribute(NDA_LLADDR, pack_mac(fdb.mac)) + destination
+    packed, mac = pack_ip(fdb.dst) if fdb.dst else b"", pack_mac(fdb.mac)
+    if len(packed) == 4:
+        return head + _PLAIN_FDB.pack(10, NDA_LLADDR, mac, 8, NDA_DST, packed)
+    return head + attribute(NDA_LLADDR, mac) + (attribute(NDA_DST, packed) if packed else b"")
 
 
 def encode_fdb_dump(index: int) -> bytes:

@@ -41,14 +41,13 @@ class ClusterUnions:
                 self._nodes[address.version].remove_hosts((address,))
                 if me.underlay.reaches(address):
                     self._kept[address.version].remove_hosts((address,))
-        for peer in changes.new:
-            for cidr in peer.pod_cidrs:
-                self._pods[cidr.version].add((cidr,))
-                self._kept[cidr.version].add((cidr,))
-            for address in peer.addresses:
-                self._nodes[address.version].add_hosts((address,))
-                if me.underlay.reaches(address):
-                    self._kept[address.version].add_hosts((address,))
+        for version in (4, 6):
+            cidrs_added = [cidr for peer in changes.new for cidr in peer.pod_cidrs if cidr.version == version]
+            hosts = [address for peer in changes.new for address in peer.addresses if address.version == version]
+            self._pods[version].add(cidrs_added)
+            self._kept[version].add(cidrs_added)
+            self._nodes[version].add_hosts(hosts)
+            self._kept[version].add_hosts(address for address in hosts if me.underlay.reaches(address))
         self._known.keep(peers, basis)
         unions = (self._pods, self._nodes, self._kept)
         return ClusterSets(*({version: union.merged for version, union in each.items()} for each in unions))

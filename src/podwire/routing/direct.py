@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from podwire.routing.nodes import LocalNode, Peer
 from podwire.routing.peerstates import PeerStates
+from podwire.state.address import address_text, prefix_text
 from podwire.state.network import NetworkState
 from podwire.state.route import Route
 
@@ -24,7 +25,8 @@ def _routes(me: LocalNode, peer: Peer) -> Iterator[Route]:
     for cidr in peer.pod_cidrs:
         gateway, source = peer.address(cidr.version), me.address(cidr.version)
         if gateway is not None and me.underlay.reaches(gateway):
-            yield Route(dst=str(cidr), via=str(gateway), link=me.underlay.link, src=str(source) if source else "")
+            link, own = me.underlay.link, address_text(source) if source is not None else ""
+            yield Route(dst=prefix_text(cidr), via=address_text(gateway), link=link, src=own)
 
 
 def no_address(peer: Peer) -> str:

@@ -28,6 +28,9 @@ READ_ANNOTATIONS = ("projectcalico.org/", flannel.PREFIX, NODE_CLOUD_INTERFACES)
 """The prefixes of annotations by which users and controllers set up a node for a backend, or flanneld announces one."""
 
 
+_DOCUMENT = msgspec.json.Decoder(dict[str, Any])
+
+
 class RoutingFacts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The facts that a node announces to its peers: the backend it sends with, and the backends it can receive from.
 
@@ -241,7 +244,7 @@ def _facts(text: str) -> RoutingFacts | None:
     if not text:
         return None
     try:
-        document = msgspec.json.decode(text, type=dict[str, Any])
+        document = _DOCUMENT.decode(text)
         own = {key: document.pop(key) for key in ("backend", "receives", "sends") if key in document}
         return replace(msgspec.convert(own, RoutingFacts), details=document)
     except msgspec.MsgspecError:

@@ -309,7 +309,7 @@ def choose(
     ``former`` is the backend of the last plan during a switch: it stays until the configured one has a session.
     """
     configured = backends[settings.backend]
-    if isinstance(configured, SessionHolder) and former != settings.backend and former in backends:
+    if former != settings.backend and former in backends and isinstance(configured, SessionHolder):
         waits = not configured.reaches(me, peer) and not configured.has_session(me, peer)
         if waits and not backends[former].reaches(me, peer):
             return former, ""

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 
 from podwire.routing.nodes import LocalNode, Network, Peer, node_address
+from podwire.state.address import prefix_text, unpack_ip
 from podwire.state.route import Address, Neighbour, Route, Sysctl
 
 
@@ -37,12 +38,19 @@ def tunnel_sources(me: LocalNode) -> dict[int, str]:
 def gateways(device: str, peer: Peer, mac: str) -> Iterator[tuple[Network, Neighbour]]:
     """Each pod CIDR of a peer with the neighbour behind an Ethernet tunnel device that is the way to it."""
     for cidr in peer.pod_cidrs:
-        yield cidr, Neighbour(link=device, ip=str(node_address(cidr)), mac=mac)
+        yield cidr, Neighbour(link=device, ip=_node_text(cidr), mac=mac)
+
+
+def _node_text(cidr: Network) -> str:
+    """The text of :func:`podwire.routing.nodes.node_address`."""
+    if cidr.version == 4 and cidr.prefixlen < cidr.max_prefixlen:
+        return unpack_ip((int(cidr.network_address) + 1).to_bytes(4, "big"))
+    return str(node_address(cidr))
 
 
 def tunnel_routes(device: str, peer: Peer, sources: Mapping[int, str]) -> Iterator[Route]:
     """The routes to a peer's pods by a device without neighbours."""
-    return (Route(dst=str(cidr), link=device, src=sources.get(cidr.version, "")) for cidr in peer.pod_cidrs)
+    return (Route(dst=prefix_text(cidr), link=device, src=sources.get(cidr.version, "")) for cidr in peer.pod_cidrs)
 
 
 def tunnel_sysctls(device: str, me: LocalNode) -> tuple[Sysctl, ...]:

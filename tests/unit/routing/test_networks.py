@@ -31,6 +31,18 @@ def test_changes_one_by_one_equal_a_full_merge(steps: list[tuple[IPv4Network, in
         assert union.merged.elements == elements
 
 
+@given(st.lists(NETWORKS, max_size=40), st.lists(NETWORKS, max_size=40))
+def test_many_at_once_equal_a_full_merge(first: list[IPv4Network], then: list[IPv4Network]) -> None:
+    union = NetworkUnion(4, first)
+    union.add(then)
+    present = [*first, *then]
+    assert list(union.merged.networks) == list(collapse_addresses(present))
+    elements = {n.network_address.packed: Element(end=n.broadcast_address.packed) for n in union.merged.networks}
+    assert union.merged.elements == elements
+    union.remove(first)
+    assert list(union.merged.networks) == list(collapse_addresses(then))
+
+
 @pytest.mark.parametrize(
     ("version", "networks", "expected"),
     [

@@ -43,6 +43,7 @@ from podwire.routing.tunnels import (
     tunnel_sources,
     tunnel_sysctls,
 )
+from podwire.state.address import address_text, prefix_text
 from podwire.state.link import Link
 from podwire.state.link_kinds import Vxlan
 from podwire.state.network import NetworkState, Object, merge
@@ -193,21 +194,23 @@ def _has_two_devices(peer: Peer) -> bool:
 
 def _way(peer: Peer, version: int, sources: Mapping[int, str], *, second: bool) -> Iterator[Object]:
     """The entries of a peer: outer addresses are of the IP version ``version``, on the second device of the other."""
-    if peer.address(version) is None or not peer.pod_cidrs:
+    if (first := peer.address(version)) is None or not peer.pod_cidrs:
         return
-    versions = {DEVICE: version}
-    if second and _has_two_devices(peer):
-        versions[SECOND_DEVICE] = _other(version)
-    for device, outer in versions.items():
-        mac = _peer_mac(peer, outer)
-        yield Fdb(link=device, mac=mac, dst=str(peer.address(outer)))
+    outers = {DEVICE: first}
+    if second and _has_two_devices(peer) and (other := peer.address(_other(version))) is not None:
+        outers[SECOND_DEVICE] = other
+    for device, outer in outers.items():
+        mac = _peer_mac(peer, outer.version)
+        yield Fdb(link=device, mac=mac, dst=address_text(outer))
         for cidr, gateway in gateways(device, peer, mac):
-            if len(versions) > 1 and cidr.version != outer:
+            if len(outers) > 1 and cidr.version != outer.version:
                 continue
             yield gateway
             if cidr.version == 6:
                 yield Route(dst=f"{gateway.ip}/128", link=device)
-            yield Route(dst=str(cidr), via=gateway.ip, link=device, onlink=True, src=sources.get(cidr.version, ""))
+            yield Route(
+                dst=prefix_text(cidr), via=gateway.ip, link=device, onlink=True, src=sources.get(cidr.version, "")
+            )
 
 
 def _peer_mac(peer: Peer, version: int) -> str:
