@@ -5,7 +5,7 @@ NODES ?= 3
 # kubectl and Helm of `make setup`, after those of the machine.
 export PATH := $(PATH):$(CURDIR)/.venv/bin
 
-.PHONY: help setup fmt lint test unit thorough kernel uml e2e bench conformance up down cni
+.PHONY: help setup fmt lint test unit thorough kernel uml e2e bench conformance image up down cni
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-11s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ bench: setup ## every benchmark; writes docs/benchmarks.md
 
 conformance: setup ## Kubernetes' conformance specs: SIGS="apps node", or its own suite: E2E=/path/to/e2e.test
 	@$(PY) -m tests.conformance $(SIGS) $(if $(E2E),--e2e $(E2E)) $(if $(GINKGO),--ginkgo $(GINKGO) --procs $(or $(PROCS),2))
+
+image: setup ## the container image of both processors: dist/podwire.tar
+	@$(PY) scripts/make_image.py
 
 up: setup ## a local cluster with the example application
 	@$(PODWIRE) up --nodes $(NODES) -f examples/shop --probe

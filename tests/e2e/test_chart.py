@@ -50,6 +50,7 @@ def values(bare: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
         "api": {"host": endpoint["addresses"][0], "port": port["port"]},
         "serviceCIDRs": ["10.96.0.0/16"],
         "controller": {"securityContext": {"runAsNonRoot": False, "runAsUser": 0}},
+        "dns": {"securityContext": {"runAsNonRoot": False, "runAsUser": 0, "capabilities": {"drop": []}}},
     }
     file.write_text(yaml.safe_dump(document))
     return str(file)

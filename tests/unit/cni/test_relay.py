@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -21,6 +22,8 @@ PROGRAMS = [
     pytest.param([str(program.path())], id="compiled"),
     pytest.param([sys.executable, "-I", "-S", str(SHIM)], id="python"),
 ]
+if (EMULATOR := shutil.which("qemu-aarch64-static")) and os.uname().machine != "aarch64":
+    PROGRAMS.append(pytest.param([EMULATOR, str(SHIM.parent / "bin/podwire-cni-aarch64")], id="arm64"))
 CONF = b'{"cniVersion": "1.1.0", "name": "podwire"}'
 
 
