@@ -100,6 +100,7 @@ def apiserver(topology: Topology, config: ClusterConfig, port: int) -> Child:
         "serviceCidrs": config.service_cidrs,
         "advertise": [host[4]] if 4 in families else [host[6]],
         "advertisePort": credentials.API_FABRIC_PORT,
+        "audit": msgspec.to_builtins(config.audit),
     }
     return _child(topology, "apiserver", "apiserver", Path(topology.run), document)
 

@@ -25,6 +25,7 @@ import msgspec
 import yaml
 
 from podwire.controllers.nodeipam.allocate import MAX_BITS, default_mask
+from podwire.embedded.apiserver.auditrules import AuditSettings
 from podwire.embedded.workloads.autoscaling.plan import AutoscalerSettings
 from podwire.errors import ConfigError
 from podwire.local.lab.conditions import LinkConditions, check_links, port_of
@@ -56,6 +57,7 @@ _FIXED = {
     "capacity": ("capacity", "kubelets read it when they start"),
     "metrics": ("metrics", "kubelets read it when they start"),
     "autoscaler": ("autoscaler", "the controllers read it when they start"),
+    "audit": ("audit", "the API server reads it when it starts"),
     "log_level": ("logLevel", "components read it when they start"),
 }
 """Settings that cannot change while the cluster exists: fields, their names in the file, and the reason."""
@@ -115,6 +117,8 @@ class ClusterConfig(_Section, frozen=True):
     """The conditions of the fabric's links by station: ``node-2``, ``segment-1``, ``host``."""
     metrics: MetricsSection = MetricsSection()
     autoscaler: AutoscalerSettings = AutoscalerSettings()
+    audit: AuditSettings | None = None
+    """The audit log of the API server."""
     log_level: Level = "info"
 
 
@@ -175,7 +179,7 @@ def check_change(known: ClusterConfig, desired: ClusterConfig, source: str) -> N
             todo = "leave the setting out, or run `podwire down` first, which deletes the cluster"
             shown = (
                 ""
-                if field in ("images", "capacity", "metrics", "autoscaler")
+                if field in ("images", "capacity", "metrics", "autoscaler", "audit")
                 else f" ({_shown(have)} now, not {_shown(want)})"
             )
             raise ConfigError(source, path, f"cannot change while the cluster exists{shown}, because {why}; {todo}")
@@ -204,6 +208,7 @@ def check_config(config: ClusterConfig, source: str) -> None:
     check_policy(config.policy, source)
     _check_networks(config, source)
     _check_times(config, source)
+    _check_audit(config, source)
     check_links(config.links, source)
     for station in config.links:
         port_of(_shape(config), config.nodes, station, source, f"links.{station}")
@@ -230,6 +235,11 @@ def _check_times(config: ClusterConfig, source: str) -> None:
     if config.autoscaler.sync_period_s < _LEAST_RESOLUTION_S:
         problem = f"{config.autoscaler.sync_period_s:g}: expected at least {_LEAST_RESOLUTION_S:g} seconds"
         raise ConfigError(source, "autoscaler.syncPeriodS", problem)
+
+
+def _check_audit(config: ClusterConfig, source: str) -> None:
+    if config.audit is not None and not config.audit.file.startswith("/"):
+        raise ConfigError(source, "audit.file", f"{config.audit.file}: expected an absolute path")
 
 
 def _check_backend(config: ClusterConfig, source: str) -> None:

@@ -23,6 +23,7 @@ from podwire.embedded.apiserver.admission.policies.typechecking import PolicyTyp
 from podwire.embedded.apiserver.admission.webhookclient import WebhookClient
 from podwire.embedded.apiserver.aggregation.layer import AggregationLayer
 from podwire.embedded.apiserver.aggregation.owners import ForeignOwners
+from podwire.embedded.apiserver.audit import AuditLog
 from podwire.embedded.apiserver.auth import Authenticator, ServiceAccountTokens
 from podwire.embedded.apiserver.authorization.authorizer import Authorizer
 from podwire.embedded.apiserver.authorization.reconcile import Aggregation, ensure_defaults
@@ -104,10 +105,10 @@ class ApiServer:
         pages = {
             **self._make_pages(custom, layer), ".well-known": issuer.answer, "openid": issuer.answer,
         }  # fmt: skip
+        authenticator = Authenticator(tokens, (settings.issuer, "https://kubernetes.default.svc", "api"))
         self.api = Api(
             Collaborators(
-                self.store, self.kinds, reader, self.writer, self._watcher,
-                Authenticator(tokens, (settings.issuer, "https://kubernetes.default.svc", "api")), self.authorizer,
+                self.store, self.kinds, reader, self.writer, self._watcher, authenticator, self.authorizer,
                 Subresources(self.store, self.writer, tokens, custom, clock), self._tunnel.carry,
                 layer.extensions, layer.client.carry, pages, self._computed(reader),
             )
@@ -117,9 +118,15 @@ class ApiServer:
         bootstrap.DefaultAccounts(self.store, self.writer).start()
         self._start_collectors()
         PolicyTypeChecker(self.store, self.writer, self.kinds, self._semantics.schema).start()
-        self._http = HttpServer(self.api.handle, self._tasks, clock)
+        self._audit = self._make_audit(authenticator)
+        self._http = HttpServer(self._audit.handle if self._audit else self.api.handle, self._tasks, clock)
         self._http.render_error = failures.render_refusal
         self._started = False
+
+    def _make_audit(self, authenticator: Authenticator) -> AuditLog | None:
+        if self._settings.audit is None:
+            return None
+        return AuditLog(self._settings.audit, authenticator.user, self.api.handle, self._clock)
 
     def _computed(self, reader: ObjectReader) -> dict[str, Callable[[Call], Result | Awaitable[Result]]]:
         components = ComponentStatuses(reader, self._watcher)
@@ -209,6 +216,8 @@ class ApiServer:
         await self._http.close()
         await self._tasks.close()
         self.store.close()
+        if self._audit is not None:
+            self._audit.close()
 
 
 def _last_seen(event: dict[str, Any]) -> datetime.datetime:

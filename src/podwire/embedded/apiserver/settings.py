@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
+from podwire.embedded.apiserver.auditrules import AuditSettings
 from podwire.errors import ConfigError
 from podwire.model.document import wrong
 
@@ -50,6 +51,9 @@ class ApiServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     """Time between two bookmarks of a watch."""
     list_snapshot_s: float = 300.0
     """How long the remaining pages of a list can be read."""
+
+    audit: AuditSettings | None = None
+    """The audit log; None: there is none."""
 
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """``listen`` as pairs of host and port.
