@@ -1,11 +1,14 @@
 """The chart of podwire on a cluster without a network: install, upgrade, rollback and uninstall by Helm."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from tests.e2e import chart_rights
 from tests.e2e.clusters import flows, own_name, run, running, server
 from tests.e2e.driver import Cluster, eventually
 from tests.e2e.helm import Helm
@@ -26,15 +29,45 @@ kind: NetworkPolicy
 metadata: {name: nobody}
 spec: {podSelector: {matchLabels: {app: two}}, policyTypes: [Ingress]}
 """
+RARE: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "List",
+    "items": [
+        {
+            "apiVersion": "policy.networking.k8s.io/v1alpha2",
+            "kind": "ClusterNetworkPolicy",
+            "metadata": {"name": "nothing"},
+            "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}, "ingress": []},
+        },
+        {
+            "apiVersion": "podwire.io/v1alpha1",
+            "kind": "EgressPolicy",
+            "metadata": {"name": "partner"},
+            "spec": {"podSelector": {"matchLabels": {"app": "nobody"}}, "egressIPs": ["10.89.0.99"]},
+        },
+    ],
+}
+"""Objects for which agents and controllers use rights that they need seldom."""
 WAIT = ("--wait", "--timeout", "90s")
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The audit log of what service accounts do in the cluster."""
+    return tmp_path_factory.mktemp("audit") / "log"
+
+
+@pytest.fixture(scope="module")
+def bare(audit: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two nodes without a network, whose image ``podwire`` is this podwire."""
     config = tmp_path_factory.mktemp("bare") / "cluster.yaml"
     command = [str(Path(sys.executable).parent / "podwire")]
-    document = {"nodes": 2, "network": "none", "images": [{"name": "podwire", "command": command}]}
+    document = {
+        "nodes": 2,
+        "network": "none",
+        "images": [{"name": "podwire", "command": command}],
+        "audit": {"file": str(audit), "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}]},
+    }
     config.write_text(yaml.safe_dump(document))
     with running(own_name("chart"), "--config", str(config)) as cluster:
         yield cluster
@@ -75,7 +108,31 @@ def refused_requests(cluster: Cluster) -> list[str]:
     return [line for text in logs for line in text.splitlines() if "forbidden" in line]
 
 
-def test_the_chart_makes_upgrades_and_outlives_a_network(bare: Cluster, values: str, tmp_path: Path) -> None:
+def use_all_rights(cluster: Cluster, audit: Path, may: set[chart_rights.Action]) -> None:
+    """Makes seldom objects, until podwire has used all rights but those with a reason; it used no other rights."""
+    node, _, number = cluster.get("node", "node-1")["status"]["addresses"][0]["address"].rpartition(".")
+    egress = RARE["items"][1]["spec"] | {"egressIPs": [f"{node}.{int(number) + 200}"]}
+    items = [RARE["items"][0], RARE["items"][1] | {"spec": egress}]
+    cluster.apply(json.dumps({**RARE, "items": items}))
+    unused: list[str] = []
+
+    def everything_is_used() -> bool:
+        unused[:] = chart_rights.unexplained(may - chart_rights.used(audit))
+        if "agent: create leases.coordination.k8s.io" not in unused:
+            cluster.run(["kubectl", "delete", "egresspolicy", "partner", "--ignore-not-found"])
+        return not unused
+
+    try:
+        eventually(everything_is_used)
+    finally:
+        print("unused rights:", *unused, sep="\n  ")
+    assert chart_rights.refused(audit) == []
+    assert sorted(map(str, chart_rights.used(audit) - may)) == []
+
+
+def test_the_chart_makes_upgrades_and_outlives_a_network(
+    bare: Cluster, audit: Path, values: str, tmp_path: Path
+) -> None:
     helm = Helm(bare, NAMESPACE, tmp_path)
     assert ready(bare) == [False, False], "no network yet"
     helm("install", "podwire", CHART, "-f", values, *WAIT)
@@ -93,12 +150,22 @@ def test_the_chart_makes_upgrades_and_outlives_a_network(bare: Cluster, values: 
         assert not {p for p in pods & upgraded if p.startswith("podwire-agent")}, "every agent was replaced"
         helm("rollback", "podwire", "1", *WAIT)
         assert refused_requests(bare) == []
+    print("requests:", [flow.lines + flow.connections for flow in traffic])
     assert [flow.problems for flow in traffic] == [[], []]
     bare.apply(DENY)
     blocked = ("exec", "one", "--", "curl", "-sS", "--max-time", "1", f"http://{name}/")
     eventually(lambda: bare.run(["kubectl", *blocked]).returncode != 0)
     bare.kubectl("delete", "networkpolicy", "nobody")
     eventually(lambda: bare.run(["kubectl", *blocked]).returncode == 0)
+    rendered = [item for item in yaml.safe_load_all(helm("template", "podwire", CHART, "-f", values)) if item]
+    use_all_rights(bare, audit, chart_rights.granted(rendered))
+    with flows(bare, [("one", "two"), ("two", "one")]) as traffic:
+        helm("upgrade", "podwire", CHART, "-f", values, "--set", "dns.enabled=false", *WAIT)
+        eventually(lambda: not bare.get("pods", "-n", NAMESPACE, "-l", "k8s-app=kube-dns")["items"])
+        helm("uninstall", "podwire", *WAIT)
+        eventually(lambda: bare.get("pods", "-n", NAMESPACE)["items"] == [])
+    print("requests:", [flow.lines + flow.connections for flow in traffic])
+    assert [flow.problems for flow in traffic] == [[], []], "the kernel keeps the network of pods"
 
 
 def test_the_chart_names_missing_and_wrong_values(bare: Cluster, tmp_path: Path) -> None:
