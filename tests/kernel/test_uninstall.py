@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from tests.kernel.agent_cluster import Machine, eventually, inside
 
+from podwire.kernel import netns, sysctl
+from podwire.kernel.sysctl_record import Recorded
+
 PODWIRE = str(Path(sys.executable).parent / "podwire")
 PARTS = ("cni", "routing", "policy", "proxy")
 OTHERS = (
@@ -27,6 +30,15 @@ def kernel_state(place: Path) -> dict[str, list[str]]:
     """What ip, nft, iptables and ipset show, without counters, random addresses and times."""
     shown = {command: inside(place, *command.split()) for command in COMMANDS}
     return {command: sorted(filter(_is_stable, text.splitlines())) for command, text in shown.items()}
+
+
+def sysctls(place: Path) -> dict[str, str]:
+    """The parameters of a namespace that do not change by themselves."""
+    shown = inside(
+        place, "sh", "-c", "grep -rs . /proc/sys/net/ipv4 /proc/sys/net/ipv6 /proc/sys/net/netfilter || true"
+    )
+    lines = [line.partition(":") for line in shown.splitlines()]
+    return {path: value for path, _, value in lines if not path.endswith(("_count", "/random", "fib_notify_on_flag"))}
 
 
 def _is_stable(line: str) -> bool:
@@ -52,7 +64,8 @@ def test_uninstall_leaves_the_node_as_it_was(machine: Machine, tmp_path: Path, b
     place = machine.root / "node-1"
     for command in OTHERS:
         inside(place, *command.split())
-    before = kernel_state(place)
+    inside(place, "sysctl", "-qw", "net.ipv4.ip_forward=0", "net.ipv4.conf.all.rp_filter=1")
+    before, values = kernel_state(place), sysctls(place)
     machine.start_agent("node-1")
     machine.start_agent("node-2")
     eventually(lambda: machine.ready("node-1") and machine.ready("node-2"))
@@ -70,13 +83,34 @@ def test_uninstall_leaves_the_node_as_it_was(machine: Machine, tmp_path: Path, b
     assert dry.returncode == 0, dry.stderr
     assert f"would remove {conf / '10-podwire.conflist'}" in dry.stdout and "would remove table" in dry.stdout
     assert kernel_state(place) == installed != before, "a dry run removes nothing"
+    assert (
+        "would remove the value of net/ipv4/ip_forward, which was 0 before" in dry.stdout and sysctls(place) != values
+    )
 
     done = uninstall(machine, "node-1", "--with-pods")
     assert done.returncode == 0, done.stderr
     assert kernel_state(place) == before
+    assert sysctls(place) == values
     assert not list(conf.iterdir()) and not list(programs.iterdir())
     assert not (machine.root / "node-1-run").exists() and not (machine.root / "node-1-state").exists()
     assert uninstall(machine, "node-1").stdout == "there is nothing to remove\n"
+
+
+def test_a_sysctl_that_somebody_changed_since_is_left(tmp_path: Path) -> None:
+    place = tmp_path / "node"
+    netns.create(place)
+    try:
+        inside(place, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf.all.rp_filter=1")
+        values = {
+            "net/ipv4/ip_forward": Recorded("0", "1"),
+            "net/ipv4/conf/all/rp_filter": Recorded("0", "2"),
+            "net/ipv4/conf/gone/rp_filter": Recorded("0", "2"),
+        }
+        with netns.inside(place):
+            assert [str(item) for item in sysctl.restore(values)] == ["sysctl net/ipv4/ip_forward = 0"]
+        assert inside(place, "sysctl", "-n", "net.ipv4.ip_forward", "net.ipv4.conf.all.rp_filter") == "0\n1\n"
+    finally:
+        netns.delete(place)
 
 
 def test_a_wrong_configuration_is_refused(tmp_path: Path) -> None:

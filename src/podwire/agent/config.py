@@ -169,6 +169,11 @@ class AgentConfig(Section, frozen=True):
         return Path(self.run_dir, "agent.sock")
 
     @property
+    def sysctl_record(self) -> Path:
+        """The file with the values of sysctls before podwire."""
+        return Path(self.state_dir, "sysctls.json")
+
+    @property
     def database(self) -> Path:
         """The ledger of addresses."""
         return Path(self.cni.database or f"{self.state_dir}/ipam.db")

@@ -15,6 +15,8 @@ from podwire.http.message import PROBE_LIMITS
 from podwire.http.pages import page_routes, serve_pages
 from podwire.http.routes import dispatch
 from podwire.http.server import HttpServer
+from podwire.kernel import sysctl
+from podwire.kernel.sysctl_record import SysctlRecord, recording
 from podwire.kube.client import Client
 from podwire.kube.config import load
 from podwire.observe.log import Log, configure
@@ -108,6 +110,7 @@ async def run(config: AgentConfig, clock: Clock) -> None:
     try:
         agent = Agent(config, client)
         gc.freeze()  # Everything is imported: a search for garbage in it takes 10 ms, several times in the first run.
-        await agent.run()
+        with recording(SysctlRecord(config.sysctl_record, sysctl.devices())):
+            await agent.run()
     finally:
         await client.close()

@@ -12,8 +12,8 @@ import click
 def uninstall(config_file: str, dry_run: bool, with_pods: bool) -> None:
     """Take podwire off this node: its files, rules, devices, routes, processes and state.
 
-    Stop the agent and drain the node first. Objects of other programs stay, and so do the values of sysctls. The
-    command works after a crash, without the API server, and can be repeated.
+    Stop the agent and drain the node first. Objects of other programs stay. Sysctls get back the values from before
+    podwire, unless somebody changed them since. The command works after a crash, without the API server, and twice.
 
     \b
     podwire uninstall --config /etc/podwire/agent.yaml --dry-run

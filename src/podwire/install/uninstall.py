@@ -5,7 +5,8 @@ Steps run in the order of :func:`steps`: first the runtime's files, so that no n
 policies; then what carries packets. Objects of other programs are never touched.
 
 Rules of Services in iptables and IPVS have the names that kube-proxy gives its own. They are removed only if the
-configuration has the part ``proxy``. Sysctls keep their values: what they were before podwire is not known.
+configuration has the part ``proxy``. Sysctls get the values that the agent recorded before it wrote them, unless
+somebody changed them since.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.wiring import HOST_MAC
 from podwire.cni.wiring import OWNER as PODS
 from podwire.errors import ClusterError, KernelError, Unsupported
-from podwire.kernel import network
+from podwire.kernel import network, sysctl, sysctl_record
 from podwire.kernel.iptables_tables import drop_tables
 from podwire.kernel.kinds import KERNEL_KINDS
 from podwire.kernel.netlink import Netlink
@@ -92,6 +93,7 @@ def steps(config: AgentConfig) -> tuple[RemovalStep, ...]:
         RemovalStep("iptables", _chains),
         RemovalStep("tables", _tables),
         RemovalStep("files for network managers", partial(_link_files, config)),
+        RemovalStep("sysctls", partial(_sysctls, config)),
         RemovalStep("state", partial(_state, config)),
     )
 
@@ -170,6 +172,12 @@ def _link_files(config: AgentConfig, dry: bool) -> Iterator[str]:
         yield from (str(etc / file.path) for file in files if (etc / file.path).exists())
     else:
         yield from hostfiles.remove(etc, files)
+
+
+def _sysctls(config: AgentConfig, dry: bool) -> Iterator[str]:
+    values = sysctl_record.read(config.sysctl_record).values
+    for item in sysctl.restorable(values) if dry else sysctl.restore(values):
+        yield f"the value of {item.path}, which was {item.value} before"
 
 
 def _state(config: AgentConfig, dry: bool) -> Iterator[str]:
