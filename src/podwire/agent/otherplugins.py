@@ -1,6 +1,7 @@
-"""Constructs the part ``policy`` for pods of other CNI plugins; the agent has no part ``cni`` then.
+"""Constructs the part ``policy`` for pods of other CNI plugins.
 
-Pods are found by their addresses in the API and the node's devices (:mod:`podwire.policy.foreign.discovery`). When
+The agent has no part ``cni`` then, or it takes the place of the other plugin (:func:`add_discovery`). Pods are found by
+their addresses in the API and the node's devices (:mod:`podwire.policy.foreign.discovery`). When
 podwire-cni follows the other plugin (:mod:`podwire.cni.chain.policy`), it reports pods before the API knows their
 addresses.
 """
@@ -25,24 +26,27 @@ from podwire.policy.runner import Enforcement
 
 def add(shared: Shared, policies: PolicyPart) -> None:
     """Adds the discovery of pods and the chained plugin."""
+    add_discovery(shared, policies)
+    chain = make_chain(shared, policies)
+    shared.health.metrics["policy chain"] = chain.samples
+    server = CniServer(shared.config.socket, chain.handle, Log("cni"), chain.before)
+    shared.tasks["policy chain"] = server.run
+    files = CniFiles(shared.config, shared.clock)
+    files.install_program()
+    shared.tasks["cni files"] = files.keep_program
+
+
+def add_discovery(shared: Shared, policies: PolicyPart) -> None:
+    """Adds the discovery of pods that no other source has reported, and their isolation on bridges."""
     enforcement, degraded = policies.enforcement, shared.degraded
     discovery = PodDiscovery(shared.config.node_name, policies.informers.pods, enforcement, KernelLinks(), shared.clock)
     discovery.stuck = lambda pods: degraded.report("pods", POD_NOT_FOUND, not_located(pods))
     policies.prepared.append(discovery.scanned)
-    chain = make_chain(shared, policies)
-    shared.health.metrics |= {"policy discovery": discovery.samples, "policy chain": chain.samples}
+    shared.health.metrics["policy discovery"] = discovery.samples
     if policies.bridges is not None:
         connect_bridges(shared, policies.bridges, enforcement)
         discovery.bridges_changed = policies.bridges.look
-    server = CniServer(shared.config.socket, chain.handle, Log("cni"), chain.before)
-    shared.tasks |= {
-        "policy discovery": discovery.run,
-        "policy bridges": discovery.watch,
-        "policy chain": server.run,
-    }
-    files = CniFiles(shared.config, shared.clock)
-    files.install_program()
-    shared.tasks["cni files"] = files.keep_program
+    shared.tasks |= {"policy discovery": discovery.run, "policy bridges": discovery.watch}
 
 
 def make_chain(shared: Shared, policies: PolicyPart) -> PolicyChain:

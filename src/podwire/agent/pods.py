@@ -37,6 +37,12 @@ def add(shared: Shared) -> CniService:
         "cni heal": service.healing.run,
         "cni hardware addresses": service.hardware.run,
     }
+    if config.cni.host_local:
+        from podwire.cni.bridgedpods import BridgedPods
+
+        bridged = BridgedPods(service.leases, shared.clock)
+        shared.state_page.parts["bridges"] = bridged.shares
+        shared.tasks["cni bridges"] = bridged.run
     files = CniFiles(config, shared.clock)
     files.install_program()
     shared.tasks["cni files"] = lambda: files.run(service.served.wait)

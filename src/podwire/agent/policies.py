@@ -7,14 +7,22 @@ from podwire.cni.service import CniService
 
 
 def add(shared: Shared, cni: CniService | None) -> None:
-    """Adds the enforcement of policies for the pods of ``cni``, or of other CNI plugins when ``cni`` is None."""
-    part = PolicyPart(shared, other_plugins=cni is None)
+    """Adds the enforcement of policies for the pods of ``cni``, or of other CNI plugins when ``cni`` is None.
+
+    Where the agent takes the place of another plugin (``cni.hostLocal``), policies apply to the pods of both.
+    """
+    both = bool(shared.config.cni.host_local)
+    part = PolicyPart(shared, other_plugins=cni is None or both)
     if cni is not None:
         cni.attachments.gate = EnforcementGate(part.enforcement.admission, part.attach, part.enforcement.detach)
         held = sorted(
             cni.leases.held.values(), key=lambda attachment: attachment.table
         )  # Each pod's first interface first.
         part.enforcement.restore(tuple(map(attached_pod, held)))
+        if both:
+            from podwire.agent.otherplugins import add_discovery
+
+            add_discovery(shared, part)
     else:
         from podwire.agent.otherplugins import add as add_other_plugins
 
