@@ -39,6 +39,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "apiserver": ("podwire.cli.component:apiserver", "Run the embedded Kubernetes API server."),
     "kubelet": ("podwire.cli.component:kubelet", "Run the local kubelet: pods as processes in namespaces."),
     "preflight": ("podwire.cli.preflight:preflight", "Check whether podwire can run on this node, and what to do."),
+    "migrate": (
+        "podwire.cli.migrate:migrate",
+        "Take a cluster from another network to podwire, node by node, and back.",
+    ),
     "uninstall": ("podwire.cli.uninstall:uninstall", "Take podwire off this node."),
     "completion": ("podwire.cli.completion:completion", "Print what bash, zsh or fish needs to complete words."),
     "version": ("podwire.cli.version:version", "Print the versions of podwire, Python and the kernel."),

@@ -52,7 +52,7 @@ def read_facts(config: AgentConfig, features: Features) -> PreflightFacts:
         conf_dir=config.cni.conf_dir,
         conflists=tuple(sorted(path.name for path in conf.glob("*.conf*"))) if conf is not None else (),
         loopback=binaries is None or (binaries / "loopback").exists(),
-        runtimes=tuple(path for path in RUNTIMES if Path(path).is_socket()),
+        runtimes=tuple(path for path in RUNTIMES if _is_socket(path)),
         devices=tuple(link.name for link in state.links),
         kube_proxy=_kube_proxy(),
         cluster_cidrs=config.cluster_cidrs,
@@ -62,6 +62,14 @@ def read_facts(config: AgentConfig, features: Features) -> PreflightFacts:
         overhead=overhead,
         ports=dict(_occupied_ports(config, backend, state)),
     )
+
+
+def _is_socket(path: str) -> bool:
+    """Whether a socket is there and may be used."""
+    try:
+        return Path(path).is_socket()
+    except PermissionError:
+        return False
 
 
 def _lacks(config: AgentConfig, backend: Backend, features: Features) -> Iterator[tuple[str, str]]:

@@ -292,6 +292,12 @@ def add(netlink: Netlink, state: NetworkState) -> Report:
     return _execute(netlink, diff(NetworkState(), state), _read_devices(netlink).indexes)
 
 
+def replace_routes(netlink: Netlink, routes: Iterable[Route]) -> Report:
+    """Adds routes, each in place of the route of any owner to the same destination, without a moment with neither."""
+    steps = tuple(Change("replace", route) for route in routes)
+    return _execute(netlink, Changes(steps), _read_devices(netlink).indexes)
+
+
 def _has_side_effects(change: Change) -> bool:
     """Whether a step may take other objects of the owner along; a new device takes none."""
     kind = type(change.value)

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from podwire.errors import AlreadyExists, ApiError, ApiUnreachable, Conflict, NotFound, ProtocolError
+from podwire.errors import AlreadyExists, ApiError, ApiUnreachable, ClusterError, Conflict, NotFound, ProtocolError
 from podwire.kube.client import Client
 from podwire.kube.resources import LEASES, Json
 from podwire.observe.log import Log
@@ -51,6 +51,25 @@ class LeaderElection:
         """Waits to lead, then runs ``body``; returns when the body does or the lead is lost."""
         while not await self._attempt():
             await self._clock.sleep(self._election.retry_s)
+        await self._lead(body)
+
+    async def run_alone(self, body: Callable[[], Awaitable[None]]) -> None:
+        """As :meth:`run`, but does not wait for a process that goes on leading.
+
+        A process that was killed still holds the Lease for ``duration_s``; a renewal shows that it is alive.
+
+        Raises: ClusterError naming the holder.
+        """
+        before = ("", "")
+        while not await self._attempt():
+            if before[0] and self._observed != before:
+                name = f"Lease {self._election.namespace}/{self._election.name}"
+                raise ClusterError(f"{name} is held by {self._observed[0]}, which is at work; wait until it ends")
+            before = self._observed
+            await self._clock.sleep(self._election.retry_s)
+        await self._lead(body)
+
+    async def _lead(self, body: Callable[[], Awaitable[None]]) -> None:
         self._log.info("started leading", lease=self._election.name, identity=self._election.identity)
         self.leading = True
         try:

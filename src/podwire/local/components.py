@@ -170,6 +170,7 @@ def kubelet(topology: Topology, config: ClusterConfig, node: FabricNode, cgroup:
             "/opt/cni/bin": str(run / "cni/bin"),
             "/run/podwire": str(run / "podwire"),
             "/var/lib/podwire": f"{topology.node_state(node.name)}/podwire",
+            "/var/lib/cni": f"{topology.node_state(node.name)}/cni",
         },
         "hidden": [topology.run],
         "addresses": addresses,
