@@ -1,6 +1,7 @@
 """The rules that kube-proxy 1.36 writes for one Service with two endpoints, by its modes iptables and nftables.
 
-The Service has the address 10.96.0.10 and port 80, node port 30080; the endpoints listen on 8080. The node is 10.89.0.11.
+The Service has the address 10.96.0.10 and port 80, node port 30080; the endpoints listen on 8080. The node is
+10.89.0.11.
 """
 
 IPTABLES = """

@@ -132,10 +132,11 @@ def return_services(config: AgentConfig, before: NodeBefore, say: Say, pause: Pa
     mode = before.kube_proxy
     if mode:
         wait_until(lambda: _is_programmed(mode), f"kube-proxy has written no rules in mode {mode}", pause)
+    shared = {mode} & {"iptables", "ipvs"}
     modes = ServiceModes()
     for name in modes.names():
         try:
-            if name != mode and modes.clear(name):
+            if name not in shared and modes.clear(name):
                 say(f"removed the rules of Services in mode {name}")
         except Unsupported:
             continue

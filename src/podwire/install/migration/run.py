@@ -23,7 +23,7 @@ from podwire.kube.lease import Election, LeaderElection
 from podwire.kube.resources import Json
 
 Say = Callable[[str], None]
-_FACTS = (
+AGENT_FACTS = (
     names.NODE_ROUTING_FACTS, names.NODE_ROUTING, names.NODE_PROXY, names.NODE_POLICY, names.NODE_HEALTH_PORT,
     names.NODE_FALLBACK, names.NODE_SESSIONS,
 )  # fmt: skip
@@ -177,7 +177,7 @@ class Migration:
         if step == "release":
             await self._objects.label(node, None)
             await self._objects.until(lambda: self._agent_gone(node), f"{node}: the agent has not ended", 120)
-            await self._objects.label(node, None, dict.fromkeys(_FACTS))
+            await self._objects.label(node, None, dict.fromkeys(AGENT_FACTS))
             return
         if step == "services-back":
             await self._until_old_pods(node, there=True)
