@@ -41,9 +41,26 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         for node, other in (NODES, NODES[::-1]):
             prepare(created, node, other)
         install(created, tmp_path_factory.mktemp("chart"))
+        created.apply(ROUTES, "-n", "kube-system")
         created.apply(server("one", "node-1") + server("two", "node-2"))
         created.ready("one", "two")
         yield created
+
+
+ROUTES = """
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-flannel-ds, namespace: kube-system}
+spec:
+  selector: {matchLabels: {app: routes}}
+  template:
+    metadata: {labels: {app: routes}}
+    spec:
+      hostNetwork: true
+      terminationGracePeriodSeconds: 1
+      containers: [{name: routes, image: "busybox:1.36", command: [sleep, "3600"]}]
+"""
+"""A DaemonSet with the name of Flannel's: it must leave each node that podwire takes, and come back."""
 
 
 def cidr_of(cluster: Cluster, node: str) -> str:
@@ -103,14 +120,26 @@ def killed_at(cluster: Cluster, action: str, line: str) -> None:
     process.wait()
 
 
+def old_pods(cluster: Cluster) -> list[str]:
+    """The nodes on which pods of the old network run."""
+    pods = cluster.get("pods", "-n", "kube-system", "-l", "app=routes")["items"]
+    return sorted(pod["spec"]["nodeName"] for pod in pods)
+
+
+def reaches(cluster: Cluster, source: str, target: str) -> bool:
+    address = cluster.get("pod", target)["status"]["podIP"]
+    return cluster.run(["kubectl", "exec", source, "--", "curl", "-sS", "--max-time", "3", address]).returncode == 0
+
+
 def configurations(cluster: Cluster, node: str) -> list[str]:
     return sorted(path.name for path in Path(topology(cluster).node_run(node), "cni/net.d").iterdir())
 
 
 def test_a_cluster_moves_to_podwire_and_back_under_traffic(cluster: Cluster) -> None:
     before = identities(cluster)
+    eventually(lambda: old_pods(cluster) == [*NODES])
     planned = migrate(cluster, "plan")
-    assert "node-1: 2 pods of host-local" not in planned, "nothing runs but the pod of the test"
+    assert "DaemonSet kube-system/kube-flannel-ds would leave each node" in planned
     assert "node-1: 1 pods of host-local, 1 routes, no kube-proxy" in planned
     assert configurations(cluster, "node-1") == ["10-plain.conflist"]
     with flows(cluster, [("one", "two"), ("two", "one")]) as traffic:
@@ -118,6 +147,7 @@ def test_a_cluster_moves_to_podwire_and_back_under_traffic(cluster: Cluster) -> 
         output = migrate(cluster, "apply")
         print(output)
         assert migrate(cluster, "status").splitlines() == ["node-1: podwire", "node-2: podwire"]
+        assert old_pods(cluster) == []
         for node in NODES:
             assert configurations(cluster, node) == ["10-plain.conflist.podwire-saved", "10-podwire.conflist"]
         cluster.apply(server("three", "node-1"))
@@ -128,8 +158,11 @@ def test_a_cluster_moves_to_podwire_and_back_under_traffic(cluster: Cluster) -> 
         print(returned)
         cluster.apply(server("four", "node-1"))
         cluster.ready("four")
+        for source, target in (("three", "four"), ("four", "three"), ("two", "three"), ("two", "four")):
+            eventually(lambda source=source, target=target: reaches(cluster, source, target))
     assert [flow.problems for flow in traffic] == [[], []]
     assert migrate(cluster, "status").splitlines() == ["node-1: old network", "node-2: old network"]
+    assert old_pods(cluster) == [*NODES]
     for node in NODES:
         assert configurations(cluster, node) == ["10-plain.conflist"]
     for text in (output, returned):

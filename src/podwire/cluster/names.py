@@ -22,6 +22,8 @@ NODE_SESSIONS = "podwire.io/sessions"
 """Node annotation: the sessions of routing with peers. Written by the node's agent; read by ``podwire status``."""
 NODE_CLOUD_INTERFACES = "podwire.io/cloud-interfaces"
 """Node annotation: interfaces for pods. Written by the controller cloudaddresses; read by agents (cloudroutes)."""
+NODE_MIGRATED = "podwire.io/migrated"
+"""Node label: podwire is the network. Written by ``podwire migrate``; read by selectors of DaemonSets."""
 NODE_LEAVING = "podwire.io/leaving"
 """Node taint. Written by ``podwire up`` before it removes a node; read by the scheduler and by controllers of pods."""
 

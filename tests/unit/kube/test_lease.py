@@ -7,7 +7,7 @@ from typing import Any, cast
 from tests.fakes.clock import FakeClock
 from tests.unit.patient_loop import LoopClock, hurried
 
-from podwire.errors import ApiUnreachable, Conflict, NotFound
+from podwire.errors import ApiUnreachable, ClusterError, Conflict, NotFound
 from podwire.kube.client import Client
 from podwire.kube.lease import Election, LeaderElection
 from podwire.kube.resources import Resource
@@ -187,3 +187,36 @@ def test_a_leader_stops_when_the_api_stops_answering() -> None:
 
     with hurried():
         asyncio.run(go())
+
+
+def test_a_second_run_is_refused_while_the_first_renews() -> None:
+    async def body(clock: FakeClock, leases: Leases, leading: list[str], contend: Contend) -> None:
+        contend("a")
+        await clock.advance(1)
+        assert leading == ["a"]
+        failures: list[BaseException] = []
+        ran: list[str] = []
+
+        async def work() -> None:
+            ran.append("b")
+
+        async def second() -> None:
+            try:
+                await LeaderElection(leases.client("b"), Election("ns", "e", "b")).run_alone(work)
+            except ClusterError as failure:
+                failures.append(failure)
+
+        task = asyncio.ensure_future(second())
+        for _ in range(10):
+            await clock.advance(1)
+        assert [str(failure) for failure in failures] == [
+            "Lease ns/e is held by a, which is at work; wait until it ends"
+        ]
+        leases.away.add("a")  # a was killed: the Lease stays
+        task = asyncio.ensure_future(second())
+        for _ in range(40):
+            await clock.advance(1)
+        await task
+        assert (ran, len(failures)) == (["b"], 1), "a Lease that nobody renews is taken over"
+
+    run(body)

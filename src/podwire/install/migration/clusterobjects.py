@@ -6,7 +6,7 @@ from typing import Any
 from podwire.errors import AlreadyExists, ClusterError, ConfigError, NotFound
 from podwire.install.migration import record
 from podwire.install.migration.clusterplan import AGENTS, LABEL
-from podwire.install.migration.record import Direction, NodeRecord, Record
+from podwire.install.migration.record import Direction, MigrationRecord, NodeRecord
 from podwire.kube.client import STRATEGIC_MERGE_PATCH, Client
 from podwire.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, PODS, SERVICES, Json
 
@@ -52,7 +52,7 @@ class ClusterObjects:
             meta["annotations"] = dict(annotations)
         await self._client.patch(NODES, node, {"metadata": meta}, patch_type=STRATEGIC_MERGE_PATCH)
 
-    async def read_record(self) -> Record:
+    async def read_record(self) -> MigrationRecord:
         """How far the migration is.
 
         Raises: ConfigError when the ConfigMap was changed by hand into something else.
@@ -60,7 +60,7 @@ class ClusterObjects:
         try:
             body = await self._client.get(CONFIGMAPS, record.NAME, self.namespace)
         except NotFound:
-            return Record()
+            return MigrationRecord()
         return record.parse(body.get("data") or {})
 
     async def write_record(self, data: Mapping[str, str]) -> None:

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
+from podwire.cluster.names import NODE_MIGRATED
 from podwire.errors import ConfigError
 from podwire.install.migration.flowcount import PORT
 
 Json = dict[str, Any]
 """An object in its API form."""
 
-LABEL = "podwire.io/migrated"
+LABEL = NODE_MIGRATED
 """Node label: ``true`` where podwire is the network."""
 SELECTED = "true"
 OLD_NAMES = ("kube-proxy", "kube-flannel", "kube-flannel-ds")
@@ -90,8 +91,8 @@ def step_pod(agents: Json, node: str, step: str, arguments: Sequence[str]) -> Js
     """The pod of a step on a node."""
     spec = deepcopy(agents["spec"]["template"]["spec"])
     container = next(item for item in spec["containers"] if item["name"] == "agent")
-    kept = ("name", "image", "imagePullPolicy", "command", "env", "securityContext", "volumeMounts")
-    container = {key: value for key, value in container.items() if key in kept}
+    fields = ("name", "image", "imagePullPolicy", "command", "env", "securityContext", "volumeMounts")
+    container = {key: value for key, value in container.items() if key in fields}
     container["args"] = ["migrate", "node", step, "--config", "/etc/podwire/agent.yaml", *arguments]
     mounts = [mount for mount in container["volumeMounts"] if mount["mountPath"] != "/var/lib/cni"]
     container["volumeMounts"] = [*mounts, {"name": "host-local", "mountPath": "/var/lib/cni"}]

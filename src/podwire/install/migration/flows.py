@@ -69,7 +69,7 @@ def _answer_datagram(_selector: selectors.BaseSelector, opened: socket.socket) -
         opened.sendto(data, peer)
 
 
-class Flow:
+class NumberedFlow:
     """One flow to one target; ``kind`` is ``tcp``, ``udp`` or ``new``."""
 
     def __init__(self, kind: str, target: str, port: int, now: float) -> None:
@@ -160,7 +160,7 @@ def send(targets: Sequence[str], say: Callable[[str], None], port: int = PORT, t
     """Sends to all targets and says the counts every second, and at the end of ``turns`` (None: never)."""
     clock = SystemClock()
     began = clock.monotonic()
-    flows = [Flow(kind, target, port, began) for target in targets for kind in ("tcp", "udp", "new")]
+    flows = [NumberedFlow(kind, target, port, began) for target in targets for kind in ("tcp", "udp", "new")]
     due = began + REPORT_S
     done = 0
     with selectors.DefaultSelector() as pause, contextlib.ExitStack() as stack:

@@ -30,7 +30,7 @@ from podwire.runtime.unixsockets import answers
 from podwire.state.chain_marks import IPTABLES_MARK, ChainMark
 from podwire.state.network import parse
 
-_KEPT = ("podwire-hostport", "podwire-masquerade", "podwire-proxy", "podwire-userspace")
+_LASTING = ("podwire-hostport", "podwire-masquerade", "podwire-proxy", "podwire-userspace")
 """Tables that running pods need, and those of Services, which the next step removes."""
 _MARK = ChainMark(tables=("nat",), constant={"nat": frozenset((IPTABLES_MARK,))})
 
@@ -113,7 +113,7 @@ def _remove_tables(say: Say) -> None:
     try:
         with Nft() as nft:
             for family, name in nft.tables():
-                if name.startswith("podwire-") and name not in _KEPT:
+                if name.startswith("podwire-") and name not in _LASTING:
                     nft.delete(family, name)
                     say(f"removed table {family} {name}")
     except Unsupported:

@@ -90,7 +90,7 @@ def _changed(done: Iterable[str]) -> bool:
     return any(step != "check" for step in done)
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class MigrationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The whole migration; ``direction`` None: none was begun."""
 
     direction: Direction | None = None
@@ -101,7 +101,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return self.nodes.get(name, NodeRecord())
 
 
-def parse(data: Mapping[str, Any]) -> Record:
+def parse(data: Mapping[str, Any]) -> MigrationRecord:
     """The record in the data of the ConfigMap.
 
     Raises: ConfigError naming the key.
@@ -117,7 +117,7 @@ def parse(data: Mapping[str, Any]) -> Record:
                 nodes[key.removeprefix(_PREFIX)] = msgspec.json.decode(str(text), type=NodeRecord)
             except msgspec.DecodeError as failure:
                 raise ConfigError(f"ConfigMap {NAME}", f"data.{key}", str(failure)) from failure
-    return Record(direction=direction, nodes=nodes)
+    return MigrationRecord(direction=direction, nodes=nodes)
 
 
 def entry(name: str, record: NodeRecord) -> dict[str, str]:

@@ -17,7 +17,7 @@ from podwire.errors import ClusterError, ConfigError, PodwireError
 from podwire.install.migration import clusterplan, flows
 from podwire.install.migration.clusterobjects import ClusterObjects, is_ready
 from podwire.install.migration.flowcount import FlowReport, summary
-from podwire.install.migration.record import MEANINGS, NAME, STEPS, Direction, NodeBefore, NodeRecord, Record
+from podwire.install.migration.record import MEANINGS, NAME, STEPS, Direction, MigrationRecord, NodeBefore, NodeRecord
 from podwire.kube.client import Client
 from podwire.kube.lease import Election, LeaderElection
 from podwire.kube.resources import Json
@@ -86,7 +86,7 @@ class Migration:
         self._say = say
         self._agents: Json = {}
         self._old: list[Json] = []
-        self._record = Record()
+        self._record = MigrationRecord()
         self._targets: list[str] = []
 
     async def run(self, action: str) -> int:
@@ -197,7 +197,7 @@ class Migration:
     async def _done(self, node: str, direction: Direction, step: str, entry: NodeRecord) -> None:
         entry = entry.after(direction, step)
         await self._objects.write_node(node, entry)
-        self._record = Record(direction=direction, nodes={**self._record.nodes, node: entry})
+        self._record = MigrationRecord(direction=direction, nodes={**self._record.nodes, node: entry})
 
     async def _until_old_pods(self, node: str, *, there: bool) -> None:
         for daemonset in self._old:
