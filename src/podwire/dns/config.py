@@ -4,17 +4,33 @@ from pathlib import Path
 
 import msgspec
 
+from podwire.dns.corefile.syntax import Directive
 from podwire.errors import ConfigError
 from podwire.model.document import not_yaml, wrong
+
+
+class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Files for TLS with upstream servers: the client's certificate and key, and the authorities that sign servers'.
+
+    Empty means: no certificate, the machine's authorities.
+    """
+
+    certificate: str = ""
+    key: str = ""
+    authorities: str = ""
 
 
 class ForwardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """How names are asked for upstream.
 
-    ``upstreams`` are ``address``, ``address:port`` (IPv6 in brackets), or a file with the name servers of a resolver.
-    ``policy`` is the order of the servers: sequential, random or round_robin. ``max_concurrent`` requests may wait, 0
-    means 2000. A server is bad after ``max_fails`` failed probes in a row, 0 means never; between two probes lie
-    ``health_check_seconds``.
+    ``upstreams`` are ``address``, ``address:port`` (IPv6 in brackets), ``tls://address`` (DNS over TLS, with
+    ``%server-name`` behind the address if it differs from ``tls_server_name``), or a file with the name servers of a
+    resolver. ``policy`` is the order of the servers: sequential, random or round_robin. ``max_concurrent`` requests may
+    wait, 0 means 2000. A server is bad after ``max_fails`` failed probes in a row, 0 means never; between two probes
+    lie ``health_check_seconds``, and they ask for ``health_check_domain``, with recursion unless told otherwise. An
+    unused connection is closed after ``expire_seconds``. Names below ``except_zones`` are not asked for. A reply with
+    one of the response codes ``failover`` counts as none while another server is left. With ``fail_fast`` nobody is
+    asked when all servers are bad.
     """
 
     upstreams: tuple[str, ...] = ()
@@ -24,6 +40,51 @@ class ForwardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_concurrent: int = 0
     max_fails: int = 2
     health_check_seconds: float = 0.5
+    health_check_domain: str = "."
+    health_check_recursion: bool = True
+    expire_seconds: float = 10.0
+    except_zones: tuple[str, ...] = ()
+    failover: tuple[str, ...] = ()
+    fail_fast: bool = False
+    tls: TlsConfig | None = None
+    tls_server_name: str = ""
+
+
+class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """How replies to names outside the cluster are cached.
+
+    A reply is cached for its own time, at least ``..._least_seconds`` and at most ``..._seconds``; success is a reply
+    with records, denial one without. A name that was asked for ``prefetch_amount`` times (0: never) without a pause of
+    ``prefetch_seconds`` is asked for again when ``prefetch_percent`` of its time are left. SERVFAIL is cached for
+    ``failure_seconds``. For ``serve_stale_seconds`` longer, an expired reply is used at once, or (verify) when nobody
+    replies.
+    """
+
+    success_capacity: int = 4096
+    success_seconds: float = 300.0
+    success_least_seconds: float = 0.0
+    denial_capacity: int = 4096
+    denial_seconds: float = 300.0
+    denial_least_seconds: float = 0.0
+    prefetch_amount: int = 0
+    prefetch_seconds: float = 60.0
+    prefetch_percent: int = 10
+    serve_stale_seconds: float = 0.0
+    serve_stale_verify: bool = False
+    failure_seconds: float = 0.0
+
+
+class PluginBlock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The plugins of a server block of a Corefile that handle requests, as they were written.
+
+    ``cluster`` says whether the cluster's zone and ``hosts`` answer in the block, ``forwards`` whether other names are
+    asked for upstream.
+    """
+
+    zones: tuple[str, ...] = ()
+    directives: tuple[Directive, ...] = ()
+    cluster: bool = False
+    forwards: bool = False
 
 
 class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -35,8 +96,10 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ``forward`` are used, and without those the name servers of ``resolvConf``. ``stub_domains`` have upstream servers
     of their own. ``fallthrough`` has the zones whose missing names are asked for upstream. Foreign names are cached for
     at most ``cache_seconds``; for ``serve_stale_seconds`` longer they answer when upstream does not, or (without
-    ``serve_stale_verify``) at once while upstream is asked. ``hosts`` have addresses by name, before all other names. A
-    Corefile is read again every ``reload_seconds``, 0 means never.
+    ``serve_stale_verify``) at once while upstream is asked. ``hosts`` have addresses by name, before all other names.
+    ``caches`` are options of the cache by zone. ``view_forwards`` are the upstream servers of views, by their names and
+    by zone. ``blocks`` are the server blocks of a Corefile, if one of them has plugins of its own; ``files`` are the
+    files that these name. A Corefile is read again every ``reload_seconds``, 0 means never.
     """
 
     domain: str = "cluster.local"
@@ -67,6 +130,10 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     query_log: bool = False
     hosts: dict[str, tuple[str, ...]] = {}
     hosts_ttl_seconds: int = 3600
+    caches: dict[str, CacheConfig] = {}
+    view_forwards: dict[str, dict[str, ForwardConfig]] = {}
+    blocks: tuple[PluginBlock, ...] = ()
+    files: dict[str, str] = {}
 
 
 _PODS = ("disabled", "insecure", "verified")

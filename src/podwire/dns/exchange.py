@@ -1,8 +1,8 @@
-"""One request and its reply: UDP with repetition, or TCP, to one or several upstream servers.
+"""One request and its reply over UDP, with repetition, to one or several upstream servers.
 
 How it works: an exchange opens a socket of its own for each server, so the request leaves from a random port, with a
 new random ID. The sockets stay open until the exchange ends: a server that was asked first and replies late still
-answers. Sources: RFC 5452 (which replies count), RFC 7766 (TCP).
+answers. Source: RFC 5452 (which replies count). TCP: :mod:`podwire.dns.streams`.
 """
 
 import asyncio
@@ -16,10 +16,14 @@ Address = tuple[str, int]
 
 
 class UdpExchange:
-    """A request on its way to upstream servers over UDP; :meth:`close` releases its sockets."""
+    """A request on its way to upstream servers over UDP; :meth:`close` releases its sockets.
 
-    def __init__(self, request: bytes) -> None:
+    A reply with one of the response codes ``unwanted`` counts as a refusal, and is in ``rejected``.
+    """
+
+    def __init__(self, request: bytes, unwanted: frozenset[int] = frozenset()) -> None:
         self._request = request
+        self._unwanted = unwanted
         self._loop = asyncio.get_running_loop()
         self._links: dict[Address, tuple[socket.socket, bytes]] = {}
         self._news: asyncio.Future[None] | None = None
@@ -27,6 +31,7 @@ class UdpExchange:
         """The servers whose port is closed or that cannot be reached."""
         self.reply: tuple[Address, bytes] | None = None
         """The server that replied first, and its reply under the ID of the request."""
+        self.rejected: tuple[Address, bytes] | None = None
 
     def send(self, server: Address) -> bool:
         """Sends the request, or sends it again; False when the server cannot be reached."""
@@ -66,7 +71,12 @@ class UdpExchange:
         else:
             if self.reply is not None or not matches(message, data):
                 return
-            self.reply = server, self._request[:2] + data[2:]
+            outcome = server, self._request[:2] + data[2:]
+            if data[3] & 0xF in self._unwanted:
+                self.refused.add(server)
+                self.rejected = outcome
+            else:
+                self.reply = outcome
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
@@ -86,25 +96,6 @@ class UdpExchange:
         for link, _ in self._links.values():
             self._loop.remove_reader(link)
             link.close()
-
-
-async def ask_tcp(server: Address, request: bytes) -> bytes:
-    """The reply of a server over a new connection, under the ID of the request.
-
-    Raises: OSError when the server cannot be reached; EOFError when it closes the connection or replies to another
-    request.
-    """
-    message = prepare(request)
-    reader, writer = await asyncio.open_connection(*server)
-    try:
-        writer.write(len(message).to_bytes(2, "big") + message)
-        size = int.from_bytes(await reader.readexactly(2), "big")
-        reply = await reader.readexactly(size)
-    finally:
-        writer.close()
-    if not matches(message, reply):
-        raise EOFError("not the reply to this request")
-    return request[:2] + reply[2:]
 
 
 def prepare(request: bytes) -> bytes:

@@ -9,7 +9,9 @@ from being asked (see :mod:`podwire.dns.upstream_health`); 4. good servers are a
 the same; 5. at most ``max_pending`` requests wait, more are refused; 6. equal requests (all bytes but the ID) that wait
 at the same time are sent once; 7. a reply counts only if it comes from the asked server and has the ID and question of
 the request; 8. a server in a loop is not asked, and of one question at most ``max_equal`` requests wait, so that a loop
-makes few requests before it is detected (see :mod:`podwire.dns.loops`).
+makes few requests before it is detected (see :mod:`podwire.dns.loops`); 9. when one of the servers is to be asked over
+TLS, all of them are asked over streams (:mod:`podwire.dns.streams`), their probes too; 10. a reply with a response code
+of ``failover`` counts only when no server has a better one.
 
 Cost: 160 to 240 us of CPU a request, measured on a busy machine (``python -m bench.dns``).
 """
@@ -17,14 +19,18 @@ Cost: 160 to 240 us of CPU a request, measured on a busy machine (``python -m be
 import asyncio
 import ipaddress
 import random
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+import ssl
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from podwire.dns import wire
-from podwire.dns.exchange import Address, UdpExchange, ask_tcp
+from podwire.dns.exchange import Address, UdpExchange
 from podwire.dns.loops import LoopDetector
-from podwire.dns.upstream_health import EVERY_S, FAILURES, UpstreamHealth
+from podwire.dns.names import encode_name
+from podwire.dns.streams import StreamPool
+from podwire.dns.upstream_health import EVERY_S, FAILURES, UpstreamHealth, answers
+from podwire.dns.wire import DnsMessage
 from podwire.errors import ConfigError
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
@@ -33,7 +39,11 @@ from podwire.runtime.tasks import TaskSet
 
 @dataclass(frozen=True, slots=True)
 class ForwardOptions:
-    """The times and limits of forwarding, in seconds; ``policy`` is sequential, random or round_robin."""
+    """The times and limits of forwarding, in seconds; ``policy`` is sequential, random or round_robin.
+
+    ``encrypted`` are the servers that are asked over TLS, with the names in their certificates. ``failover`` are
+    response codes, ``probe_name`` is what a probe asks for the name servers of.
+    """
 
     deadline_s: float = 4.5
     resend_s: float = 0.4
@@ -43,6 +53,13 @@ class ForwardOptions:
     policy: str = "sequential"
     max_fails: int = FAILURES
     probe_every_s: float = EVERY_S
+    probe_name: str = "."
+    probe_flags: int = wire.RD
+    expire_s: float = 10.0
+    failover: frozenset[int] = frozenset()
+    fail_fast: bool = False
+    encrypted: Mapping[Address, str] = field(default_factory=dict)
+    context: ssl.SSLContext | None = None
 
 
 class Overloaded(Exception):
@@ -61,16 +78,30 @@ class Forwarder:
         self._upstreams = upstreams
         self._options = options
         self._tasks = TaskSet(lambda name, failure: log.error("task failed", task=name, failure=failure))
+        self.streams = {
+            server: StreamPool(
+                server,
+                options.context if server in options.encrypted else None,
+                options.encrypted.get(server, ""),
+                options.expire_s,
+            )
+            for server in upstreams
+        }
+        answering = self._answers if options.encrypted else answers
+        probe = wire.encode(DnsMessage(0, options.probe_flags, encode_name(options.probe_name), wire.NS))
         self.health = UpstreamHealth(
             upstreams, clock, self._tasks, max_fails=options.max_fails, every_s=options.probe_every_s
         )
+        self.health.probe_with(probe, answering)
         self._turn = 0
-        self.loops = LoopDetector(upstreams, clock, self._tasks)
+        self.loops = LoopDetector(upstreams, clock, self._tasks, answering)
         self._questions: dict[bytes, int] = {}
         self._waiting: dict[tuple[bool, bytes], asyncio.Future[bytes | None]] = {}
         self.sent = 0
         self.failed = 0
         self.rejected = 0
+        self.all_bad = 0
+        """How often all servers were bad."""
 
     @property
     def pending(self) -> int:
@@ -78,8 +109,19 @@ class Forwarder:
         return len(self._waiting)
 
     async def close(self) -> None:
-        """Ends the probes."""
+        """Ends the probes and the idle connections."""
         await self._tasks.close()
+        for pool in self.streams.values():
+            pool.close()
+
+    async def _answers(self, server: Address, request: bytes, seconds: float) -> bool:
+        """Whether a server replies over a stream within ``seconds``."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.streams[server].ask(request)
+        except (OSError, EOFError, TimeoutError):
+            return False
+        return True
 
     async def ask(self, request: bytes, *, tcp: bool) -> bytes | None:
         """The reply to ``request`` under the ID of the request, or None when no server answered.
@@ -126,7 +168,13 @@ class Forwarder:
         # Stable: in the order of the policy, good servers first.
         straight = (server for server in self._in_order() if server not in self.loops.looping)
         servers = sorted(straight, key=lambda server: not self.health.good(server))
-        reply = await (self._ask_tcp if tcp else self._ask_udp)(servers, request)
+        if self._options.fail_fast and not any(map(self.health.good, servers)):
+            self.failed += 1
+            return None
+        if servers and not any(map(self.health.good, servers)):
+            self.all_bad += 1
+        over_streams = tcp or bool(self._options.encrypted)
+        reply = await (self._ask_tcp if over_streams else self._ask_udp)(servers, request)
         if reply is None:
             self.failed += 1
         return reply
@@ -143,7 +191,7 @@ class Forwarder:
         return upstreams
 
     async def _ask_udp(self, servers: list[Address], request: bytes) -> bytes | None:
-        exchange = UdpExchange(request)
+        exchange = UdpExchange(request, self._options.failover)
         try:
             async with asyncio.timeout(self._options.deadline_s):
                 await self._repeat(exchange, servers)
@@ -151,9 +199,10 @@ class Forwarder:
             pass
         finally:
             exchange.close()
-        if exchange.reply is None:
+        outcome = exchange.reply or exchange.rejected
+        if outcome is None:
             return None
-        server, reply = exchange.reply
+        server, reply = outcome
         self.health.replied(server)
         return reply
 
@@ -167,7 +216,8 @@ class Forwarder:
                     await exchange.wait(wait_s)
                 if exchange.reply is not None:
                     return
-                self.health.suspect(server)
+                if exchange.rejected is None or exchange.rejected[0] != server:
+                    self.health.suspect(server)
             out = exchange.refused | self.loops.looping
             servers = [server for server in servers if server not in out]
             wait_s *= 2
@@ -175,13 +225,16 @@ class Forwarder:
     async def _ask_tcp(self, servers: list[Address], request: bytes) -> bytes | None:
         attempts: dict[asyncio.Task[bytes | None], Address] = {}
         queue = list(servers)
+        rejected: bytes | None = None
         try:
             async with asyncio.timeout(self._options.deadline_s):
                 while queue or attempts:
                     if queue:
                         server = queue.pop(0)
                         self.sent += 1
-                        attempts[self._tasks.start("ask over TCP", _contained(ask_tcp(server, request)))] = server
+                        attempts[self._tasks.start("ask over TCP", _contained(self.streams[server].ask(request)))] = (
+                            server
+                        )
                     done, _ = await asyncio.wait(
                         attempts, timeout=self._options.attempt_s if queue else None, return_when="FIRST_COMPLETED"
                     )
@@ -189,15 +242,18 @@ class Forwarder:
                         server = attempts.pop(attempt)
                         if (reply := attempt.result()) is not None:
                             self.health.replied(server)
-                            return reply
-                        self.health.suspect(server)
+                            if reply[3] & 0xF not in self._options.failover:
+                                return reply
+                            rejected = reply
+                        else:
+                            self.health.suspect(server)
         except TimeoutError:
             for server in attempts.values():
                 self.health.suspect(server)
         finally:
             for attempt in attempts:
                 attempt.cancel()
-        return None
+        return rejected
 
 
 async def _contained(attempt: Coroutine[None, None, bytes]) -> bytes | None:

@@ -50,9 +50,12 @@ class RecordIndex:
         self._slice_owner: dict[str, ServiceKey] = {}
         self._pods: dict[str, tuple[str, tuple[bytes, ...]]] = {}
         self._pod_addresses: dict[tuple[str, bytes], int] = {}
+        self._pod_namespaces: dict[bytes, str] = {}
         self.records: dict[ServiceKey, ServiceRecords] = {}
         self.reverse: dict[bytes, dict[tuple[ServiceKey, str], None]] = {}
         """The Services and host names of each packed address."""
+        self.external: dict[bytes, ServiceKey] = {}
+        """The Service of each packed address outside of the cluster."""
         self.namespaces: frozenset[str] = frozenset()
         self.synced = False
         """Whether all collections were listed once."""
@@ -66,6 +69,10 @@ class RecordIndex:
     def has_pod(self, namespace: str, packed: bytes) -> bool:
         """Whether a live pod of the namespace has an address."""
         return (namespace, packed) in self._pod_addresses
+
+    def pod_namespace(self, packed: bytes) -> str:
+        """The namespace of the live pod that got an address last; empty when there is none."""
+        return self._pod_namespaces.get(packed, "")
 
     def service_count(self) -> int:
         """The number of Services with records."""
@@ -122,8 +129,11 @@ class RecordIndex:
         count = self._pod_addresses.get(key, 0) + step
         if count:
             self._pod_addresses[key] = count
+            self._pod_namespaces[key[1]] = key[0]
         else:
             self._pod_addresses.pop(key, None)
+            if self._pod_namespaces.get(key[1]) == key[0]:
+                del self._pod_namespaces[key[1]]
 
     def _replace_slice(self, owner: ServiceKey, key: str, after: SliceRecords | None, now_s: int) -> bool:
         state = self._states.get(owner) or _ServiceState()
@@ -197,8 +207,16 @@ class RecordIndex:
         for packed in new:
             if packed not in old:
                 self._add_reverse(packed, (owner, ""))
+        self._index_external(owner, before.external if before is not None else (), after.external if after else ())
         self.serial = now_s
         return True
+
+    def _index_external(self, owner: ServiceKey, old: tuple[bytes, ...], new: tuple[bytes, ...]) -> None:
+        for packed in old:
+            if packed not in new and self.external.get(packed) == owner:
+                del self.external[packed]
+        for packed in new:
+            self.external[packed] = owner
 
     def _index_endpoints(
         self,

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from podwire.dns import wire
 from podwire.dns.exchange import Address
 from podwire.dns.names import encode_name
-from podwire.dns.upstream_health import answers
+from podwire.dns.upstream_health import Answers, answers
 from podwire.dns.wire import DnsMessage
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
@@ -27,7 +27,8 @@ _RECHECK_S = 30.0
 class LoopDetector:
     """The loops of upstream servers; tasks run in ``tasks``."""
 
-    def __init__(self, servers: Iterable[Address], clock: Clock, tasks: TaskSet) -> None:
+    def __init__(self, servers: Iterable[Address], clock: Clock, tasks: TaskSet, answering: Answers = answers) -> None:
+        self._answers = answering
         self._probed_s = dict.fromkeys(servers, -_SUSPECT_EVERY_S)
         self._clock = clock
         self._tasks = tasks
@@ -72,7 +73,7 @@ class LoopDetector:
         try:
             while True:
                 self._returned.discard(name)
-                await answers(server, request, _PROBE_S)
+                await self._answers(server, request, _PROBE_S)
                 if name not in self._returned:
                     break
                 await self._clock.sleep(_RECHECK_S)

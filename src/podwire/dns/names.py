@@ -6,6 +6,7 @@ Lower-casing such a name with ``bytes.lower`` is safe: a length byte is at most 
 
 import ipaddress
 import re
+from collections.abc import Container
 from functools import lru_cache
 
 from podwire.errors import ProtocolError
@@ -46,6 +47,18 @@ def split_labels(name: bytes) -> list[bytes]:
         labels.append(name[offset + 1 : offset + 1 + length])
         offset += 1 + length
     return labels
+
+
+def match_zone(name: bytes, zones: Container[bytes]) -> bytes | None:
+    """The longest of ``zones`` (lower case) that has the wire name; None when there is none."""
+    lower, offset = name.lower(), 0
+    while True:
+        suffix = lower[offset:]
+        if suffix in zones:
+            return suffix
+        if not lower[offset]:
+            return None
+        offset += 1 + lower[offset]
 
 
 def decode_name(name: bytes) -> str:

@@ -76,12 +76,17 @@ class HostAddress(msgspec.Struct, frozen=True, gc=False):
 
 
 class ServiceFacts(msgspec.Struct, frozen=True, gc=False):
-    """What the records need of a Service; ``alias`` is the absolute target of an ExternalName, or empty."""
+    """What the records need of a Service; ``alias`` is the absolute target of an ExternalName, or empty.
+
+    ``external`` are the addresses outside of the cluster, ``external_alias`` is the name of a load balancer.
+    """
 
     kind: str = "ClusterIP"
     alias: bytes = b""
     virtual: tuple[bytes, ...] = ()
     ports: tuple[Port, ...] = ()
+    external: tuple[bytes, ...] = ()
+    external_alias: bytes = b""
 
 
 def read_facts(service: Service) -> ServiceFacts:
@@ -90,10 +95,24 @@ def read_facts(service: Service) -> ServiceFacts:
     ports = tuple((port.name.lower(), port.protocol.lower(), port.port) for port in spec.ports)
     if spec.type == "ExternalName":
         return ServiceFacts("ExternalName", _alias(spec.external_name))
+    external, external_alias = _external(service)
     if service.headless:
-        return ServiceFacts("Headless")
+        return ServiceFacts(
+            "Headless", external=external, external_alias=external_alias, ports=ports if external else ()
+        )
     listed = spec.cluster_ips or (spec.cluster_ip,)
-    return ServiceFacts("ClusterIP", b"", tuple(packed for text in listed if (packed := address_bytes(text))), ports)
+    virtual = tuple(packed for text in listed if (packed := address_bytes(text)))
+    return ServiceFacts("ClusterIP", b"", virtual, ports, external, external_alias)
+
+
+def _external(service: Service) -> tuple[tuple[bytes, ...], bytes]:
+    """The addresses outside of the cluster, and the first name that a load balancer has given instead."""
+    ingress = service.status.load_balancer.ingress
+    texts = (*service.spec.external_ips, *(item.ip for item in ingress))
+    addresses = tuple(dict.fromkeys(packed for text in texts if text and (packed := address_bytes(text))))
+    if addresses:
+        return addresses, b""
+    return (), next(filter(None, (_alias(item.hostname) for item in ingress)), b"")
 
 
 def _alias(external_name: str) -> bytes:
@@ -136,6 +155,9 @@ def plan_slice(endpoint_slice: EndpointSlice, *, pod_names: bool = False) -> Sli
     return SliceRecords(ready, ports, b"", addresses.v4, addresses.v6)
 
 
+_NO_FACTS = ServiceFacts()
+
+
 class ServiceRecords:
     """All records of one Service; ``facts`` is None while only its slices are known.
 
@@ -159,9 +181,9 @@ class ServiceRecords:
         self._rings: dict[int, AddressRing | None] = {}
         kind = facts.kind if facts is not None else ""
         self._headless = kind == "Headless"
+        self._facts = facts or _NO_FACTS
         ready = any(entry.ready for entry in slices)
         hidden = kind == "ClusterIP" and ignore_empty and not ready
-        self._ports = facts.ports if facts is not None else ()
         self.virtual = facts.virtual if facts is not None and not hidden else ()
         """The Service's own addresses."""
         self.alias = facts.alias if facts is not None else b""
@@ -170,6 +192,26 @@ class ServiceRecords:
             self.alias = next((entry.alias for entry in slices if entry.alias), b"")
         self.present = bool(self.alias) or (kind == "ClusterIP" and not hidden) or (self._headless and ready)
         """Whether the name of the Service exists."""
+
+    @property
+    def headless(self) -> bool:
+        """Whether the Service has no address of its own."""
+        return self._headless
+
+    @property
+    def own_ports(self) -> tuple[Port, ...]:
+        """The ports of the Service itself."""
+        return self._facts.ports
+
+    @property
+    def external(self) -> tuple[bytes, ...]:
+        """The addresses outside of the cluster."""
+        return self._facts.external
+
+    @property
+    def external_alias(self) -> bytes:
+        """The name that a load balancer has instead of addresses, or empty."""
+        return self._facts.external_alias
 
     @cached_property
     def addresses(self) -> Addresses:
@@ -202,13 +244,15 @@ class ServiceRecords:
             return _targets(
                 [(e.host, number) for entry in self._slices for e in entry.ready for _, _, number in entry.ports]
             )
-        return _targets([("", number) for _ in self.virtual for _, _, number in self._ports])
+        return _targets([("", number) for _ in self.virtual for _, _, number in self._facts.ports])
 
     @cached_property
     def port_names(self) -> frozenset[tuple[str, str]]:
         """Name and protocol of the named ports."""
         ports = (
-            (port for entry in self._slices if entry.ready for port in entry.ports) if self._headless else self._ports
+            (port for entry in self._slices if entry.ready for port in entry.ports)
+            if self._headless
+            else self._facts.ports
         )
         return frozenset((name, protocol) for name, protocol, _ in ports if name)
 
@@ -218,7 +262,7 @@ class ServiceRecords:
         if key not in self.port_names:
             return None
         if not self._headless:
-            numbers = [number for n, p, number in self._ports if (n, p) == key]
+            numbers = [number for n, p, number in self._facts.ports if (n, p) == key]
             return NameRecords(self.addresses, _targets([("", number) for _ in self.virtual for number in numbers]))
         chosen = [
             (endpoint, number)

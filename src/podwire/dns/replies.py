@@ -10,6 +10,7 @@ from typing import Any
 
 from podwire.dns import wire
 from podwire.dns.metrics import Labels, QueryCounters
+from podwire.dns.plugins.chain import DnsClient, PluginChain, ReplyStream
 from podwire.dns.querylog import QueryLog
 from podwire.dns.respond import Reply, UpstreamQuery, respond
 from podwire.dns.zone import Zone
@@ -17,10 +18,11 @@ from podwire.dns.zone import Zone
 Send = Callable[[bytes], None]
 """Sends the reply to a request that needed an upstream answer."""
 
-OnAsk = Callable[[UpstreamQuery, bytes, bool, Send | None], None]
-"""Called on the loop with the request, its bytes, whether it came over TCP, and the function that sends the reply.
+OnAsk = Callable[[UpstreamQuery, bytes, bool, Send], None]
+"""Called on the loop with the request, its bytes, whether it came over TCP, and the function that sends the reply."""
 
-Without that function, the reply only refreshes the cache."""
+Outcome = Reply | UpstreamQuery | ReplyStream | None
+"""What becomes of a request."""
 
 CAPACITY = 20_000
 BYTES = 16 << 20
@@ -60,21 +62,29 @@ class ReplyCache:
         self._udp_size = udp_size
         self._bytes = 0
         self.by_request: dict[bytes, CachedReply] = {}
+        self.chain: PluginChain | None = None
+        """The plugins that handle requests, if there are any."""
+        self.server = ("", 53)
+        """The address of the server."""
 
     def forget(self) -> None:
         """Drops the replies; to be called after a change of the zone."""
         self.by_request = {}
         self._bytes = 0
 
-    def respond(self, data: bytes, family: str) -> Reply | UpstreamQuery | None:
+    def respond(self, data: bytes, family: str, peer: tuple[Any, ...] = ("", 0)) -> Outcome:
         """The reply to a request that is not cached, counted and put into the cache; else as ``respond.respond``."""
-        replies = self.by_request
-        outcome = respond(self._zone, data, udp_ceiling=self._udp_size)
+        replies, keep = self.by_request, True
+        outcome: Outcome
+        if self.chain is None:
+            outcome = respond(self._zone, data, udp_ceiling=self._udp_size)
+        else:
+            outcome, keep = self.chain.respond(data, DnsClient(peer[0], peer[1], not self._udp_size, *self.server))
         if not isinstance(outcome, Reply):
             return outcome
         cell = self._cell(outcome, family)
         cell[0] += 1
-        if outcome.rcode in (wire.NOERROR, wire.NXDOMAIN) and self._log is None:
+        if keep and outcome.rcode in (wire.NOERROR, wire.NXDOMAIN) and self._log is None:
             self._bytes += len(outcome.data) + len(data)
             if len(replies) >= CAPACITY or self._bytes > BYTES:
                 replies.clear()

@@ -19,7 +19,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     """A whole reply with the labels of its metrics.
 
     ``data[start:end]`` shows address records of ``step`` bytes each, a window of ``ring``, which has all of them; a
-    step of 0 means that there is at most one.
+    step of 0 means that there is at most one. ``plugin`` answered, where plugins handle requests.
     """
 
     data: bytes
@@ -31,6 +31,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     start: int = 0
     end: int = 0
     step: int = 0
+    plugin: str = ""
 
     def turned(self, fraction: float) -> bytes:
         """The reply whose addresses begin at ``fraction`` (0 to 1) of all; equal shares for uniform fractions.
@@ -69,11 +70,11 @@ def respond(zone: Zone, data: bytes, *, udp_ceiling: int = 0) -> Reply | Upstrea
     if len(data) < wire.HEADER_BYTES or data[2] & 0x80:
         return None
     if data[2] & 0x78:
-        return Reply(_header_reply(data, wire.NOTIMP), rcode=wire.NOTIMP)
+        return Reply(header_reply(data, wire.NOTIMP), rcode=wire.NOTIMP)
     try:
         query = wire.parse_query(data)
     except ProtocolError:
-        return Reply(_header_reply(data, wire.FORMERR), rcode=wire.FORMERR)
+        return Reply(header_reply(data, wire.FORMERR), rcode=wire.FORMERR)
     limit = udp_limit(query, udp_ceiling) if udp_ceiling else 65535
     if query.edns is not None and query.edns.version > 0:
         return finish(query, ZoneAnswer(rcode=wire.BADVERS), limit)
@@ -91,19 +92,20 @@ def respond(zone: Zone, data: bytes, *, udp_ceiling: int = 0) -> Reply | Upstrea
     return finish(query, answer, limit)
 
 
-def _header_reply(data: bytes, rcode: int) -> bytes:
+def header_reply(data: bytes, rcode: int) -> bytes:
+    """A reply of the header alone, for a request that cannot be read."""
     flags = wire.QR | (int.from_bytes(data[2:4], "big") & (wire.OPCODE_MASK | wire.RD)) | rcode
     return data[:2] + flags.to_bytes(2, "big") + bytes(8)
 
 
-def finish(query: Query, answer: ZoneAnswer, limit: int) -> Reply:
-    """The reply to ``query`` with ``answer`` in at most ``limit`` bytes."""
+def finish(query: Query, answer: ZoneAnswer, limit: int, options: bytes = b"") -> Reply:
+    """The reply to ``query`` with ``answer`` in at most ``limit`` bytes; ``options`` are EDNS options."""
     flags = wire.QR | (query.flags & _COPIED_FLAGS) | (answer.rcode & 0xF)
     if answer.foreign or answer.follow:
         flags |= wire.RA
     if not answer.foreign and answer.rcode not in (wire.REFUSED, wire.BADVERS):
         flags |= wire.AA
-    edns = Edns(size=limit, dnssec_ok=query.edns.dnssec_ok) if query.edns is not None else None
+    edns = Edns(size=limit, dnssec_ok=query.edns.dnssec_ok, options=options) if query.edns is not None else None
     if answer.records or answer.additional or answer.authority or (answer.ring is not None and answer.ring.owner):
         encoded = wire.encode_window(
             DnsMessage(
@@ -136,11 +138,11 @@ def finish(query: Query, answer: ZoneAnswer, limit: int) -> Reply:
     )
 
 
-def merge(ask: UpstreamQuery, upstream_reply: DnsMessage, limit: int) -> Reply:
-    """The reply with the records of an alias, then the records of its target from upstream."""
+def merged(ask: UpstreamQuery, upstream_reply: DnsMessage) -> ZoneAnswer:
+    """The records of an alias, then the records of its target from upstream."""
     alias = ask.answer or ZoneAnswer()
-    records, ring = _split_addresses(upstream_reply.answer, ask.query.qtype)
-    answer = ZoneAnswer(
+    records, ring = split_addresses(upstream_reply.answer, ask.query.qtype)
+    return ZoneAnswer(
         rcode=upstream_reply.rcode,
         records=alias.records + records,
         ring=ring,
@@ -148,7 +150,11 @@ def merge(ask: UpstreamQuery, upstream_reply: DnsMessage, limit: int) -> Reply:
         follow=alias.follow,
         zone=alias.zone,
     )
-    reply = finish(ask.query, answer, limit)
+
+
+def merge(ask: UpstreamQuery, upstream_reply: DnsMessage, limit: int) -> Reply:
+    """The reply with the records of an alias, then the records of its target from upstream."""
+    reply = finish(ask.query, merged(ask, upstream_reply), limit)
     if not upstream_reply.flags & wire.TC:
         return reply
     data = bytearray(reply.data)
@@ -156,7 +162,7 @@ def merge(ask: UpstreamQuery, upstream_reply: DnsMessage, limit: int) -> Reply:
     return msgspec.structs.replace(reply, data=bytes(data))
 
 
-def _split_addresses(
+def split_addresses(
     records: tuple[wire.ResourceRecord, ...], qtype: int
 ) -> tuple[tuple[wire.ResourceRecord, ...], wire.AddressRing | None]:
     """The records before the address records at the end, and those as a ring if they belong to one name."""

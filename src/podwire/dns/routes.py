@@ -1,38 +1,68 @@
 """Which upstream servers are asked for which names: stub domains by the longest match, all other names by default."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
+from podwire.dns import wire
 from podwire.dns.config import DnsConfig, ForwardConfig
 from podwire.dns.exchange import Address
 from podwire.dns.forward import Forwarder, ForwardOptions, parse_upstream, read_resolv_conf
 from podwire.dns.metrics import Series
-from podwire.dns.names import encode_name
+from podwire.dns.names import encode_name, match_zone
+from podwire.dns.streams import make_context
 from podwire.runtime.clock import Clock
 
 _TRUNCATED = 0x02
 _PENDING = 2000
+_TLS_PORT = 853
+
+
+class Upstream(NamedTuple):
+    """An upstream server; ``server_name`` is set for TLS, and is the name in its certificate."""
+
+    address: Address
+    server_name: str | None = None
 
 
 class ForwardRoute:
     """The upstream servers of one zone."""
 
-    def __init__(self, servers: tuple[Address, ...], forward: ForwardConfig, clock: Clock) -> None:
-        self.servers = servers
+    def __init__(self, upstreams: tuple[Upstream, ...], forward: ForwardConfig, clock: Clock) -> None:
+        self.servers = tuple(upstream.address for upstream in upstreams)
         self._force_tcp = forward.force_tcp
         self._prefer_udp = forward.prefer_udp
+        self._excepted = frozenset(encode_name(zone) for zone in forward.except_zones)
+        encrypted = {
+            upstream.address: upstream.server_name or forward.tls_server_name
+            for upstream in upstreams
+            if upstream.server_name is not None
+        }
         options = ForwardOptions(
             max_pending=forward.max_concurrent or _PENDING,
             policy=forward.policy,
             max_fails=forward.max_fails,
             probe_every_s=forward.health_check_seconds,
+            probe_name=forward.health_check_domain,
+            probe_flags=wire.RD if forward.health_check_recursion else 0,
+            expire_s=forward.expire_seconds,
+            failover=frozenset(number for number, name in wire.RCODE_NAMES.items() if name in forward.failover),
+            fail_fast=forward.fail_fast,
+            encrypted=encrypted,
+            context=make_context(forward.tls, "forward") if encrypted else None,
         )
-        self.forwarder = Forwarder(servers, clock, options)
+        self.forwarder = Forwarder(self.servers, clock, options)
+
+    def excepts(self, name: bytes) -> bool:
+        """Whether a name is not to be asked for."""
+        return bool(self._excepted) and match_zone(name, self._excepted) is not None
 
     async def ask(self, request: bytes, *, tcp: bool) -> bytes | None:
         """As :meth:`Forwarder.ask`, over the transport that the configuration prefers.
 
         Raises: Overloaded, Looping.
         """
+        if self._excepted and self.excepts(wire.parse_query(request).name):
+            return None
         over_tcp = self._force_tcp or (tcp and not self._prefer_udp)
         reply = await self.forwarder.ask(request, tcp=over_tcp)
         if reply is not None and tcp and not over_tcp and reply[2] & _TRUNCATED:
@@ -41,28 +71,26 @@ class ForwardRoute:
 
 
 class ForwardRoutes:
-    """The routes of a configuration.
+    """The routes of a configuration, by zone and, for views, by their name.
 
-    Raises: ConfigError for an upstream that is no address and no file.
+    Raises: ConfigError for an upstream that is no address and no file, and for files of TLS.
     """
 
     def __init__(self, config: DnsConfig, clock: Clock) -> None:
         default = resolve_upstreams(config.upstreams or config.forward.upstreams, "upstreams")
-        self.default = ForwardRoute(default or read_resolv_conf(config.resolv_conf), config.forward, clock)
-        self._stubs = {
-            encode_name(zone.lower()): ForwardRoute(resolve_upstreams(forward.upstreams, zone), forward, clock)
-            for zone, forward in config.stub_domains.items()
-        }
-        self._routes = (self.default, *self._stubs.values())
+        read = tuple(Upstream(address) for address in read_resolv_conf(config.resolv_conf))
+        self.default = ForwardRoute(default or read, config.forward, clock)
+        self._stubs = _stub_routes(config.stub_domains, clock)
+        self._views = {view: _stub_routes(forwards, clock) for view, forwards in config.view_forwards.items()}
+        in_views = tuple(route for routes in self._views.values() for route in routes.values())
+        self._routes = (self.default, *self._stubs.values(), *in_views)
 
-    def choose(self, name: bytes) -> ForwardRoute:
+    def choose(self, name: bytes, view: str = "") -> ForwardRoute:
         """The route for a name in wire form."""
-        if self._stubs:
-            lower, offset = name.lower(), 0
-            while lower[offset]:
-                if (route := self._stubs.get(lower[offset:])) is not None:
-                    return route
-                offset += 1 + lower[offset]
+        if view in self._views and (zone := match_zone(name, self._views[view])) is not None:
+            return self._views[view][zone]
+        if self._stubs and (zone := match_zone(name, self._stubs)) is not None:
+            return self._stubs[zone]
         return self.default
 
     def start(self) -> None:
@@ -87,18 +115,43 @@ class ForwardRoutes:
         """Counters, summed over the routes."""
         forwarders = [route.forwarder for route in self._routes]
         yield "coredns_forward_max_concurrent_rejects_total", (), sum(f.rejected for f in forwarders)
+        yield "coredns_forward_healthcheck_broken_total", (), sum(f.all_bad for f in forwarders)
         yield "coredns_proxy_healthcheck_failures_total", (), sum(f.health.failed_probes for f in forwarders)
         yield "podwire_dns_forward_requests_total", (), sum(f.sent for f in forwarders)
         yield "podwire_dns_forward_failures_total", (), sum(f.failed for f in forwarders)
         yield "podwire_dns_forward_looping_servers", (), sum(len(f.loops.looping) for f in forwarders)
 
 
-def resolve_upstreams(texts: Iterable[str], source: str) -> tuple[Address, ...]:
-    """The servers of addresses, and of files with the name servers of a resolver.
+def _stub_routes(forwards: Mapping[str, ForwardConfig], clock: Clock) -> dict[bytes, ForwardRoute]:
+    return {
+        encode_name(zone.lower()): ForwardRoute(resolve_upstreams(forward.upstreams, zone), forward, clock)
+        for zone, forward in forwards.items()
+    }
+
+
+def resolve_upstreams(texts: Iterable[str], source: str) -> tuple[Upstream, ...]:
+    """The servers of addresses, of ``tls://`` addresses, and of files with the name servers of a resolver.
 
     Raises: ConfigError for a text that is neither.
     """
-    servers: list[Address] = []
+    servers: list[Upstream] = []
     for text in texts:
-        servers += read_resolv_conf(text) if text.startswith("/") else (parse_upstream(text, source),)
+        if text.startswith("/"):
+            servers += (Upstream(address) for address in read_resolv_conf(text))
+        elif text.startswith("tls://"):
+            servers.append(_encrypted(text.removeprefix("tls://"), source))
+        else:
+            servers.append(Upstream(parse_upstream(text, source)))
     return tuple(dict.fromkeys(servers))
+
+
+def _encrypted(text: str, source: str) -> Upstream:
+    """The server of ``address%server-name:port``; name and port may be missing."""
+    address, percent, rest = text.partition("%")
+    name, colon, port = rest.partition(":")
+    if percent:
+        address = f"[{address}]" if ":" in address and not address.startswith("[") else address
+        address += f":{port}" if colon else ""
+    host, number = parse_upstream(address, source)
+    explicit = address.rpartition(":")[2].isdigit() and (address.count(":") == 1 or "]:" in address)
+    return Upstream((host, number if explicit else _TLS_PORT), name)

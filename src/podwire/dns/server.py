@@ -8,29 +8,27 @@ the next process (:func:`serve`), which starts at once from the snapshot of the 
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from random import random
 
-from podwire.dns import wire
 from podwire.dns.config import DnsConfig
 from podwire.dns.follow import LoadConfig, follow_config
-from podwire.dns.foreign import ForeignCache
-from podwire.dns.forward import Looping, Overloaded
 from podwire.dns.metrics import QueryCounters, Series, render
+from podwire.dns.plugins.chain import PluginChain
+from podwire.dns.plugins.plugin import PluginScope
+from podwire.dns.plugins.secondary import Secondary
+from podwire.dns.plugins.staticzone import StaticZone
 from podwire.dns.querylog import QueryLog
-from podwire.dns.replies import ReplyCache, Send, labels_of
-from podwire.dns.respond import Reply, UpstreamQuery, failure, merge, udp_limit
-from podwire.dns.routes import ForwardRoutes
+from podwire.dns.relay import ForeignRelay
+from podwire.dns.replies import ReplyCache
 from podwire.dns.snapshot import Snapshot
 from podwire.dns.sockets import Bound, bind, served_addresses, usable
 from podwire.dns.tcp import TcpLimits, TcpListener
 from podwire.dns.udp import UdpListener
 from podwire.dns.watch import ZoneWatch
-from podwire.dns.wire import DnsMessage, Edns
 from podwire.dns.zone import Zone, zone_options
-from podwire.errors import ProtocolError
 from podwire.http.answer import Handler
 from podwire.http.message import METRICS_TEXT, PROBE_LIMITS, Request, Response, text_response
 from podwire.http.routes import dispatch
@@ -57,9 +55,10 @@ class DnsServer:
         self.zone = Zone(zone_options(config, served_addresses(config.listen)))
         self._clock = clock
         self._counters = QueryCounters(f"dns://:{config.port}")
-        self._foreign = ForeignCache(ceiling_s=config.cache_seconds, stale_s=config.serve_stale_seconds)
-        self.routes = ForwardRoutes(config, clock)
-        self._asking = TaskSet(lambda name, error: self.log.error("task failed", task=name, failure=error))
+        self.relay = ForeignRelay(config, clock, self._counters)
+        self.copies: dict[bytes, StaticZone] = {}
+        """The zones that are copied from other servers."""
+        self.relay.chain = self._make_chain() if config.blocks else None
         self.age_s: Callable[[], float] = lambda: 0.0
         """For how long the zone was not compared with the API."""
         self._udp: list[UdpListener] = []
@@ -74,14 +73,16 @@ class DnsServer:
             size = self.config.udp_size
             log = QueryLog() if self.config.query_log else None
             replies = ReplyCache(self.zone, self._counters, "udp", udp_size=size, log=log)
-            udp = UdpListener(replies, self._foreign, self.forward, self._clock, self.config)
+            tcp_replies = ReplyCache(self.zone, self._counters, "tcp", log=log)
+            for cache in (replies, tcp_replies):
+                cache.chain, cache.server = self.relay.chain, udp_socket.getsockname()[:2]
+            udp = UdpListener(replies, self.relay, size)
             udp.open(udp_socket)
             self._udp.append(udp)
-            replies = ReplyCache(self.zone, self._counters, "tcp", log=log)
-            tcp = TcpListener(replies, self.forward, self._clock, self._tcp_limits)
+            tcp = TcpListener(tcp_replies, self.relay.forward, self._clock, self._tcp_limits)
             self._tcp.append(tcp)
             await tcp.open(tcp_socket)
-        self.routes.start()
+        self.relay.start()
 
     @property
     def port(self) -> int:
@@ -94,8 +95,31 @@ class DnsServer:
             await udp.close()
         for tcp in self._tcp:
             await tcp.close()
-        await self._asking.close()
-        await self.routes.close()
+        await self.relay.close()
+
+    def _make_chain(self) -> PluginChain:
+        scope = PluginScope(
+            zones=(),
+            cluster=self.zone,
+            domain=self.config.domain,
+            pods=self.config.pods,
+            files=self.config.files,
+            transferred=self.copies,
+            host_name=socket.gethostname(),
+            version=_version(),
+        )
+        return PluginChain(self.config, scope, self.relay.look_up)
+
+    def follow_copies(self, supervisor: Supervisor) -> None:
+        """Starts to copy the zones of other servers, if there are any."""
+        plugins = self.relay.chain.plugin("secondary") if self.relay.chain is not None else ()
+        for plugin in plugins:
+            if isinstance(plugin, Secondary):
+                # dnspython is imported only where a zone is copied.
+                from podwire.dns.secondaries import secondary_zones
+
+                for zone in secondary_zones(plugin.sources, self.copies, self.forget):
+                    supervisor.start("copy a zone", partial(zone.follow, self._clock))
 
     def forget(self) -> None:
         """Drops the cached replies; to be called after a change of the zone."""
@@ -104,77 +128,6 @@ class DnsServer:
 
     def _replies(self) -> list[ReplyCache]:
         return [udp.replies for udp in self._udp] + [tcp.replies for tcp in self._tcp]
-
-    def forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send | None) -> None:
-        """Starts asking upstream, or (TCP) answers from the cache of foreign names; runs on the loop."""
-        if self.routes.caught(upstream_query.name) and send is not None:
-            send(failure(upstream_query.query, self._limit(upstream_query, tcp=tcp), wire.REFUSED).data)
-            return
-        if tcp and upstream_query.answer is None and send is not None:
-            now_s = self._clock.monotonic()
-            cached = self._foreign.get(data, tcp=tcp, now_s=now_s)
-            if cached is None and not self.config.serve_stale_verify:
-                cached = self._foreign.stale(data, tcp=tcp, now_s=now_s)
-                if cached is not None:
-                    self._asking.start("refresh", self._forward(upstream_query, data, tcp, None))
-            if cached is not None:
-                self._count(cached, tcp)
-                send(cached.turned(random()))
-                return
-        self._asking.start("forward", self._forward(upstream_query, data, tcp, send))
-
-    def _limit(self, upstream_query: UpstreamQuery, *, tcp: bool) -> int:
-        return 65535 if tcp else udp_limit(upstream_query.query, self.config.udp_size)
-
-    async def _forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send | None) -> None:
-        limit = self._limit(upstream_query, tcp=tcp)
-        try:
-            reply = await (
-                self._relay(upstream_query, data, tcp, limit)
-                if upstream_query.answer is None
-                else self._chase(upstream_query, tcp, limit)
-            )
-        except (Overloaded, Looping):
-            reply = failure(upstream_query.query, limit, wire.REFUSED)
-        except asyncio.CancelledError:
-            if send is not None:
-                send(failure(upstream_query.query, limit).data)
-            raise
-        if send is None:
-            return
-        self._count(reply, tcp)
-        send(reply.turned(random()))
-
-    async def _relay(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, limit: int) -> Reply:
-        reply = await self.routes.choose(upstream_query.name).ask(data, tcp=tcp)
-        if reply is None:
-            stale = self._foreign.stale(data, tcp=tcp, now_s=self._clock.monotonic())
-            return stale or failure(upstream_query.query, limit)
-        if len(reply) > limit:
-            # An upstream that ignores the size asked for: the client must come again over TCP.
-            return _truncated(upstream_query, limit)
-        self._foreign.put(data, reply, tcp=tcp, now_s=self._clock.monotonic())
-        return Reply(reply, upstream_query.query.qtype, reply[3] & 0xF)
-
-    async def _chase(self, upstream_query: UpstreamQuery, tcp: bool, limit: int) -> Reply:
-        """The reply for an alias whose target is foreign."""
-        edns = Edns(size=self.config.udp_size)
-        request = wire.encode(DnsMessage(0, wire.RD, upstream_query.name, upstream_query.query.qtype, edns=edns))
-        now_s = self._clock.monotonic()
-        cached = self._foreign.get(request, tcp=tcp, now_s=now_s)
-        reply = None if cached is None else cached.data
-        if reply is None:
-            reply = await self.routes.choose(upstream_query.name).ask(request, tcp=tcp)
-            if reply is None:
-                return failure(upstream_query.query, limit)
-            self._foreign.put(request, reply, tcp=tcp, now_s=now_s)
-        try:
-            return merge(upstream_query, wire.parse_message(reply), limit)
-        except ProtocolError:
-            return failure(upstream_query.query, limit)
-
-    def _count(self, reply: Reply, tcp: bool) -> None:
-        self._counters.cell(labels_of(reply, "tcp" if tcp else "udp", "1"))[0] += 1
 
     def tcp_connections(self) -> int:
         """The number of open TCP connections."""
@@ -185,11 +138,11 @@ class DnsServer:
         series: list[Series] = list(self._counters.series())
         series += [
             ("coredns_build_info", (("version", _version()), ("goversion", ""), ("revision", "")), 1),
-            ("coredns_cache_entries", (("type", "success"), ("zones", ".")), len(self._foreign)),
-            ("coredns_cache_hits_total", (("type", "success"), ("zones", ".")), self._foreign.hits),
-            ("coredns_cache_served_stale_total", (("zones", "."),), self._foreign.stale_hits),
-            ("coredns_cache_misses_total", (("zones", "."),), self._foreign.misses),
-            *self.routes.series(),
+            ("coredns_cache_entries", (("type", "success"), ("zones", ".")), len(self.relay.caches.default)),
+            ("coredns_cache_hits_total", (("type", "success"), ("zones", ".")), sum(self.relay.caches.default.hits)),
+            ("coredns_cache_served_stale_total", (("zones", "."),), self.relay.caches.default.stale_hits),
+            ("coredns_cache_misses_total", (("zones", "."),), self.relay.caches.default.misses),
+            *self.relay.routes.series(),
             ("podwire_dns_services", (), self.zone.index.service_count()),
             ("podwire_dns_kept_replies", (), sum(len(replies.by_request) for replies in self._replies())),
             ("podwire_dns_tcp_connections", (), self.tcp_connections()),
@@ -198,13 +151,6 @@ class DnsServer:
             ("podwire_dns_synced", (), int(self.zone.index.synced)),
         ]
         return render(series)
-
-
-def _truncated(upstream_query: UpstreamQuery, limit: int) -> Reply:
-    reply = failure(upstream_query.query, limit, wire.NOERROR)
-    data = bytearray(reply.data)
-    data[2] |= wire.TC >> 8
-    return Reply(bytes(data), reply.qtype, reply.rcode)
 
 
 def _version() -> str:
@@ -270,17 +216,14 @@ async def run(
             watch.start(supervisor)
             await watch.synced(_LISTS_WAIT_S)
             await server.open(sockets)
+            server.follow_copies(supervisor)
             if load_config is not None and snapshot is not None and config.reload_seconds:
                 supervisor.start(
                     "follow the configuration",
-                    partial(follow_config, load_config, config, snapshot, server.routes.pending, clock),
+                    partial(follow_config, load_config, config, snapshot, server.relay.routes.pending, clock),
                 )
-            server.log.info(
-                "serving",
-                domain=config.domain,
-                port=server.port,
-                upstreams=",".join(f"{a}:{p}" for a, p in server.routes.default.servers) or "none",
-            )
+            servers = ",".join(f"{a}:{p}" for a, p in server.relay.routes.default.servers) or "none"
+            server.log.info("serving", domain=config.domain, port=server.port, upstreams=servers)
     except asyncio.CancelledError:
         leaving = True
         await clock.sleep(config.lameduck_seconds)

@@ -19,6 +19,7 @@ from functools import partial
 from random import random
 from typing import Any, cast
 
+from podwire.dns.plugins.chain import ReplyStream
 from podwire.dns.replies import OnAsk, ReplyCache
 from podwire.dns.respond import UpstreamQuery
 from podwire.runtime.clock import Clock
@@ -213,9 +214,13 @@ class _Connection(asyncio.Protocol):
             entry.cell[0] += 1
             self._write(request[:2] + (entry.turned(random()) if entry.step else entry.tail))
             return True
-        outcome = self._listener.replies.respond(request, self._family)
+        outcome = self._listener.replies.respond(request, self._family, self._peer)
         if outcome is None:
             return False
+        if isinstance(outcome, ReplyStream):
+            for message in outcome.messages:
+                self._write(message)
+            return True
         if isinstance(outcome, UpstreamQuery):
             self._asking += 1
             self._listener.on_ask(outcome, request, True, partial(self._write_late, request))

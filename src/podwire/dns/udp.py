@@ -15,12 +15,11 @@ from random import random
 from typing import Any
 
 from podwire.dns import wire
-from podwire.dns.config import DnsConfig
-from podwire.dns.foreign import ForeignCache
-from podwire.dns.replies import OnAsk, ReplyCache
-from podwire.dns.respond import Reply, UpstreamQuery, failure, udp_limit
+from podwire.dns.plugins.chain import ChainQuery, ReplyStream
+from podwire.dns.relay import ForeignRelay
+from podwire.dns.replies import ReplyCache
+from podwire.dns.respond import UpstreamQuery, failure, udp_limit
 from podwire.observe.log import Log
-from podwire.runtime.clock import Clock
 from podwire.runtime.supervise import contained
 
 Peer = tuple[Any, ...]
@@ -32,15 +31,10 @@ _MAX_WAITING = 2000
 class UdpListener:
     """One UDP socket with its thread."""
 
-    def __init__(
-        self, replies: ReplyCache, foreign: ForeignCache, on_ask: OnAsk, clock: Clock, config: DnsConfig
-    ) -> None:
+    def __init__(self, replies: ReplyCache, relay: ForeignRelay, udp_size: int) -> None:
         self.replies = replies
-        self._foreign = foreign
-        self._clock = clock
-        self._on_ask = on_ask
-        self._udp_size = config.udp_size
-        self._serve_stale = config.serve_stale_seconds > 0 and not config.serve_stale_verify
+        self._relay = relay
+        self._udp_size = udp_size
         self._waiting = 0
         self._closing = False
         self._family = "1"
@@ -100,11 +94,12 @@ class UdpListener:
 
     def _answer(self, data: bytes, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
         link = self._socket
-        outcome = self.replies.respond(data, self._family)
-        if outcome is None or link is None:
+        outcome = self.replies.respond(data, self._family, peer)
+        if outcome is None or link is None or isinstance(outcome, ReplyStream):
             return
         if isinstance(outcome, UpstreamQuery):
-            cached = self._look_up(outcome, data, loop) if outcome.answer is None else None
+            direct = outcome.answer is None and not isinstance(outcome, ChainQuery)
+            cached = self._relay.cached(outcome, data, tcp=False) if direct else None
             if cached is None:
                 self._hand_over(outcome, data, peer, loop)
                 return
@@ -113,16 +108,6 @@ class UdpListener:
         reply = outcome.turned(random())
         link.sendto(reply, peer)
         self.replies.report(data, reply, peer)
-
-    def _look_up(self, ask: UpstreamQuery, data: bytes, loop: asyncio.AbstractEventLoop) -> Reply | None:
-        """The cached reply to a foreign name; an expired one is refreshed."""
-        now_s = self._clock.monotonic()
-        cached = self._foreign.get(data, tcp=False, now_s=now_s)
-        if cached is None and self._serve_stale:
-            cached = self._foreign.stale(data, tcp=False, now_s=now_s)
-            if cached is not None:
-                loop.call_soon_threadsafe(self._on_ask, ask, data, False, None)
-        return cached
 
     def _hand_over(self, ask: UpstreamQuery, data: bytes, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
         link = self._socket
@@ -142,4 +127,4 @@ class UdpListener:
             link.sendto(refused.data, peer)
             return
         self._waiting += 1
-        loop.call_soon_threadsafe(self._on_ask, ask, data, False, send)
+        loop.call_soon_threadsafe(self._relay.forward, ask, data, False, send)

@@ -9,7 +9,7 @@ not probed again within 0.5 s.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from podwire.dns import wire
 from podwire.dns.exchange import Address, UdpExchange
@@ -18,6 +18,9 @@ from podwire.observe.log import Log
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 from podwire.runtime.tasks import TaskSet
+
+Answers = Callable[[Address, bytes, float], Awaitable[bool]]
+"""Whether a server replies to a request within some seconds."""
 
 FAILURES = 2
 _PROBE_S = 1.0
@@ -45,7 +48,14 @@ class UpstreamHealth:
         self._probing: set[Address] = set()
         self._replied_s = dict.fromkeys(self._failures, -every_s)
         self._log = Log("dns.upstream")
+        self._probe_request = _PROBE
+        self._answers: Answers = answers
         self.failed_probes = 0
+
+    def probe_with(self, request: bytes, answering: Answers) -> None:
+        """Sets what a probe asks, and how."""
+        self._probe_request = request
+        self._answers = answering
 
     def good(self, server: Address) -> bool:
         """Whether the server replied to one of the last probes, or was never suspected."""
@@ -67,7 +77,7 @@ class UpstreamHealth:
     async def _probe(self, server: Address) -> None:
         backoff = Backoff(self._every_s, max(self._every_s, 5.0))
         try:
-            while not await answers(server, _PROBE, _PROBE_S):
+            while not await self._answers(server, self._probe_request, _PROBE_S):
                 self.failed_probes += 1
                 self._failures[server] += 1
                 if self._failures[server] == self._max_fails:

@@ -15,7 +15,7 @@ from podwire.kube.informer import Informer, OnChange
 from podwire.kube.resources import ENDPOINTSLICES, NAMESPACES, PODS, SERVICES
 from podwire.model.meta import Object, ObjectMeta
 from podwire.model.pod import Pod, PodStatus
-from podwire.model.service import SERVICE_NAME_LABEL, Endpoint, EndpointSlice, Service, ServiceSpec
+from podwire.model.service import SERVICE_NAME_LABEL, Endpoint, EndpointSlice, Service, ServiceSpec, ServiceStatus
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
 from podwire.runtime.supervise import Supervisor
@@ -172,8 +172,13 @@ def _trim_service(service: Service) -> Service:
         cluster_ip=spec.cluster_ip,
         cluster_ips=spec.cluster_ips,
         external_name=spec.external_name,
+        external_ips=spec.external_ips,
     )
-    return Service(metadata=_meta(service.metadata), spec=reduced)
+    return Service(
+        metadata=_meta(service.metadata),
+        spec=reduced,
+        status=ServiceStatus(load_balancer=service.status.load_balancer),
+    )
 
 
 def _trim_slice(endpoint_slice: EndpointSlice) -> EndpointSlice:

@@ -40,6 +40,16 @@ TYPE_NAMES = {
     HINFO: "HINFO",
     AXFR: "AXFR",
     IXFR: "IXFR",
+    35: "NAPTR",
+    43: "DS",
+    46: "RRSIG",
+    47: "NSEC",
+    48: "DNSKEY",
+    50: "NSEC3",
+    52: "TLSA",
+    64: "SVCB",
+    65: "HTTPS",
+    257: "CAA",
 }
 RCODE_NAMES = {
     NOERROR: "NOERROR",
@@ -75,7 +85,10 @@ class Edns(msgspec.Struct, frozen=True, gc=False):
 
 
 class Query(msgspec.Struct, frozen=True, gc=False):
-    """A request with one question; ``name`` keeps the case of the sender."""
+    """A request with one question; ``name`` keeps the case of the sender.
+
+    ``serial`` is that of the SOA record in a request for the changes of a zone (IXFR), else None.
+    """
 
     id: int
     flags: int
@@ -83,6 +96,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     qtype: int
     qclass: int
     edns: Edns | None = None
+    serial: int | None = None
 
 
 class ResourceRecord(msgspec.Struct, frozen=True, gc=False):
@@ -298,6 +312,14 @@ def parse_message(data: bytes) -> DnsMessage:
         query.edns,
         extended,
     )
+
+
+def parse_record(data: bytes) -> ResourceRecord:
+    """A record in wire form, without pointers.
+
+    Raises: ProtocolError when it is malformed.
+    """
+    return _read_record(data, 0)[0]
 
 
 class RecordSpan(msgspec.Struct, frozen=True, gc=False):

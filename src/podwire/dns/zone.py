@@ -209,13 +209,19 @@ class Zone:
             )
             return self._addresses(question, local)
         kind = relative[-1]
-        if kind not in ("svc", "pod") or not self._exposed(relative[-2]):
+        if kind not in ("svc", "pod") or not self.exposed(relative[-2]):
             return self._missing(question)
         if len(relative) == 2:
             return self._records(question, ()) if relative[0] in self.index.namespaces else self._missing(question)
         return self._answer_pod(question) if kind == "pod" else self._answer_service(question)
 
-    def _exposed(self, namespace: str) -> bool:
+    @property
+    def local_ips(self) -> tuple[bytes, ...]:
+        """The addresses of this server, packed."""
+        return self._options.local_ips
+
+    def exposed(self, namespace: str) -> bool:
+        """Whether the zone has the names of a namespace."""
         return not self._options.namespaces or namespace in self._options.namespaces
 
     def _answer_apex(self, question: _Question) -> ZoneAnswer:

@@ -7,6 +7,7 @@ from podwire.dns.config import DnsConfig
 from podwire.dns.corefile.settings import read_settings
 from podwire.dns.corefile.syntax import parse_corefile
 from podwire.dns.routes import resolve_upstreams
+from podwire.dns.streams import make_context
 from podwire.errors import ConfigError
 
 
@@ -19,11 +20,17 @@ def load_corefile(path: str) -> DnsConfig:
 
     def read_files(pattern: str) -> dict[str, str]:
         base = Path(pattern).parent if Path(pattern).is_absolute() else folder / Path(pattern).parent
-        return {str(file): read_text(str(file)) for file in sorted(base.glob(Path(pattern).name))}
+        # Folders of a mounted ConfigMap have hidden folders beside the files.
+        files = sorted(file for file in base.glob(Path(pattern).name) if file.is_file() and file.name[0] != ".")
+        return {str(file): read_text(str(file)) for file in files}
 
     config = read_settings(parse_corefile(read_text(path), path, os.environ, read_files), path, read_files)
-    for zone, forward in {".": config.forward, **config.stub_domains}.items():
-        resolve_upstreams(forward.upstreams, f"{path}: forward {zone}")
+    views = (forwards for forwards in config.view_forwards.values())
+    for forwards in ({".": config.forward}, config.stub_domains, *views):
+        for zone, forward in forwards.items():
+            where = f"{path}: forward {zone}"
+            if any(upstream.server_name is not None for upstream in resolve_upstreams(forward.upstreams, where)):
+                make_context(forward.tls, where)
     return config
 
 

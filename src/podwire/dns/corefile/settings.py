@@ -1,24 +1,47 @@
 """What podwire does with the plugins of a Corefile: the settings of :class:`~podwire.dns.config.DnsConfig`. Pure.
 
-A plugin or option that podwire does not have is an error with its line, never ignored. ``errors``, ``loop`` and
-``loadbalance`` say what podwire always does.
+Plugins that are settings of the server are read here; those that handle requests stay as they were written, in
+``blocks``, and are checked by making their chain (:mod:`podwire.dns.plugins.chain`). A plugin or option that podwire
+does not have is an error with its line, never ignored. ``errors``, ``loop`` and ``loadbalance`` say what podwire always
+does.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from podwire.dns.config import DnsConfig, ForwardConfig
+from podwire.dns.config import CacheConfig, DnsConfig, ForwardConfig, PluginBlock
+from podwire.dns.corefile.caching import read_cache
+from podwire.dns.corefile.forwarding import read_forward
+from podwire.dns.corefile.hostlines import HostLines, hosts_file, read_host_lines
+from podwire.dns.corefile.serverkeys import parse_key
 from podwire.dns.corefile.syntax import Directive, ReadFiles, ServerBlock
-from podwire.dns.names import address_bytes
+from podwire.dns.corefile.values import expect, expect_bare, plain, seconds, whole
+from podwire.dns.plugins.chain import make_chain
+from podwire.dns.plugins.plugin import PluginScope
+from podwire.dns.plugins.registry import LINKED, PLUGINS
+from podwire.dns.zone import Zone, ZoneOptions
 from podwire.errors import ConfigError, ConfigErrors
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _REVERSE = ("in-addr.arpa", "ip6.arpa")
-_POLICIES = ("random", "round_robin", "sequential")
+_REFUSED = {
+    "debug": "podwire logs failures and goes on; debug would end the server at the first",
+    "dnstap": "podwire has a query log (plugin log) instead of dnstap",
+    "dnssec": "podwire does not sign answers",
+    "erratic": "podwire has no plugin for wrong answers on purpose",
+    "etcd": "podwire reads Services from the Kubernetes API only",
+    "grpc": "podwire forwards over UDP, TCP and TLS",
+    "on": "podwire starts no programs",
+    "pprof": "podwire is no Go program; metrics are on the page of prometheus",
+    "quic": "podwire serves DNS over UDP and TCP",
+    "root": "give whole paths",
+    "sign": "podwire does not sign zones",
+    "tls": "podwire serves DNS over UDP and TCP; it forwards over TLS (forward . tls://ADDRESS)",
+    "trace": "podwire has no tracing; podwire why dns explains a name",
+    "tsig": "podwire does not sign messages",
+}
+"""The plugins that podwire refuses for a reason worth telling."""
 
 Settings = dict[str, Any]
 """Fields of DnsConfig by name."""
@@ -33,9 +56,20 @@ def read_settings(blocks: tuple[ServerBlock, ...], source: str, read_files: Read
     for block in blocks:
         reader.read_block(block)
     reader.check_zones()
+    reader.check_plugins()
     if reader.failures:
         raise ConfigErrors(reader.failures)
     return DnsConfig(**reader.settings)
+
+
+class _Block(msgspec.Struct):
+    """The server block that is read: its zones, its view or an empty text, and its plugins."""
+
+    zones: list[str]
+    view: str = ""
+    directives: list[Directive] = []
+    cluster: bool = False
+    forwards: bool = False
 
 
 class _Reader:
@@ -45,20 +79,30 @@ class _Reader:
         self.failures: list[ConfigError] = []
         self._uncached: list[tuple[Directive, str]] = []
         self._routes: list[tuple[Directive, str]] = []
+        self._blocks: list[_Block] = []
         # As in CoreDNS, an endpoint that no plugin asks for is off.
         self.settings: Settings = {"health_port": 0, "ready_port": 0, "metrics_port": 0, "pods": "disabled"}
-        self.settings |= {"stub_domains": {}, "resolv_conf": "", "cache_seconds": 0}
+        self.settings |= {"stub_domains": {}, "resolv_conf": "", "cache_seconds": 0, "files": {}, "caches": {}}
+        self.settings["view_forwards"] = {}
 
-    def read_block(self, block: ServerBlock) -> None:
-        zones = []
-        for key in block.zones:
-            zone, port = _split_zone(key)
-            zones.append(zone)
-            if not port.isdigit() or self.settings.setdefault("port", int(port)) != int(port):
-                self._fail(block.line, f"expected one port for all server blocks, got {key!r}")
-        for directive in block.directives:
+    def read_block(self, server_block: ServerBlock) -> None:
+        zones: list[str] = []
+        for key in server_block.zones:
             try:
-                self._read_plugin(directive, zones)
+                key_zones, port = parse_key(key)
+            except ValueError as failure:
+                self._fail(server_block.line, str(failure))
+                continue
+            zones += key_zones
+            if self.settings.setdefault("port", port) != port:
+                self._fail(server_block.line, f"expected one port for all server blocks, got {key!r}")
+        views = [directive.arguments[0] for directive in server_block.directives if directive.name == "view"
+                 and directive.arguments]  # fmt: skip
+        block = _Block(zones, views[0] if views else "")
+        self._blocks.append(block)
+        for directive in server_block.directives:
+            try:
+                self._read_plugin(directive, block)
             except ConfigError as failure:
                 self.failures.append(failure)
 
@@ -68,17 +112,43 @@ class _Reader:
         if not domain:
             self.failures.append(ConfigError(self._source, "", "expected the plugin kubernetes in a server block"))
         for option, zone in self._uncached:
-            if _plain(zone) not in (domain, *_REVERSE):
+            if zone not in (domain, *_REVERSE):
                 self.failures.append(option.wrong(f"expected the cluster's zone, got {zone!r}"))
         for directive, zone in self._routes:
             if domain and f".{zone}".endswith(f".{domain}"):
                 self.failures.append(directive.wrong(f"podwire answers {zone} from the cluster {domain} itself"))
 
+    def check_plugins(self) -> None:
+        """Makes the chains of all server blocks, if one of them has plugins that handle requests."""
+        if self.failures or not any(block.directives for block in self._blocks):
+            return
+        domain = self.settings["domain"]
+        cluster = Zone(ZoneOptions(domain=domain))
+        blocks = []
+        for block in self._blocks:
+            plugins = PluginBlock(
+                zones=tuple(block.zones),
+                directives=tuple(block.directives),
+                cluster=block.cluster,
+                forwards=block.forwards,
+            )
+            scope = PluginScope(
+                zones=(), cluster=cluster, domain=domain, pods=self.settings["pods"], files=self.settings["files"]
+            )
+            try:
+                make_chain(plugins, scope)
+            except ConfigErrors as failures:
+                self.failures += failures.failures
+            except ConfigError as failure:
+                self.failures.append(failure)
+            blocks.append(plugins)
+        self.settings["blocks"] = tuple(blocks)
+
     def _fail(self, line: int, problem: str) -> None:
         self.failures.append(ConfigError(self._source, f"line {line}", problem))
 
-    def _read_plugin(self, directive: Directive, zones: list[str]) -> None:
-        readers: dict[str, Callable[[Directive, list[str]], None]] = {
+    def _read_plugin(self, directive: Directive, block: _Block) -> None:
+        readers: dict[str, Callable[[Directive, _Block], None]] = {
             "kubernetes": self._read_kubernetes,
             "forward": self._read_forward,
             "cache": self._read_cache,
@@ -89,22 +159,55 @@ class _Reader:
             "bind": self._read_bind,
             "hosts": self._read_hosts,
             "log": self._read_log,
-            "errors": _no_options,
-            "loop": _no_options,
+            "errors": _accept,
+            "loop": _accept,
+            "metadata": _accept,
+            "cancel": _accept_argument,
+            "multisocket": _accept_argument,
             "loadbalance": _read_loadbalance,
         }
-        reader = readers.get(directive.name)
-        if reader is None:
-            raise directive.wrong(f"podwire does not have this plugin; it has {', '.join(sorted(readers))}")
-        reader(directive, zones)
+        name = directive.name
+        if name in readers:
+            readers[name](directive, block)
+        elif (name in PLUGINS and name not in LINKED) or name == "view":
+            self._read_handler(directive, block)
+        elif name in _REFUSED:
+            raise directive.wrong(f"podwire does not have this plugin: {_REFUSED[name]}")
+        else:
+            known = ", ".join(sorted({*readers, *PLUGINS, "view"}))
+            raise directive.wrong(f"podwire does not have this plugin; it has {known}")
 
-    def _read_kubernetes(self, directive: Directive, zones: list[str]) -> None:
-        names = [_plain(zone) for zone in directive.arguments or zones]
+    def _read_handler(self, directive: Directive, block: _Block) -> None:
+        """Keeps a plugin that handles requests, with the texts of the files that it names."""
+        block.directives = [*block.directives, directive]
+        files: list[str] = []
+        if directive.name == "file":
+            files = list(directive.arguments[:1])
+        elif directive.name == "hosts":
+            files = [hosts_file(directive)]
+        elif directive.name == "autopath" and directive.arguments and not directive.arguments[-1].startswith("@"):
+            files = [directive.arguments[-1]]
+        for file in files:
+            self.settings["files"] |= self._read_file(file)
+        for option in directive.block if directive.name == "auto" else ():
+            for folder in option.arguments[:1]:
+                texts = self._read_files(f"{folder.rstrip('/')}/*")
+                named = {f"{folder.rstrip('/')}/{path.rpartition('/')[2]}": text for path, text in texts.items()}
+                self.settings["files"] |= named
+
+    def _read_file(self, file: str) -> dict[str, str]:
+        """The text of a file under the name that the Corefile gives it; empty when it cannot be read."""
+        texts = self._read_files(file)
+        return {file: "\n".join(texts.values())} if texts else {}
+
+    def _read_kubernetes(self, directive: Directive, block: _Block) -> None:
+        names = [plain(zone) for zone in directive.arguments or block.zones]
         domains = [name for name in names if not name.endswith(_REVERSE)]
         if len(domains) != 1 or domains == [""]:
             raise directive.wrong(f"expected one zone beside reverse zones, got {' '.join(names) or 'none'}")
         if "domain" in self.settings:
             raise directive.wrong("expected this plugin once")
+        block.cluster = True
         self.settings["domain"] = domains[0]
         reverse = tuple(name for name in names if name.endswith(_REVERSE))
         settings: Settings = {"reverse_zones": reverse, "fallthrough": ()}
@@ -112,131 +215,105 @@ class _Reader:
             settings |= _kubernetes_option(option, names)
         self.settings |= settings
 
-    def _read_forward(self, directive: Directive, zones: list[str]) -> None:
-        if len(directive.arguments) < 2:
-            raise directive.wrong("expected a zone and at least one server")
-        base, *servers = directive.arguments
-        forward = _forward_options(directive)
-        for zone in zones if base == "." else [base]:
-            self._add_route(directive, _plain(zone), tuple(servers), forward)
+    def _read_forward(self, directive: Directive, block: _Block) -> None:
+        base, forward = read_forward(directive)
+        block.forwards = True
+        for zone in [base] if base else block.zones:
+            self._add_route(directive, zone, forward, block.view)
 
-    def _add_route(self, directive: Directive, zone: str, servers: tuple[str, ...], forward: ForwardConfig) -> None:
-        for server in servers:
-            if "://" in server.replace("dns://", ""):
-                raise directive.wrong(f"podwire forwards over UDP and TCP only, got {server!r}")
-        plain = tuple(server.removeprefix("dns://") for server in servers)
+    def _add_route(self, directive: Directive, zone: str, forward: ForwardConfig, view: str) -> None:
+        if view:
+            routes = self.settings["view_forwards"].setdefault(view, {})
+            expect(zone not in routes, directive, f"expected one forward for {zone or 'the root zone'} in view {view}")
+            routes[zone] = forward
+            return
         if zone:
             self._routes.append((directive, zone))
-            forward = msgspec.structs.replace(forward, upstreams=plain)
-            if zone in self.settings["stub_domains"]:
-                raise directive.wrong(f"expected one forward for {zone}")
+            expect(zone not in self.settings["stub_domains"], directive, f"expected one forward for {zone}")
             self.settings["stub_domains"][zone] = forward
             return
-        if "forward" in self.settings:
-            raise directive.wrong("expected one forward for the root zone")
-        self.settings["forward"] = msgspec.structs.replace(forward, upstreams=plain)
+        expect("forward" not in self.settings, directive, "expected one forward for the root zone")
+        self.settings["forward"] = forward
 
-    def _read_cache(self, directive: Directive, zones: list[str]) -> None:
-        """The highest time; of the cluster's own zone nothing is cached by time in podwire."""
-        seconds = 3600
-        if directive.arguments:
-            seconds = _whole(directive, directive.arguments[0])
-        for option in directive.block:
-            if option.name == "serve_stale":
-                self._read_stale(option)
+    def _read_cache(self, directive: Directive, block: _Block) -> None:
+        cache, zones, disabled = read_cache(directive)
+        self._uncached += disabled
+        for zone in zones or tuple(block.zones):
+            if zone:
+                self.settings["caches"][zone] = cache
                 continue
-            if option.name != "disable" or option.arguments[:1] not in (("success",), ("denial",)):
-                raise option.wrong("podwire does not have this option of cache; it has serve_stale and disable")
-            self._uncached += [(option, zone) for zone in option.arguments[1:]]
-        if zones == [""] or "" in zones:
-            self.settings["cache_seconds"] = seconds
+            self.settings["cache_seconds"] = cache.success_seconds
+            self.settings["serve_stale_seconds"] = cache.serve_stale_seconds
+            self.settings["serve_stale_verify"] = cache.serve_stale_verify
+            simple = CacheConfig(
+                success_seconds=cache.success_seconds,
+                denial_seconds=cache.denial_seconds,
+                serve_stale_seconds=cache.serve_stale_seconds,
+                serve_stale_verify=cache.serve_stale_verify,
+            )
+            if cache != simple or cache.denial_seconds != cache.success_seconds:
+                self.settings["caches"]["."] = cache
 
-    def _read_stale(self, option: Directive) -> None:
-        arguments = list(option.arguments)
-        modes = [text for text in arguments if text in ("immediate", "verify")]
-        times = [_seconds(option, text) for text in arguments if text not in modes]
-        _expect(len(modes) < 2 and len(times) < 2, option, "expected a time, and immediate or verify")
-        self.settings["serve_stale_seconds"] = times[0] if times else 3600.0
-        self.settings["serve_stale_verify"] = modes == ["verify"]
-
-    def _read_health(self, directive: Directive, _zones: list[str]) -> None:
+    def _read_health(self, directive: Directive, _block: _Block) -> None:
         self._read_address(directive, "health_port", 8080)
         for option in directive.block:
             if option.name != "lameduck" or len(option.arguments) != 1:
                 raise option.wrong("expected lameduck and a time")
-            self.settings["lameduck_seconds"] = _seconds(option, option.arguments[0])
+            self.settings["lameduck_seconds"] = seconds(option, option.arguments[0])
 
-    def _read_ready(self, directive: Directive, _zones: list[str]) -> None:
+    def _read_ready(self, directive: Directive, _block: _Block) -> None:
         self._read_address(directive, "ready_port", 8181)
-        _expect(not directive.block, directive, "podwire does not have options of ready")
+        expect(not directive.block, directive, "podwire does not have options of ready")
 
-    def _read_prometheus(self, directive: Directive, _zones: list[str]) -> None:
+    def _read_prometheus(self, directive: Directive, _block: _Block) -> None:
         self._read_address(directive, "metrics_port", 9153)
-        _expect(not directive.block, directive, "podwire does not have options of prometheus")
+        expect(not directive.block, directive, "podwire does not have options of prometheus")
 
     def _read_address(self, directive: Directive, field: str, port: int) -> None:
         if directive.arguments:
             host, _, text = directive.arguments[0].rpartition(":")
-            port = _whole(directive, text)
+            port = whole(directive, text)
             # All pages have one address; an empty host is every address of the server.
             if self.settings.setdefault("http_address", host) != host:
                 raise directive.wrong("expected one address for health, ready and prometheus")
         self.settings[field] = port
 
-    def _read_reload(self, directive: Directive, _zones: list[str]) -> None:
-        times = [_seconds(directive, text) for text in directive.arguments]
-        _expect(len(times) < 3 and not directive.block, directive, "expected an interval and its jitter")
+    def _read_reload(self, directive: Directive, _block: _Block) -> None:
+        expect(len(directive.arguments) < 3 and not directive.block, directive, "expected an interval, and a jitter")
+        times = [seconds(directive, text) for text in directive.arguments]
         self.settings["reload_seconds"] = times[0] if times else 30.0
 
-    def _read_log(self, directive: Directive, _zones: list[str]) -> None:
-        _expect(directive.arguments in ((), (".",)), directive, "podwire logs the queries of all zones or of none")
-        _expect(not directive.block, directive, "podwire does not have options of log")
+    def _read_log(self, directive: Directive, _block: _Block) -> None:
+        expect(not directive.block, directive, "podwire does not have options of log")
+        expect(set(directive.arguments) <= {"."}, directive, "podwire does not have options of log")
         self.settings["query_log"] = True
 
-    def _read_hosts(self, directive: Directive, _zones: list[str]) -> None:
-        _expect(len(directive.arguments) < 2, directive, "podwire has hosts for all zones: expected at most a file")
+    def _read_hosts(self, directive: Directive, block: _Block) -> None:
+        lines = read_host_lines(directive, self._read_file(hosts_file(directive)))
+        if block.view or lines.zones or lines.passes_on != (b"\x00",):
+            self._read_handler(directive, block)
+            return
+        block.cluster = True
         hosts: dict[str, tuple[str, ...]] = dict(self.settings.get("hosts", {}))
-        lines = [(line, (line.name, *line.arguments)) for line in directive.block]
-        for file in directive.arguments:
-            text = self._read_text(directive, file)
-            lines += [
-                (directive, tuple(row.split("#")[0].split())) for row in text.splitlines() if row.split("#")[0].strip()
-            ]
-        passes_on = False
-        for line, fields in lines:
-            match fields:
-                case "fallthrough", *zones:
-                    _expect(not zones, line, "podwire has fallthrough of hosts for all zones")
-                    passes_on = True
-                case "ttl", seconds:
-                    self.settings["hosts_ttl_seconds"] = _whole(line, seconds)
-                case "reload", _:
-                    raise line.wrong("podwire reads the file again with the Corefile: use the plugin reload")
-                case address, *names if address_bytes(address) and names:
-                    for name in map(_plain, names):
-                        hosts[name] = (*hosts.get(name, ()), address)
-                case _:
-                    raise line.wrong(f"expected an address and names, got {' '.join(fields)!r}")
-        _expect(passes_on, directive, "expected fallthrough: without it, no other name would be answered")
+        for name, addresses in lines.hosts.items():
+            hosts[name] = (*hosts.get(name, ()), *addresses)
         self.settings["hosts"] = hosts
+        if lines.ttl_s != HostLines({}).ttl_s:
+            self.settings["hosts_ttl_seconds"] = lines.ttl_s
 
-    def _read_text(self, directive: Directive, file: str) -> str:
-        texts = self._read_files(file)
-        _expect(bool(texts), directive, f"cannot read {file}")
-        return "\n".join(texts.values())
-
-    def _read_bind(self, directive: Directive, _zones: list[str]) -> None:
-        _expect(bool(directive.arguments) and not directive.block, directive, "expected addresses and no options")
-        self.settings["listen"] = directive.arguments
+    def _read_bind(self, directive: Directive, _block: _Block) -> None:
+        expect(bool(directive.arguments) and not directive.block, directive, "expected addresses and no options")
+        if self.settings.setdefault("listen", directive.arguments) != directive.arguments:
+            raise directive.wrong("expected the same addresses in all server blocks")
 
 
 def _kubernetes_option(option: Directive, zones: list[str]) -> Settings:
     match option.name, option.arguments:
         case "pods", (("disabled" | "insecure" | "verified") as mode,):
             return {"pods": mode}
-        case "ttl", (seconds,):
-            number = _whole(option, seconds)
-            _expect(number <= 3600, option, f"expected 0 to 3600 seconds, got {number}")
+        case "ttl", (text,):
+            number = whole(option, text)
+            expect(number <= 3600, option, f"expected 0 to 3600 seconds, got {number}")
             return {"ttl_seconds": number}
         case "endpoint_pod_names", ():
             return {"endpoint_pod_names": True}
@@ -247,64 +324,19 @@ def _kubernetes_option(option: Directive, zones: list[str]) -> Settings:
         case "kubeconfig", (file,):
             return {"kubeconfig": file}
         case "fallthrough", names:
-            return {"fallthrough": tuple(_plain(name) for name in names) or tuple(zones)}
+            return {"fallthrough": tuple(plain(name) for name in names) or tuple(zones)}
     raise option.wrong(f"podwire does not have this option of kubernetes, or not with {' '.join(option.arguments)!r}")
 
 
-def _forward_options(directive: Directive) -> ForwardConfig:
-    options: Settings = {"policy": "random"}
-    for option in directive.block:
-        match option.name, option.arguments:
-            case "policy", (policy,) if policy in _POLICIES:
-                options["policy"] = policy
-            case "force_tcp", ():
-                options["force_tcp"] = True
-            case "prefer_udp", ():
-                options["prefer_udp"] = True
-            case "max_concurrent", (number,):
-                options["max_concurrent"] = _whole(option, number)
-            case "max_fails", (number,):
-                options["max_fails"] = _whole(option, number)
-            case "health_check", (interval,):
-                options["health_check_seconds"] = _seconds(option, interval)
-            case _:
-                text = " ".join(option.arguments)
-                raise option.wrong(f"podwire does not have this option of forward, or not with {text!r}")
-    return ForwardConfig(**options)
+def _read_loadbalance(directive: Directive, _block: _Block) -> None:
+    expect(directive.arguments in ((), ("round_robin",)) and not directive.block, directive, "expected round_robin")
 
 
-def _read_loadbalance(directive: Directive, _zones: list[str]) -> None:
-    _expect(directive.arguments in ((), ("round_robin",)) and not directive.block, directive, "expected round_robin")
+def _accept(directive: Directive, _block: _Block) -> None:
+    """A plugin that says what podwire always does."""
+    expect_bare(directive)
 
 
-def _no_options(directive: Directive, _zones: list[str]) -> None:
-    _expect(not directive.arguments and not directive.block, directive, "podwire does not have options of this plugin")
-
-
-def _expect(condition: bool, directive: Directive, problem: str) -> None:  # noqa: FBT001
-    if not condition:
-        raise directive.wrong(problem)
-
-
-def _split_zone(key: str) -> tuple[str, str]:
-    """Zone and port of the key of a server block."""
-    text = key.removeprefix("dns://")
-    zone, colon, port = text.rpartition(":")
-    return (_plain(zone), port) if colon else (_plain(text), "53")
-
-
-def _plain(zone: str) -> str:
-    """A zone in lower case without the final dot; the root is empty."""
-    return zone.lower().removesuffix(".")
-
-
-def _whole(directive: Directive, text: str) -> int:
-    _expect(text.isdigit(), directive, f"expected a whole number, got {text!r}")
-    return int(text)
-
-
-def _seconds(directive: Directive, text: str) -> float:
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise directive.wrong(f"expected a time such as 5s or 500ms, got {text!r}")
-    return float(match[1]) * _UNITS[match[2] or "s"]
+def _accept_argument(directive: Directive, _block: _Block) -> None:
+    """A plugin whose number podwire does not need: its own limits hold."""
+    expect(len(directive.arguments) < 2 and not directive.block, directive, "expected at most one argument")

@@ -6,12 +6,13 @@ The settings of the server come from the ConfigMap ``podwire-dns``, or from Core
 
 import os
 from collections.abc import Mapping
+from fnmatch import fnmatch
 
 import msgspec
 
 from podwire.dns.config import DnsConfig, parse_config
 from podwire.dns.corefile.settings import read_settings
-from podwire.dns.corefile.syntax import parse_corefile
+from podwire.dns.corefile.syntax import ReadFiles, parse_corefile
 from podwire.dns.zone import Zone, zone_options
 from podwire.errors import ConfigError, NotFound, ProtocolError
 from podwire.kube.client import Client
@@ -158,10 +159,21 @@ async def server_settings(client: Client) -> tuple[DnsConfig, str]:
             continue
         source = f"ConfigMap {_NAMESPACE}/{name}"
         if key == "Corefile":
-            blocks = parse_corefile(data[key], source, os.environ, lambda _pattern: {})
-            return read_settings(blocks, source, lambda _pattern: {}), source
+            files = _mounted(data, await _data(client, "coredns-custom"))
+            return read_settings(parse_corefile(data[key], source, os.environ, files), source, files), source
         return parse_config(data[key], source), source
     return DnsConfig(), "the defaults"
+
+
+def _mounted(own: Mapping[str, str], custom: Mapping[str, str]) -> ReadFiles:
+    """Reads files as the pods of cluster DNS have them: beside the Corefile, and ``coredns-custom`` in ``custom``."""
+
+    def read_files(pattern: str) -> dict[str, str]:
+        folder, _, name = pattern.rpartition("/")
+        data = custom if folder.rpartition("/")[2] == "custom" else own
+        return {f"{folder}/{key}": data[key] for key in sorted(data) if fnmatch(key, name)}
+
+    return read_files
 
 
 async def _data(client: Client, name: str) -> Mapping[str, str]:

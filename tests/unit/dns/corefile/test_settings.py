@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from podwire.cli.component import dns
-from podwire.dns.config import DnsConfig, ForwardConfig
+from podwire.dns.config import CacheConfig, DnsConfig, ForwardConfig, TlsConfig
 from podwire.dns.corefile.load import load_corefile
 from podwire.dns.corefile.settings import read_settings
 from podwire.dns.corefile.syntax import parse_corefile
@@ -100,19 +100,25 @@ def test_options_of_kubernetes_become_settings() -> None:
     [
         ("etcd", "podwire does not have this plugin"),
         ("kubernetes x.example", "expected this plugin once"),
-        ("forward . tls://192.0.2.1", "podwire forwards over UDP and TCP only"),
+        ("forward . https://192.0.2.1", "podwire forwards over UDP, TCP and TLS"),
+        ("forward . 192.0.2.1 {\n  tls_servername x\n }", "expected a server tls:// with tls"),
+        ("forward . tls://192.0.2.1%a {\n  tls_servername x\n }", "either behind the address or in tls_servername"),
+        ("forward . 192.0.2.1 {\n  failover NOERROR\n }", "expected a response code other than NOERROR"),
+        ("forward . 192.0.2.1 {\n  health_check 1s recursive\n }", "expected no_rec, or domain and a name"),
+        ("forward . 192.0.2.1 {\n  except a..b\n }", "expected a domain name"),
         ("forward .", "expected a zone and at least one server"),
-        ("forward . 192.0.2.1 {\n  expire 10s\n }", "podwire does not have this option of forward"),
+        ("forward . 192.0.2.1 {\n  next NXDOMAIN\n }", "podwire does not have this option of forward"),
         ("forward . 192.0.2.1 {\n  policy least\n }", "or not with 'least'"),
         ("forward web.cluster.local 192.0.2.1", "podwire answers web.cluster.local from the cluster"),
-        ("cache 30 {\n  prefetch 10\n }", "podwire does not have this option of cache"),
+        ("cache 30 {\n  keepttl\n }", "podwire does not have this option of cache"),
         ("cache 30 {\n  serve_stale verify immediate\n }", "expected a time, and immediate or verify"),
         ("cache 30 {\n  disable success a.example\n }", "expected the cluster's zone, got 'a.example'"),
         ("cache x", "expected a whole number, got 'x'"),
         ("health {\n  lameduck soon\n }", "expected a time such as 5s"),
         ("errors {\n  consolidate 5m x\n }", "podwire does not have options of this plugin"),
         ("loadbalance weighted", "expected round_robin"),
-        ("hosts {\n  192.0.2.1 a.example\n }", "expected fallthrough"),
+        ("cache 30 {\n  prefetch 10 1m 5%\n }", "expected 10% to 90%, got 5%"),
+        ("cache 30 {\n  servfail 10m\n }", "expected at most 5m"),
         ("hosts {\n  a.example 192.0.2.1\n  fallthrough\n }", "expected an address and names"),
         ("hosts /nonexistent {\n  fallthrough\n }", "cannot read /nonexistent"),
         ("log . {\n  class denial\n }", "podwire does not have options of log"),
@@ -139,6 +145,71 @@ def test_hosts_of_the_corefile_and_of_a_file() -> None:
         "file.example": ("192.0.2.9",),
     }
     assert config.hosts_ttl_seconds == 60 and config.query_log
+
+
+def test_options_of_forward_become_settings() -> None:
+    text = """forward . tls://192.0.2.1 tls://[2001:db8::1]:8853 {
+ tls /c /k /a
+ tls_servername dns.example
+ expire 20s
+ except a.example B.example.
+ failover SERVFAIL REFUSED
+ failfast_all_unhealthy_upstreams
+ health_check 2s no_rec domain probe.example
+ }"""
+    assert read(ROOT % text).forward == ForwardConfig(
+        upstreams=("tls://192.0.2.1", "tls://[2001:db8::1]:8853"),
+        policy="random",
+        tls=TlsConfig(certificate="/c", key="/k", authorities="/a"),
+        tls_server_name="dns.example",
+        expire_seconds=20.0,
+        except_zones=("a.example", "b.example"),
+        failover=("SERVFAIL", "REFUSED"),
+        fail_fast=True,
+        health_check_seconds=2.0,
+        health_check_recursion=False,
+        health_check_domain="probe.example",
+    )
+
+
+def test_options_of_cache_become_settings() -> None:
+    text = (
+        "cache {\n success 5000 600 10\n denial 2500 60\n prefetch 10 2m 20%\n servfail 5s\n }"
+        "\n}\na.example {\n cache 7\n forward . 192.0.2.1"
+    )
+    caches = read(ROOT % text).caches
+    assert caches["."] == CacheConfig(
+        success_capacity=5000,
+        success_seconds=600.0,
+        success_least_seconds=10.0,
+        denial_capacity=2500,
+        denial_seconds=60.0,
+        prefetch_amount=10,
+        prefetch_seconds=120.0,
+        prefetch_percent=20,
+        failure_seconds=5.0,
+    )
+    assert (caches["a.example"].success_seconds, caches["a.example"].denial_seconds) == (7.0, 7.0)
+
+
+def test_settings_alone_make_no_chain_of_plugins() -> None:
+    assert read(KUBEADM).blocks == ()
+    (block,) = read(ROOT % "any\n forward . 192.0.2.1").blocks
+    assert (block.zones, block.cluster, block.forwards) == (("",), True, True)
+    assert [directive.name for directive in block.directives] == ["any"]
+
+
+def test_networks_stand_for_their_reverse_zones() -> None:
+    config = read("10.0.0.0/15 .:53 {\n kubernetes cluster.local\n any\n}\n")
+    assert config.blocks[0].zones == ("0.10.in-addr.arpa", "1.10.in-addr.arpa", "")
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [("tls://.", "podwire serves DNS over UDP and TCP"), (".:x", "expected one port"), ("10.0.0.0/x", "IPv4 or IPv6")],
+)
+def test_wrong_key_of_a_server_block_is_named(key: str, problem: str) -> None:
+    assert problem in problems(f"{key} {{\n kubernetes cluster.local\n}}\n")[0]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The plugins of a Corefile that answer requests or change them, one module each."""

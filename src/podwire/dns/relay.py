@@ -1,0 +1,203 @@
+"""Answers to requests that need names outside the cluster: from the caches, or of upstream servers.
+
+How it works: ``cached`` is called by any thread and never waits; ``forward`` runs on the event loop and sends the reply
+when it arrives. With plugins, the steps of a request (:class:`~podwire.dns.plugins.chain.ChainQuery`) continue with
+each reply of an upstream server until they end.
+"""
+
+import asyncio
+from random import random
+
+from podwire.dns import wire
+from podwire.dns.config import DnsConfig
+from podwire.dns.foreign import ForeignCaches
+from podwire.dns.forward import Looping, Overloaded
+from podwire.dns.metrics import QueryCounters
+from podwire.dns.plugins.chain import ChainOutcome, ChainQuery, PluginChain, ReplyStream, cache_key, request_bytes
+from podwire.dns.plugins.plugin import UpstreamAsk
+from podwire.dns.replies import Send, labels_of
+from podwire.dns.respond import Reply, UpstreamQuery, failure, merge, udp_limit
+from podwire.dns.routes import ForwardRoutes
+from podwire.dns.wire import DnsMessage, Edns
+from podwire.errors import ProtocolError
+from podwire.observe.log import Log
+from podwire.runtime.clock import Clock
+from podwire.runtime.tasks import TaskSet
+
+
+class ForeignRelay:
+    """The upstream servers and the caches of a configuration; ``chain`` are its plugins, or None."""
+
+    def __init__(self, config: DnsConfig, clock: Clock, counters: QueryCounters) -> None:
+        log = Log("dns")
+        self._config = config
+        self._clock = clock
+        self._counters = counters
+        self.caches = ForeignCaches(config)
+        self.routes = ForwardRoutes(config, clock)
+        self.chain: PluginChain | None = None
+        self._asking = TaskSet(lambda name, error: log.error("task failed", task=name, failure=error))
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Looks for loops of upstream servers; to be called on the loop when the server answers."""
+        self._loop = asyncio.get_running_loop()
+        self.routes.start()
+
+    async def close(self) -> None:
+        """Ends the waiting requests."""
+        await self._asking.close()
+        await self.routes.close()
+
+    def cached(self, upstream_query: UpstreamQuery, data: bytes, *, tcp: bool) -> Reply | None:
+        """The cached reply to a request for a foreign name, or None."""
+        name = upstream_query.name
+        cache, now_s = self.caches.choose(name), self._clock.monotonic()
+        reply = cache.get(data, tcp=tcp, now_s=now_s)
+        if reply is not None:
+            if cache.due(data, tcp=tcp, now_s=now_s):
+                self._refresh(name, "", data, data, tcp)
+            return reply
+        if cache.config.serve_stale_seconds and not cache.config.serve_stale_verify:
+            reply = cache.stale(data, tcp=tcp, now_s=now_s)
+            if reply is not None:
+                self._refresh(name, "", data, data, tcp)
+        return reply
+
+    def look_up(self, ask: UpstreamAsk, view: str, tcp: bool) -> bytes | None:  # noqa: FBT001
+        """The cached reply to a question of a plugin, or None."""
+        name, key = ask.query.name, cache_key(ask, view)
+        cache, now_s = self.caches.choose(name), self._clock.monotonic()
+        reply = cache.get(key, tcp=tcp, now_s=now_s)
+        fresh = reply is not None
+        if reply is None and cache.config.serve_stale_seconds and not cache.config.serve_stale_verify:
+            reply = cache.stale(key, tcp=tcp, now_s=now_s)
+        if reply is None:
+            return None
+        if not fresh or cache.due(key, tcp=tcp, now_s=now_s):
+            self._refresh(name, view, request_bytes(ask), key, tcp)
+        return reply.data
+
+    def _refresh(self, name: bytes, view: str, request: bytes, key: bytes, tcp: bool) -> None:  # noqa: FBT001
+        """Asks upstream in the background, for the cache."""
+        if self._loop is not None:
+            asking = (name, view, request, key, tcp)
+            self._loop.call_soon_threadsafe(lambda: self._asking.start("refresh", self._refreshed(*asking)))
+
+    async def _refreshed(self, name: bytes, view: str, request: bytes, key: bytes, tcp: bool) -> None:  # noqa: FBT001
+        try:
+            reply = await self.routes.choose(name, view).ask(request, tcp=tcp)
+        except (Overloaded, Looping):
+            return
+        if reply is not None:
+            self.caches.choose(name).put(key, reply, tcp=tcp, now_s=self._clock.monotonic())
+
+    def forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:  # noqa: FBT001
+        """Starts asking upstream, or (TCP) answers from the cache of foreign names; runs on the loop."""
+        if self.routes.caught(upstream_query.name) or self.routes.caught(upstream_query.query.name):
+            send(failure(upstream_query.query, self._limit(upstream_query, tcp=tcp), wire.REFUSED).data)
+            return
+        if isinstance(upstream_query, ChainQuery):
+            self._asking.start("plugins", self._run_chain(upstream_query, tcp, send))
+            return
+        if tcp and upstream_query.answer is None:
+            reply = self.cached(upstream_query, data, tcp=tcp)
+            if reply is not None:
+                self._count(reply, tcp)
+                send(reply.turned(random()))
+                return
+        self._asking.start("forward", self._forward(upstream_query, data, tcp, send))
+
+    def _limit(self, upstream_query: UpstreamQuery, *, tcp: bool) -> int:
+        return 65535 if tcp else udp_limit(upstream_query.query, self._config.udp_size)
+
+    async def _run_chain(self, waiting: ChainQuery, tcp: bool, send: Send) -> None:  # noqa: FBT001
+        outcome: ChainOutcome = waiting
+        try:
+            while isinstance(outcome, ChainQuery) and self.chain is not None:
+                outcome = self.chain.go_on(outcome, await self._ask(outcome, tcp=tcp))
+        except (Overloaded, Looping):
+            outcome = failure(waiting.query, waiting.limit, wire.REFUSED)
+        except asyncio.CancelledError:
+            send(failure(waiting.query, waiting.limit).data)
+            raise
+        if isinstance(outcome, Reply):
+            self._count(outcome, tcp)
+            send(outcome.turned(random()))
+        elif isinstance(outcome, ReplyStream):
+            for message in outcome.messages:
+                send(message)
+
+    async def _ask(self, waiting: ChainQuery, *, tcp: bool) -> bytes | None:
+        """The reply of an upstream server to the question that the steps wait for.
+
+        Raises: Overloaded, Looping.
+        """
+        ask = waiting.ask
+        if ask is None:
+            return None
+        name, key = ask.query.name, cache_key(ask, waiting.view)
+        cache = self.caches.choose(name)
+        reply = await self.routes.choose(name, waiting.view).ask(request_bytes(ask), tcp=tcp)
+        now_s = self._clock.monotonic()
+        if reply is None:
+            stale = cache.stale(key, tcp=tcp, now_s=now_s)
+            return None if stale is None else stale.data
+        cache.put(key, reply, tcp=tcp, now_s=now_s)
+        return reply
+
+    async def _forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:  # noqa: FBT001
+        limit = self._limit(upstream_query, tcp=tcp)
+        try:
+            reply = await (
+                self._relay(upstream_query, data, tcp, limit)
+                if upstream_query.answer is None
+                else self._chase(upstream_query, tcp, limit)
+            )
+        except (Overloaded, Looping):
+            reply = failure(upstream_query.query, limit, wire.REFUSED)
+        except asyncio.CancelledError:
+            send(failure(upstream_query.query, limit).data)
+            raise
+        self._count(reply, tcp)
+        send(reply.turned(random()))
+
+    async def _relay(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, limit: int) -> Reply:  # noqa: FBT001
+        cache = self.caches.choose(upstream_query.name)
+        reply = await self.routes.choose(upstream_query.name).ask(data, tcp=tcp)
+        if reply is None:
+            stale = cache.stale(data, tcp=tcp, now_s=self._clock.monotonic())
+            return stale or failure(upstream_query.query, limit)
+        if len(reply) > limit:
+            # An upstream that ignores the size asked for: the client must come again over TCP.
+            return _truncated(upstream_query, limit)
+        cache.put(data, reply, tcp=tcp, now_s=self._clock.monotonic())
+        return Reply(reply, upstream_query.query.qtype, reply[3] & 0xF)
+
+    async def _chase(self, upstream_query: UpstreamQuery, tcp: bool, limit: int) -> Reply:  # noqa: FBT001
+        """The reply for an alias whose target is foreign."""
+        edns = Edns(size=self._config.udp_size)
+        request = wire.encode(DnsMessage(0, wire.RD, upstream_query.name, upstream_query.query.qtype, edns=edns))
+        now_s = self._clock.monotonic()
+        cache = self.caches.choose(upstream_query.name)
+        cached = cache.get(request, tcp=tcp, now_s=now_s)
+        reply = None if cached is None else cached.data
+        if reply is None:
+            reply = await self.routes.choose(upstream_query.name).ask(request, tcp=tcp)
+            if reply is None:
+                return failure(upstream_query.query, limit)
+            cache.put(request, reply, tcp=tcp, now_s=now_s)
+        try:
+            return merge(upstream_query, wire.parse_message(reply), limit)
+        except ProtocolError:
+            return failure(upstream_query.query, limit)
+
+    def _count(self, reply: Reply, tcp: bool) -> None:  # noqa: FBT001
+        self._counters.cell(labels_of(reply, "tcp" if tcp else "udp", "1"))[0] += 1
+
+
+def _truncated(upstream_query: UpstreamQuery, limit: int) -> Reply:
+    reply = failure(upstream_query.query, limit, wire.NOERROR)
+    data = bytearray(reply.data)
+    data[2] |= wire.TC >> 8
+    return Reply(bytes(data), reply.qtype, reply.rcode)
