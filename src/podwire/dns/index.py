@@ -5,7 +5,7 @@ of the other slices, host names and reverse names stay as they are. Readers may 
 each change replaces dictionary values, one after the other.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from podwire.dns.names import address_bytes
@@ -61,6 +61,10 @@ class RecordIndex:
         """Whether all collections were listed once."""
         self.serial = 0
         """The time of the last change, in seconds."""
+        self.on_service: Callable[[ServiceKey], None] = lambda _owner: None
+        """Called with each Service whose records changed."""
+        self.on_namespace: Callable[[str], None] = lambda _name: None
+        """Called with each namespace that came or went."""
 
     def mark_synced(self) -> None:
         """Marks all collections as listed: from now on a missing name is NXDOMAIN."""
@@ -107,6 +111,7 @@ class RecordIndex:
         if present == (name in self.namespaces):
             return False
         self.namespaces = self.namespaces | {name} if present else self.namespaces - {name}
+        self.on_namespace(name)
         return True
 
     def set_pod(self, key: str, pod: Pod | None) -> bool:
@@ -209,6 +214,7 @@ class RecordIndex:
                 self._add_reverse(packed, (owner, ""))
         self._index_external(owner, before.external if before is not None else (), after.external if after else ())
         self.serial = now_s
+        self.on_service(owner)
         return True
 
     def _index_external(self, owner: ServiceKey, old: tuple[bytes, ...], new: tuple[bytes, ...]) -> None:

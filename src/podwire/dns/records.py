@@ -275,6 +275,11 @@ class ServiceRecords:
             _addresses(e.address for e, _ in chosen), _targets([(e.host, number) for e, number in chosen])
         )
 
+    @property
+    def ready_addresses(self) -> int:
+        """The number of addresses of ready endpoints, those in several slices counted repeatedly."""
+        return sum(len(entry.ready) for entry in self._slices)
+
     def host_names(self) -> frozenset[str]:
         """The host labels of the endpoints."""
         return frozenset(self._hosts)

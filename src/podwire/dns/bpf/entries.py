@@ -1,0 +1,198 @@
+"""The keys and values of the maps of the BPF program ``dns_answers`` (pure; layouts in ``src/bpf/dns_answers.bpf.c``).
+
+A key is a whole name in wire form and lower case, padded with zeros. A value has the addresses of both families, or says
+that the server answers. The program takes a name without a key for one that does not exist, except below ``pod`` and
+below a Service with a key. So a key is needed for every Service that exists, every namespace, and every other name that
+exists directly in the zone; names of endpoints have keys only to be answered in the kernel.
+
+The server answers, because the program cannot or need not: aliases; names with more than 12 addresses in a family; types
+other than A and AAAA of names that exist; names of ports; names of pods; the zone itself.
+
+Cost: one entry for a Service, one for each endpoint of a headless Service with at most 256 of them, two for a namespace;
+an entry takes 400 bytes of kernel memory.
+"""
+
+import struct
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from podwire.dns import wire
+from podwire.dns.index import ServiceKey
+from podwire.dns.names import encode_name, join_labels, split_labels
+from podwire.dns.records import Addresses, ServiceRecords
+from podwire.dns.zone import ZoneOptions
+from podwire.errors import ProtocolError
+
+NAME_BYTES, MAX_LABELS, MAX_ZONE = 128, 15, 64
+MAX_ADDRESSES = 12
+"""Addresses of an entry in each family; a reply with so many AAAA records has less than 512 bytes."""
+MAX_HOSTS = 256
+"""A headless Service with more endpoints has no entries for their names."""
+COUNTERS = (
+    "a",
+    "aaaa",
+    "nodata",
+    "nxdomain",
+    "client",
+    "off",
+    "lease",
+    "form",
+    "checksum",
+    "long",
+    "foreign",
+    "name",
+    "type",
+    "changed",
+)
+"""The counters in the order of their cells: what was answered, then why a query went to the server."""
+ANSWERS = 4
+"""How many of the counters are answers."""
+
+_ADDRESS_ENTRY = 1
+_ENTRY = struct.Struct("=IBBBx48s192sI4x")
+_SETTINGS = struct.Struct("=QQ12s12s64s56sIHBx")
+_HEAD = struct.Struct("!2sHHIH")
+_NUMBERS = struct.Struct("!5I")
+
+
+class Entry(NamedTuple):
+    """The addresses of a name; ``served``: the server answers."""
+
+    v4: tuple[bytes, ...] = ()
+    v6: tuple[bytes, ...] = ()
+    served: bool = False
+
+    def pack(self, version: int) -> bytes:
+        """The value in the map; ``version`` differs from that of the entry before."""
+        kind = 0 if self.served else _ADDRESS_ENTRY
+        v4, v6 = b"".join(self.v4), b"".join(self.v6)
+        return _ENTRY.pack(version, kind, len(self.v4), len(self.v6), v4, v6, version)
+
+
+SERVED = Entry(served=True)
+NO_DATA = Entry()
+Entries = dict[bytes, Entry]
+"""Entries by key."""
+
+
+def unpack_entry(value: bytes) -> Entry:
+    """The entry of a value in the map."""
+    _, kind, count4, count6, v4, v6, _ = _ENTRY.unpack(value)
+    if kind != _ADDRESS_ENTRY:
+        return SERVED
+    return Entry(
+        tuple(v4[at : at + 4] for at in range(0, 4 * count4, 4)),
+        tuple(v6[at : at + 16] for at in range(0, 16 * count6, 16)),
+    )
+
+
+def key_of(labels: tuple[str, ...], domain: bytes) -> bytes:
+    """The key of the name with these labels in front of the zone; empty when the program does not answer for it."""
+    try:
+        name = join_labels(labels, domain).lower()
+    except ProtocolError:
+        return b""
+    if len(name) > NAME_BYTES or len(split_labels(name)) > MAX_LABELS:
+        return b""
+    return name.ljust(NAME_BYTES, b"\0")
+
+
+def _entry(addresses: Addresses) -> Entry:
+    if max(len(addresses.v4), len(addresses.v6)) > MAX_ADDRESSES:
+        return SERVED
+    return Entry(addresses.v4, addresses.v6)
+
+
+class EntryPlan:
+    """The entries of the objects of a zone."""
+
+    def __init__(self, options: ZoneOptions) -> None:
+        self._options = options
+        self._domain = encode_name(options.domain.removesuffix(".").lower())
+
+    @property
+    def possible(self) -> bool:
+        """Whether the program can hold the name of the zone."""
+        return len(self._domain) <= MAX_ZONE
+
+    @property
+    def closed(self) -> bool:
+        """Whether a missing name does not exist; otherwise another server is asked for it."""
+        zone = self._options.domain.removesuffix(".").lower()
+        return zone not in {name.removesuffix(".").lower() for name in self._options.fallthrough}
+
+    def _exposed(self, namespace: str) -> bool:
+        return not self._options.namespaces or namespace in self._options.namespaces
+
+    def _keyed(self, entries: Iterable[tuple[tuple[str, ...], Entry]]) -> Entries:
+        return {key: entry for labels, entry in entries if (key := key_of(labels, self._domain))}
+
+    def fixed(self) -> Entries:
+        """The names that every zone has, and fixed hosts."""
+        entries = self._keyed(
+            [
+                ((), SERVED),
+                (("dns-version",), SERVED),
+                (("ns", "dns"), SERVED),
+                (("dns",), NO_DATA),
+                (("svc",), NO_DATA),
+                (("pod",), NO_DATA),
+            ]
+        )
+        for host in self._options.hosts:
+            name = encode_name(host.lower())
+            if len(name) <= NAME_BYTES:
+                entries[name.ljust(NAME_BYTES, b"\0")] = SERVED
+        return entries
+
+    def namespace(self, name: str) -> Entries:
+        """The names of a namespace that exists."""
+        if not self._exposed(name):
+            return {}
+        return self._keyed([((name, "svc"), NO_DATA), ((name, "pod"), NO_DATA)])
+
+    def service(self, owner: ServiceKey, records: ServiceRecords | None) -> Entries:
+        """The names of a Service; empty when its name does not exist."""
+        namespace, name = owner
+        if records is None or not records.present or not self._exposed(namespace):
+            return {}
+        labels = (name, namespace, "svc")
+        if records.alias or (not records.virtual and records.ready_addresses > MAX_HOSTS):
+            return self._keyed([(labels, SERVED)])
+        entries = [(labels, _entry(records.addresses))]
+        if not records.virtual:
+            for host in records.host_names():
+                own = records.host(host)
+                if own is not None:
+                    entries.append(((host, *labels), _entry(own.addresses)))
+        return self._keyed(entries)
+
+    def everything(self, namespaces: Collection[str], records: Mapping[ServiceKey, ServiceRecords]) -> Entries:
+        """The entries of a whole zone."""
+        entries = self.fixed()
+        for name in namespaces:
+            entries |= self.namespace(name)
+        for owner, own in records.items():
+            entries |= self.service(owner, own)
+        return entries
+
+    def settings(self, generation: int, lease_ns: int, serial: int, udp_size: int) -> bytes:
+        """The settings of one generation; the answers end at ``lease_ns`` of the boot clock."""
+        ttl = self._options.ttl_s
+        head4, head6 = (_HEAD.pack(wire.TO_QUESTION, t, wire.IN, ttl, n) for t, n in ((wire.A, 4), (wire.AAAA, 16)))
+        numbers = _NUMBERS.pack(serial & 0xFFFFFFFF, 7200, 1800, 86400, ttl)
+        names = b"\x02ns\x03dns\xc0\x0c\x0ahostmaster\xc0\x0c" + numbers
+        soa = wire.TO_QUESTION + wire.encode_fixed(wire.SOA, min(ttl, 300), names)
+        return _SETTINGS.pack(
+            generation, lease_ns, head4, head6, self._domain, soa, len(self._domain), udp_size, self.closed
+        )
+
+
+def client_key(interface_index: int, address: bytes) -> bytes:
+    """The key of a pod's address behind a device."""
+    return struct.pack("=I", interface_index) + mapped(address)
+
+
+def mapped(address: bytes) -> bytes:
+    """An address of either family in 16 bytes."""
+    return address if len(address) == 16 else b"\0" * 10 + b"\xff\xff" + address

@@ -1,0 +1,265 @@
+"""The BPF program ``dns_answers`` against the server's own functions: the same bytes, or the query is left alone."""
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.kernel import dns_frames
+from tests.unit.dns.test_zone import endpoints, service
+
+from podwire.dns import wire
+from podwire.dns.bpf.entries import EntryPlan, client_key
+from podwire.dns.bpf.table import DnsMaps, DnsTable
+from podwire.dns.names import encode_name
+from podwire.dns.respond import Reply, respond
+from podwire.dns.wire import DnsMessage, Edns
+from podwire.dns.zone import Zone, ZoneOptions
+from podwire.kernel import bpf_objects, bpf_syscall
+from podwire.kernel.bpf_syscall import BpfMapTable, ProgramRun
+from podwire.model.service import Service
+
+DEVICE = 1
+"""The interface index of lo, with which the kernel runs a program that no device has."""
+UDP_SIZE = 1232
+TC_ACT_REDIRECT, TC_ACT_UNSPEC = 7, 0xFFFFFFFF
+
+
+def with_addresses(name: str, *addresses: str) -> Service:
+    plain = service(name, addresses[0])
+    return replace(plain, spec=replace(plain.spec, cluster_ips=addresses))
+
+
+class Program:
+    """The loaded program with its maps, a zone, and the table between them."""
+
+    def __init__(self) -> None:
+        self.program, descriptors = bpf_objects.load("dns_answers", {})
+        self.open = {name: BpfMapTable(fd, name) for name, fd in descriptors.items()}
+        self.maps = DnsMaps(*(self.open[f"dns_{field}"] for field in DnsMaps._fields))
+        self.options = ZoneOptions()
+        self.zone = Zone(self.options)
+        self.table = DnsTable(EntryPlan(self.options), self.zone.index, ("kube-system", "kube-dns"), UDP_SIZE)
+        self.table.use(self.maps)
+        for address in dns_frames.CLIENT.values():
+            self.maps.clients.write(client_key(DEVICE, address), b"\x01\0\0\0")
+        self.fill()
+
+    def fill(self) -> None:
+        index = self.zone.index
+        for name in ("shop", "kube-system", "default"):
+            index.set_namespace(name, present=True)
+        index.set_service("kube-system/kube-dns", with_addresses("kube-dns", "10.96.0.10", "fd96::10"), 5)
+        for at in range(20):
+            addresses = ("10.96.1.1", "fd96::1:1") if at % 3 == 0 else (f"10.96.1.{at}",)
+            index.set_service(f"shop/web-{at}", with_addresses(f"web-{at}", *addresses), 5)
+        for name, count in (("few", 3), ("many", 12), ("too-many", 40), ("empty", 0)):
+            index.set_service(f"shop/{name}", service(name, "None"), 5)
+            ips = [f"10.244.{count}.{at}" for at in range(count)]
+            hosts = tuple(f"{name}-{at}" for at in range(count))
+            index.set_slice(f"shop/{name}-x", endpoints(name, *ips, hostnames=hosts), 5)
+        index.set_service("shop/alias", service("alias", "", "ExternalName", "example.com"), 5)
+        index.set_service("shop/inner", service("inner", "", "ExternalName", "few.shop.svc.cluster.local"), 5)
+        index.mark_synced()
+        self.table.follow()
+
+    def run(self, query: bytes, **frame: object) -> ProgramRun:
+        return bpf_syscall.run_program(self.program, dns_frames.frame(query, **frame), DEVICE)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        os.close(self.program)
+        for table in self.open.values():
+            table.close()
+
+
+@pytest.fixture(scope="module")
+def program() -> Iterator[Program]:
+    loaded = Program()
+    yield loaded
+    loaded.close()
+
+
+def request(name: bytes, qtype: int = wire.A, edns: Edns | None = None, flags: int = wire.RD) -> bytes:
+    return wire.encode(DnsMessage(random.getrandbits(16), flags, name, qtype, edns=edns))
+
+
+def named(text: str) -> bytes:
+    return encode_name(text)
+
+
+def rotated(reply: Reply, data: bytes) -> bool:
+    """Whether ``data`` is the reply, beginning with any of its addresses."""
+    step = reply.step
+    if not step:
+        return data == reply.data
+    ring = reply.data[reply.start : reply.end]
+    turns = [ring[at:] + ring[:at] for at in range(0, len(ring), step)]
+    return data in [reply.data[: reply.start] + turn + reply.data[reply.end :] for turn in turns]
+
+
+def generated(chance: random.Random) -> bytes:
+    """A query as programs send it, or a slightly broken one."""
+    host = chance.choice(["", "", "few-1.", "many-11.", "_http._tcp.", "x.", "a.b.", "10-96-1-1."])
+    own = chance.choice(["web-1", "web-3", "few", "many", "too-many", "empty", "alias", "inner", "gone", "kube-dns"])
+    space = chance.choice(["shop", "shop", "default", "kube-system", "gone"])
+    kind = chance.choice(["svc", "svc", "svc", "pod", "dns", "other"])
+    text = chance.choice(
+        [
+            *[f"{own}.shop.svc.cluster.local", f"{host}{own}.{space}.{kind}.cluster.local"] * 6,
+            f"{own}.{space}.svc.cluster.local.{space}.svc.cluster.local",
+            f"{own}.{space}.svc.cluster.local.svc.cluster.local",
+            f"example.com.{space}.svc.cluster.local",
+            f"{own}.cluster.local",
+            f"{space}.{kind}.cluster.local",
+            f"{kind}.cluster.local",
+            "cluster.local",
+            "ns.dns.cluster.local",
+            "dns-version.cluster.local",
+            "example.com",
+            "notcluster.local",
+            "local",
+            "a" * 63 + "." + "b" * 40 + ".shop.svc.cluster.local",
+            "a" * 63 + "." + "b" * 20 + ".cluster.local",
+            ".".join("abcdefghijklmnopq") + ".cluster.local",
+        ]
+    )
+    text = "".join(chance.choice((c.lower(), c.upper())) for c in text) if chance.random() < 0.4 else text
+    sizes = (0, 100, 512, 600, 1232, 4096, 65535)
+    edns = Edns(chance.choice(sizes), dnssec_ok=chance.random() < 0.3) if chance.random() < 0.6 else None
+    if edns is not None and chance.random() < 0.3:
+        edns = Edns(edns.size, options=bytes.fromhex("000a00080102030405060708"))
+    flags = chance.choice((wire.RD, 0, wire.RD | wire.AD, wire.RD | wire.CD, wire.RD | wire.TC, 0x0040))
+    data = request(named(text), chance.choice((1, 1, 1, 1, 1, 1, 28, 28, 28, 28, 33, 16, 5, 6, 255, 252, 65)), edns, flags)
+    if chance.random() < 0.1:
+        broken = bytearray(data)
+        for _ in range(chance.randint(1, 3)):
+            broken[chance.randrange(2, len(broken))] = chance.randrange(256)
+        return bytes(broken)[: chance.randint(12, len(broken))]
+    return data
+
+
+def test_answers_are_those_of_the_server_byte_for_byte(program: Program) -> None:
+    chance = random.Random(5)
+    answered: Counter[int] = Counter()
+    for _ in range(12_000):
+        query = generated(chance)
+        family, checksum = chance.choice((4, 6)), chance.choice(("whole", "whole", "partial"))
+        run = program.run(query, family=family, checksum=checksum)
+        if run.verdict == TC_ACT_UNSPEC:
+            assert run.packet == dns_frames.frame(query, family=family, checksum=checksum)
+            answered[-1] += 1
+            continue
+        assert run.verdict == TC_ACT_REDIRECT
+        reply = dns_frames.read(run.packet, partial=checksum == "partial")
+        assert (reply.source, reply.target) == (dns_frames.SERVER[family], dns_frames.CLIENT[family])
+        assert reply.ports == (53, 40000)
+        assert run.packet[:12] == dns_frames.MAC + dns_frames.GATEWAY
+        expected = respond(program.zone, query, udp_ceiling=UDP_SIZE)
+        assert isinstance(expected, Reply)
+        assert rotated(expected, reply.payload), (query, expected.data, reply.payload)
+        answered[expected.rcode] += 1
+    assert min(answered[0], answered[3], answered[-1]) > 800, answered
+
+
+@pytest.mark.parametrize(
+    ("text", "qtype"),
+    [
+        ("web-1.shop.svc.cluster.local", 1),
+        ("web-3.shop.svc.cluster.local", 28),
+        ("WEB-1.shop.SVC.cluster.local", 28),
+        ("few.shop.svc.cluster.local", 1),
+        ("few-2.few.shop.svc.cluster.local", 1),
+        ("empty.shop.svc.cluster.local", 1),
+        ("gone.shop.svc.cluster.local", 33),
+        ("shop.svc.cluster.local", 1),
+        ("example.com.cluster.local", 1),
+        ("web-1.shop.svc.cluster.local.shop.svc.cluster.local", 1),
+        ("web-1.shop.svc.cluster.local.svc.cluster.local", 28),
+        ("web-1.shop.svc.cluster.local.cluster.local", 1),
+    ],
+)
+def test_kernel_answers_what_pods_ask_most(program: Program, text: str, qtype: int) -> None:
+    for family in (4, 6):
+        assert program.run(request(named(text), qtype), family=family).verdict == TC_ACT_REDIRECT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "example.com",
+        "alias.shop.svc.cluster.local",
+        "too-many.shop.svc.cluster.local",
+        "10-1-2-3.shop.pod.cluster.local",
+        "_http._tcp.web-1.shop.svc.cluster.local",
+        "cluster.local",
+    ],
+)
+def test_server_answers_what_the_kernel_does_not_know(program: Program, text: str) -> None:
+    assert program.run(request(named(text))).verdict == TC_ACT_UNSPEC
+
+
+def test_addresses_are_spread_evenly(program: Program) -> None:
+    first: Counter[bytes] = Counter()
+    for _ in range(3000):
+        run = program.run(request(named("few.shop.svc.cluster.local")))
+        first[wire.parse_message(dns_frames.read(run.packet).payload).answer[0].tail] += 1
+    assert len(first) == 3
+    assert sum((count - 1000) ** 2 / 1000 for count in first.values()) < 20, first
+
+
+def test_other_packets_are_left_alone(program: Program) -> None:
+    query = request(named("web-1.shop.svc.cluster.local"))
+    assert program.run(query, port=5353).verdict == TC_ACT_UNSPEC
+    assert program.run(query, source=bytes((10, 244, 1, 6))).verdict == TC_ACT_UNSPEC, "not the pod's own address"
+    wrong = bytearray(dns_frames.frame(query))
+    wrong[-1] ^= 1
+    assert bpf_syscall.run_program(program.program, bytes(wrong), DEVICE).verdict == TC_ACT_UNSPEC
+    fragment = bytearray(dns_frames.frame(query))
+    fragment[20] = 0x20
+    assert bpf_syscall.run_program(program.program, bytes(fragment), DEVICE).verdict == TC_ACT_UNSPEC
+    assert program.run(query, checksum="none").verdict == TC_ACT_REDIRECT
+
+
+def test_changes_are_answered_at_once(program: Program) -> None:
+    index, query = program.zone.index, request(named("late.shop.svc.cluster.local"))
+    for serial in range(100, 130):
+        index.set_service("shop/late", service("late", f"10.96.7.{serial}") if serial % 3 else None, serial)
+        program.table.follow()
+        reply = respond(program.zone, query, udp_ceiling=UDP_SIZE)
+        assert isinstance(reply, Reply)
+        assert dns_frames.read(program.run(query).packet).payload == reply.data
+    index.set_namespace("late", present=True)
+    program.table.follow()
+    assert dns_frames.read(program.run(request(named("late.svc.cluster.local"))).packet).payload[3] & 0xF == 0
+
+
+def test_answers_end_with_the_lease(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = request(named("web-1.shop.svc.cluster.local"))
+    monkeypatch.setattr("podwire.dns.bpf.table.LEASE_S", -1.0)
+    program.table.renew()
+    assert program.run(query).verdict == TC_ACT_UNSPEC
+    assert program.table.counters()["lease"] >= 1
+    monkeypatch.undo()
+    program.table.renew()
+    assert program.run(query).verdict == TC_ACT_REDIRECT
+
+
+def test_new_process_keeps_right_entries_and_deletes_the_rest(program: Program) -> None:
+    stale = named("stale.shop.svc.cluster.local").ljust(128, b"\0")
+    program.maps.names.write(stale, program.maps.names.read(next(program.maps.names.keys())) or b"")
+    before = {key: program.maps.names.read(key) for key in program.maps.names.keys() if key != stale}
+    following = DnsTable(EntryPlan(program.options), program.zone.index, ("kube-system", "kube-dns"), UDP_SIZE)
+    following.use(program.maps)
+    following.follow()
+    assert {key: program.maps.names.read(key) for key in program.maps.names.keys()} == before
+    program.zone.index.on_service, program.zone.index.on_namespace = (
+        program.table._changed.add,
+        program.table._namespaces.add,
+    )
+
+
+def test_object_carries_no_path_of_the_machine_that_compiled_it() -> None:
+    assert str(Path.cwd()).encode() not in bpf_objects.compiled("dns_answers")
