@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from podwire.errors import KernelError, KernelExists, KernelNotFound, Unsupported
-from podwire.kernel import link_codec, netns, network
+from podwire.kernel import bpf_state, link_codec, netns, network
 from podwire.kernel.attributes import nested, text, u32
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.nft import Nft
@@ -263,6 +263,7 @@ FEATURES: dict[str, Feature] = {
     "openvswitch": Feature("3.3", _generic("ovs_datapath")),
     "ovs-vswitchd": Feature("", _open_vswitch),
     "bpf": Feature("3.18", _bpf),
+    **{name: Feature(minimum, probe) for name, (minimum, probe) in bpf_state.PROBES.items()},
     "cgroup2": Feature("4.5", _cgroup2),
     "bird": Feature("", _file("/usr/sbin/bird", "bird")),
 }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from podwire.errors import KernelError, Unsupported
-from podwire.kernel import ethtool, iptables, iptables_chains, network, ovs, udptunnel, wireguard
+from podwire.kernel import bpf_state, ethtool, iptables, iptables_chains, network, ovs, udptunnel, wireguard
 from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import Ticker
 from podwire.kernel.iptables_watch import POLL_S
@@ -236,6 +236,7 @@ KERNEL_KINDS: dict[str, KernelKind] = {
     "udp": KernelKind(udptunnel.read, _apply_tunnels, _poll),
     "offload": KernelKind(ethtool.read, ethtool.apply, _poll),
     "ovs": KernelKind(ovs.read, _apply_switches, _poll, _switches_differ),
+    "bpf": KernelKind(bpf_state.read, bpf_state.apply, _poll, bpf_state.differs),
     "absent nftables": KernelKind(_read_tables, _apply_absent, _watch_tables),
 }
 """Every kind by its name in ``state.kinds.KINDS``."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from podwire.state import changes
 from podwire.state.changes import Change
+from podwire.state.bpf import BpfFolder
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import VirtualServer
@@ -182,6 +183,15 @@ def compare_ovs(title: str, present: Iterable[OvsSwitch], desired: Iterable[OvsS
         old = held.get(switch.control)
         before = list(old.lines()) if old is not None else []
         yield from _replaced(f"{title}: ovs", before, list(switch.lines()))
+
+
+def compare_bpf(title: str, present: Iterable[BpfFolder], desired: Iterable[BpfFolder]) -> Iterator[Difference]:
+    """The differences of BPF programs, maps and attachments."""
+    held = {folder.folder: folder for folder in present}
+    for folder in desired:
+        old = held.get(folder.folder)
+        before = list(old.lines()) if old is not None else []
+        yield from _replaced(f"{title}: bpf {folder.folder}", before, list(folder.lines()))
 
 
 def _chain_of(ruleset: Ruleset, chain: str) -> list[str]:

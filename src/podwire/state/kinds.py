@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from podwire.errors import ConfigError
-from podwire.state import drift, ipset, iptables, ipvs, network, nft_text, offload, ovs, udptunnel, wireguard
+from podwire.state import bpf, drift, ipset, iptables, ipvs, network, nft_text, offload, ovs, udptunnel, wireguard
+from podwire.state.bpf import BpfFolder
 from podwire.state.chain_marks import ChainMark, chain_mark
 from podwire.state.drift import Difference
 from podwire.state.ipset import IpSet
@@ -223,6 +224,17 @@ def _switches_compare(title: str, present: Values, desired: Values, _mark: objec
     return drift.compare_ovs(title, present, desired)
 
 
+# BPF
+
+
+def _bpf_folders(_owner: OwnerMark | None, desired: Values) -> tuple[str, ...] | None:
+    return tuple(folder.folder for folder in desired) or None
+
+
+def _bpf_compare(title: str, present: Values, desired: Values, _mark: object) -> Iterator[Difference]:
+    return drift.compare_bpf(title, present, desired)
+
+
 KINDS: dict[str, Kind] = {
     "network": Kind(
         NetworkState,
@@ -296,6 +308,14 @@ KINDS: dict[str, Kind] = {
         _switches_compare,
         lambda switch: (("ovs", line) for line in switch.lines()),
         ("ovs ", "ovs-"),
+    ),
+    "bpf": Kind(
+        BpfFolder,
+        lambda lines, _where: bpf.parse(lines),
+        _bpf_folders,
+        _bpf_compare,
+        lambda folder: ((f"bpf {folder.folder}", line) for line in folder.lines()),
+        ("bpf-",),
     ),
     "absent nftables": Kind(
         AbsentTable,

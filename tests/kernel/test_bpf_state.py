@@ -1,0 +1,176 @@
+"""BPF programs, maps and attachments as state: read, apply, heal, replace without a gap, leave foreign ones alone."""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.kernel.dns_pod import DEVICE, WEB, DnsPod, inside
+
+from podwire.dns import wire
+from podwire.dns.names import encode_name
+from podwire.errors import KernelError
+from podwire.kernel import bpf_objects, bpf_state, bpf_syscall, netns
+from podwire.kernel.features import Features
+from podwire.kernel.kinds import KERNEL_KINDS
+from podwire.state import share
+from podwire.state.bpf import BpfAttachment, BpfFolder
+from podwire.state.kinds import KINDS
+from podwire.state.share import Share
+
+
+@pytest.fixture
+def make_pod(tmp_path: Path) -> Iterator[Callable[..., DnsPod]]:
+    made: list[DnsPod] = []
+
+    def make(**options: bool) -> DnsPod:
+        made.append(DnsPod(tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for pod in made:
+        pod.close()
+
+
+@pytest.fixture(params=[True, False], ids=["tcx", "clsact"])
+def pod(request: pytest.FixtureRequest, make_pod: Callable[..., DnsPod]) -> DnsPod:
+    return make_pod(tcx=request.param)
+
+
+def test_applied_folder_reads_back_and_answers(pod: DnsPod) -> None:
+    assert pod.ask() is None
+    pod.answer()
+    reply = pod.ask()
+    assert reply is not None
+    assert [record.tail for record in reply.answer] == [bytes((10, 96, 0, 77))]
+    assert pod.read() == pod.desired()
+    assert pod.apply() == ()
+    missing = pod.ask(f"{WEB}.shop.svc.cluster.local")
+    assert missing is not None
+    assert missing.rcode == wire.NXDOMAIN
+
+
+def test_detached_program_is_attached_again(pod: DnsPod) -> None:
+    pod.answer()
+    for path in (bpf_state.BPF_FILE_SYSTEM / "podwire" / pod.folder / "links").iterdir():
+        path.unlink()
+    if pod.ask() is not None:
+        inside(pod.node, "tc", "filter", "delete", "dev", DEVICE, "ingress")
+    assert pod.ask() is None
+    assert [line[:12] for line in pod.apply()] == ["+ bpf-attach"]
+    assert pod.ask() is not None
+
+
+def test_device_that_comes_back_is_attached_again(pod: DnsPod) -> None:
+    pod.answer()
+    inside(pod.node, "ip", "link", "delete", DEVICE)
+    assert pod.read() != pod.desired()
+    pod.apply()
+    pod.add_device()
+    pod.apply()
+    pod.admit()
+    assert pod.ask() is not None
+    assert pod.read() == pod.desired()
+
+
+def test_maps_keep_their_contents_when_the_program_is_loaded_again(pod: DnsPod) -> None:
+    pod.answer()
+    for path in (bpf_state.BPF_FILE_SYSTEM / "podwire" / pod.folder / "programs").iterdir():
+        path.unlink()
+    pod.apply()
+    assert pod.ask() is not None
+
+
+def test_removed_folder_leaves_nothing_behind(pod: DnsPod) -> None:
+    pod.answer()
+    with netns.inside(pod.node):
+        pod.pins.remove()
+    assert pod.ask() is None
+    assert pod.folder not in bpf_state.folders()
+    assert "podwire" not in inside(pod.node, "tc", "filter", "show", "dev", DEVICE, "ingress")
+
+
+def test_no_query_is_lost_while_the_program_is_replaced(pod: DnsPod) -> None:
+    pod.answer()
+    done = threading.Event()
+
+    def replace() -> None:
+        while not done.is_set():
+            for path in (bpf_state.BPF_FILE_SYSTEM / "podwire" / pod.folder / "programs").iterdir():
+                path.unlink()
+            pod.apply()
+
+    worker = threading.Thread(target=replace)
+    worker.start()
+    try:
+        with pod.client() as link:
+            query = wire.encode(wire.DnsMessage(7, wire.RD, encode_name(WEB), wire.A))
+            for _ in range(3000):
+                link.send(query)
+                link.recv(512)
+    finally:
+        done.set()
+        worker.join()
+
+
+def test_filters_of_others_stay(pod: DnsPod) -> None:
+    inside(pod.node, "tc", "qdisc", "add", "dev", DEVICE, "clsact")
+    foreign = f"tc filter add dev {DEVICE} ingress pref 7 protocol ip bpf flowid 1:1 bytecode"
+    inside(pod.node, *foreign.split(), "1,6 0 0 0")
+    before = inside(pod.node, "tc", "filter", "show", "dev", DEVICE, "ingress")
+    pod.answer()
+    with netns.inside(pod.node):
+        pod.pins.remove()
+    assert inside(pod.node, "tc", "filter", "show", "dev", DEVICE, "ingress") == before
+
+
+def test_xdp_program_of_another_owner_stays(make_pod: Callable[..., DnsPod]) -> None:
+    pod = make_pod()
+    described = bpf_objects.describe("dns_answers", pod.folder)
+    with netns.inside(pod.node):
+        index = socket.if_nametoindex(DEVICE)
+        foreign = bpf_syscall.load_program(6, b"\xb7\x00\x00\x00\x02\x00\x00\x00\x95" + bytes(7))
+        link = bpf_syscall.create_link(foreign, index, bpf_syscall.BPF_XDP, 2, DEVICE)
+        ours = bpf_state.BpfPins(pod.folder)
+        (ours.path / "links").mkdir(parents=True)
+        with pytest.raises(KernelError) as refused:
+            ours._attachments.attach(DEVICE, "xdp", foreign)
+        assert refused.value.errno == 16
+        os.close(link)
+        ours._attachments.attach(DEVICE, "xdp", foreign)
+        held = ours.read().attachments
+        assert [(a.device, a.hook) for a in held] == [(DEVICE, "xdp")]
+        ours.apply(BpfFolder(pod.folder))
+        assert ours.read().attachments == ()
+        os.close(foreign)
+    assert described.attachments == ()
+
+
+def test_kind_of_state_shows_and_heals_differences(make_pod: Callable[..., DnsPod]) -> None:
+    pod = make_pod()
+    kind, kernel = KINDS["bpf"], KERNEL_KINDS["bpf"]
+    part = Share(part="dns", netns=str(pod.node), desired=(pod.desired(),))
+    parsed = share.parse([*share.render([part])])
+    assert parsed == [part]
+    mark = part.mark(kind)
+    assert kernel.read(pod.node, mark) == ()
+    assert [d.sign for d in part.compare(kind, ())] == ["+"] * len([*pod.desired().lines()])
+    assert kernel.apply(pod.node, mark, part.desired)
+    assert not list(part.compare(kind, kernel.read(pod.node, mark)))
+    assert kernel.differs is not None
+    assert not kernel.differs(pod.node, part.desired)
+    surplus = BpfAttachment(DEVICE, "egress", "dns_answers")
+    pod.apply(BpfFolder(pod.folder, pod.desired().programs, pod.desired().maps, (*pod.desired().attachments, surplus)))
+    assert [(d.sign, d.text) for d in part.compare(kind, kernel.read(pod.node, mark))] == [
+        ("-", f"bpf-attach {pod.folder} {DEVICE} hook egress program dns_answers")
+    ]
+    kernel.apply(pod.node, mark, part.desired)
+    assert not kernel.differs(pod.node, part.desired)
+
+
+def test_probes_say_what_the_kernel_has() -> None:
+    features = Features()
+    for name in ("bpf", "bpffs", "tcx", "libbpf"):
+        assert features.probe(name).verdict == "yes", name
