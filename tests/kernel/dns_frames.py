@@ -20,7 +20,7 @@ class Datagram(NamedTuple):
 def fold(data: bytes) -> int:
     """The sum of the 16-bit words of ``data``, folded: 0xffff for data that has its own checksum."""
     words = struct.unpack(f"!{(len(data) + 1) // 2}H", data + b"\0" * (len(data) % 2))
-    total = sum(words)
+    total: int = sum(words)
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total

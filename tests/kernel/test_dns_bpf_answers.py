@@ -132,7 +132,9 @@ def generated(chance: random.Random) -> bytes:
     if edns is not None and chance.random() < 0.3:
         edns = Edns(edns.size, options=bytes.fromhex("000a00080102030405060708"))
     flags = chance.choice((wire.RD, 0, wire.RD | wire.AD, wire.RD | wire.CD, wire.RD | wire.TC, 0x0040))
-    data = request(named(text), chance.choice((1, 1, 1, 1, 1, 1, 28, 28, 28, 28, 33, 16, 5, 6, 255, 252, 65)), edns, flags)
+    data = request(
+        named(text), chance.choice((1, 1, 1, 1, 1, 1, 28, 28, 28, 28, 33, 16, 5, 6, 255, 252, 65)), edns, flags
+    )
     if chance.random() < 0.1:
         broken = bytearray(data)
         for _ in range(chance.randint(1, 3)):
@@ -249,12 +251,12 @@ def test_answers_end_with_the_lease(program: Program, monkeypatch: pytest.Monkey
 
 def test_new_process_keeps_right_entries_and_deletes_the_rest(program: Program) -> None:
     stale = named("stale.shop.svc.cluster.local").ljust(128, b"\0")
-    program.maps.names.write(stale, program.maps.names.read(next(program.maps.names.keys())) or b"")
-    before = {key: program.maps.names.read(key) for key in program.maps.names.keys() if key != stale}
+    program.maps.names.write(stale, program.maps.names.read(next(iter(program.maps.names))) or b"")
+    before = {key: program.maps.names.read(key) for key in program.maps.names if key != stale}
     following = DnsTable(EntryPlan(program.options), program.zone.index, ("kube-system", "kube-dns"), UDP_SIZE)
     following.use(program.maps)
     following.follow()
-    assert {key: program.maps.names.read(key) for key in program.maps.names.keys()} == before
+    assert {key: program.maps.names.read(key) for key in program.maps.names} == before
     program.zone.index.on_service, program.zone.index.on_namespace = (
         program.table._changed.add,
         program.table._namespaces.add,

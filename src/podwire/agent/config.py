@@ -130,6 +130,26 @@ class LinkFilesSection(Section, frozen=True):
     enabled: bool = True
 
 
+class DnsSection(Section, frozen=True):
+    """Answers to DNS queries in the kernel of this node, before they reach a server of the cluster.
+
+    ``service`` is the DNS Service as ``namespace/name``. The other fields must have the values of the servers'
+    configuration. ``folder`` is that of the pins in the BPF file system.
+    """
+
+    kernel: bool = False
+    service: str = "kube-system/kube-dns"
+    domain: str = "cluster.local"
+    ttl_seconds: int = 5
+    udp_size: int = 1232
+    pods: str = "insecure"
+    namespaces: tuple[str, ...] = ()
+    endpoint_pod_names: bool = False
+    ignore_empty_service: bool = False
+    fallthrough: tuple[str, ...] = ()
+    folder: str = "dns"
+
+
 class AgentConfig(Section, frozen=True):
     """One node's agent.
 
@@ -156,6 +176,7 @@ class AgentConfig(Section, frozen=True):
     flannel: FlannelSection = FlannelSection()
     link_files: LinkFilesSection = LinkFilesSection()
     health: HealthSection = HealthSection()
+    dns: DnsSection = DnsSection()
     log_level: Level = "info"
 
     @property
@@ -228,6 +249,7 @@ def parse(text: str, source: str) -> AgentConfig:
     for field, texts in (("clusterCIDRs", config.cluster_cidrs), ("serviceCIDRs", config.service_cidrs)):
         for index, cidr in enumerate(texts):
             _check_network(source, f"{field}[{index}]", cidr)
+    _check_dns(config.dns, source)
     if config.settings and config.settings.count("/") != 1:
         raise ConfigError(source, "settings", f"{config.settings!r} is not namespace/name")
     sockets = (("runDir", config.agent_socket), ("cni.socket" if config.cni.socket else "runDir", config.socket))
@@ -318,6 +340,17 @@ def _check_etcd(etcd: EtcdSection, source: str) -> None:
     if bool(etcd.cert_file) != bool(etcd.key_file):
         missing = "certFile" if etcd.key_file else "keyFile"
         raise ConfigError(source, f"flannel.etcd.{missing}", "is missing: a client needs a certificate and its key")
+
+
+def _check_dns(dns: DnsSection, source: str) -> None:
+    if dns.service.count("/") != 1:
+        raise ConfigError(source, "dns.service", f"{dns.service!r} is not namespace/name")
+    if not 0 <= dns.ttl_seconds <= 3600:
+        raise ConfigError(source, "dns.ttlSeconds", f"expected 0 to 3600, got {dns.ttl_seconds}")
+    if not 512 <= dns.udp_size <= 65535:
+        raise ConfigError(source, "dns.udpSize", f"expected 512 to 65535, got {dns.udp_size}")
+    if not dns.folder or "/" in dns.folder or "." in dns.folder:
+        raise ConfigError(source, "dns.folder", f"{dns.folder!r}: expected a name without dots and slashes")
 
 
 def _check_network(source: str, path: str, text: str) -> None:

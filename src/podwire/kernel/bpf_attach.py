@@ -2,9 +2,9 @@
 
 How it works: TCX (Linux 6.6) and XDP (5.9) attachments are links, pinned in the folder of their owner, so that they
 outlive the process; the link's pin has the name ``<device>-<hook>``. Where the kernel has no TCX, a filter of clsact
-with the name ``podwire/<folder>`` at a preference of its own does the same. A program is replaced in place: every packet
-meets the old program or the new one. Programs, filters and disciplines of others stay: TCX and filters run one after the
-other, and a device that has an XDP program of another owner refuses with EBUSY.
+with the name ``podwire/<folder>`` at a preference of its own does the same. A program is replaced in place: every
+packet meets the old program or the new one. Programs, filters and disciplines of others stay: TCX and filters run one
+after the other, and a device that has an XDP program of another owner refuses with EBUSY.
 
 An attachment ends with its device. Cost: 30 us for an attachment.
 

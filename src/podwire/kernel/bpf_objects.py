@@ -2,10 +2,11 @@
 
 An object has one program of the same name and any maps. libbpf (Debian's package ``libbpf1``) reads the ELF file,
 relocates it for the running kernel and loads it; it is used through ctypes, so that a node needs no compiler and no
-further Python package. A map that is pinned with the same shape is used again, with its contents. Cost: 20 ms to load.
+further Python package. A map that is pinned with the same shape is used again, with its contents. Cost: 20 ms to
+load.
 
-Why not our own ELF reader: relocations by the kernel's type information (CO-RE) are libbpf's work, and other data planes
-need them.
+Why not our own ELF reader: relocations by the kernel's type information (CO-RE) are libbpf's work, and other data
+planes need them.
 """
 
 import contextlib

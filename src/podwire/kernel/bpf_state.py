@@ -2,8 +2,8 @@
 
 The folder is ``/sys/fs/bpf/podwire/<name>`` with the folders ``programs`` (pins ``<name>-<digest>``), ``maps`` and
 ``links``. :func:`apply` loads a program that is missing or has another digest, uses pinned maps of the right shape
-again, replaces the program at its hooks, and only then removes what is surplus. A map that is new or had another shape is
-empty: who fills it looks for :func:`apply` to return a change.
+again, replaces the program at its hooks, and only then removes what is surplus. A map that is new or had another
+shape is empty: who fills it looks for :func:`apply` to return a change.
 
 Cost: reading takes 20 us for an attachment; loading 20 ms.
 """

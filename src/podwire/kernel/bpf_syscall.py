@@ -1,7 +1,7 @@
 """The system call bpf(2): maps, pins, links and information, each as one function.
 
-Source: include/uapi/linux/bpf.h (``union bpf_attr``). A descriptor that a function returns belongs to the caller. Cost:
-a call takes 2 to 10 us; a batch writes 1.5 million entries a second.
+Source: include/uapi/linux/bpf.h (``union bpf_attr``). A descriptor that a function returns belongs to the caller.
+Cost: a call takes 2 to 10 us; a batch writes 1.5 million entries a second.
 """
 
 import ctypes
@@ -177,7 +177,7 @@ class BpfMapTable:
             for key, value in entries:
                 self.write(key, value)
 
-    def keys(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[bytes]:
         """All keys, in the kernel's order; a key that is deleted meanwhile may be left out."""
         following = ctypes.create_string_buffer(self.shape.key)
         key: ctypes.Array[ctypes.c_char] | None = None

@@ -52,6 +52,21 @@ class Reporter(Protocol):
         ...
 
 
+class Shortcut(Protocol):
+    """Answers packets of pods before policies see them, so only of pods to which no egress policy applies.
+
+    Both methods get the addresses of these pods by device.
+    """
+
+    def narrow(self, free: Mapping[str, tuple[str, ...]]) -> None:
+        """Called before a change: from now on no pod but these may use the shortcut."""
+        ...
+
+    def widen(self, free: Mapping[str, tuple[str, ...]]) -> None:
+        """Called when the change is in force: these pods may use the shortcut."""
+        ...
+
+
 class Enforcement:
     """The part of an agent that enforces policies."""
 
@@ -83,6 +98,8 @@ class Enforcement:
         """Set while the kernel holds all known changes."""
         self.loaded = self._follower.loaded
         """Set after the first load of the kernel."""
+        self.shortcut: Shortcut | None = None
+        """What answers packets in front of the policies."""
         self.admission = PodAdmission(self._attached, plane, self.loaded, clock)
         """Waits until a pod may get its device."""
 
@@ -229,6 +246,8 @@ class Enforcement:
         self._full = True
         started = self._clock.monotonic()
         delta = self.compiler.flush()
+        if self.shortcut is not None:
+            self.shortcut.narrow(self._free())
         if full:
             self._plane.load(self.compiler, self._attached.devices(), self._facts)
         else:
@@ -243,5 +262,17 @@ class Enforcement:
         self.programmed.set()
         self.loaded.set()
         self._follower.look()
+        if self.shortcut is not None:
+            self.shortcut.widen(self._free())
         if self._reporter is not None:
             self._reporter.committed(delta, ended - started, followed, full=full)
+
+    def _free(self) -> dict[str, tuple[str, ...]]:
+        """The addresses of the attached pods to which no egress policy applies, by device."""
+        profiles = self.compiler.pods
+        known = self._attached.devices()
+        return {
+            link: pod.addresses
+            for link, pod in self._attached.by_link.items()
+            if pod.pod in known and not pod.port and pod.pod in profiles and profiles[pod.pod].egress is None
+        }

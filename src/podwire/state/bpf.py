@@ -1,7 +1,7 @@
 """BPF programs, maps and attachments as values: the contents of one folder of the BPF file system.
 
-A folder below ``/sys/fs/bpf/podwire`` has everything that one part keeps in the kernel; its name is the owner mark. The
-text has a line for each program, map and attachment::
+A folder below ``/sys/fs/bpf/podwire`` has everything that one part keeps in the kernel; its name is the owner mark.
+The text has a line for each program, map and attachment::
 
     bpf-program node-1-dns dns_answers digest 3f9c5a7be012
     bpf-map node-1-dns dns_names type hash key 128 value 256 entries 131072

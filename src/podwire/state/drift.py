@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 from msgspec.structs import replace
 
 from podwire.state import changes
-from podwire.state.changes import Change
 from podwire.state.bpf import BpfFolder
+from podwire.state.changes import Change
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import VirtualServer

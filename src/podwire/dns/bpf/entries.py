@@ -1,15 +1,15 @@
 """The keys and values of the maps of the BPF program ``dns_answers`` (pure; layouts in ``src/bpf/dns_answers.bpf.c``).
 
-A key is a whole name in wire form and lower case, padded with zeros. A value has the addresses of both families, or says
-that the server answers. The program takes a name without a key for one that does not exist, except below ``pod`` and
-below a Service with a key. So a key is needed for every Service that exists, every namespace, and every other name that
-exists directly in the zone; names of endpoints have keys only to be answered in the kernel.
+A key is a whole name in wire form and lower case, padded with zeros. A value has the addresses of both families, or
+says that the server answers. The program takes a name without a key for one that does not exist, except below ``pod``
+and below a Service with a key. So a key is needed for every Service that exists, every namespace, and every other
+name that exists directly in the zone; names of endpoints have keys only to be answered in the kernel.
 
-The server answers, because the program cannot or need not: aliases; names with more than 12 addresses in a family; types
-other than A and AAAA of names that exist; names of ports; names of pods; the zone itself.
+The server answers, because the program cannot or need not: aliases; names with more than 12 addresses in a family;
+types other than A and AAAA of names that exist; names of ports; names of pods; the zone itself.
 
-Cost: one entry for a Service, one for each endpoint of a headless Service with at most 256 of them, two for a namespace;
-an entry takes 400 bytes of kernel memory.
+Cost: one entry for a Service, one for each endpoint of a headless Service with at most 256 of them, two for a
+namespace; an entry takes 400 bytes of kernel memory.
 """
 
 import struct
@@ -159,7 +159,7 @@ class EntryPlan:
         labels = (name, namespace, "svc")
         if records.alias or (not records.virtual and records.ready_addresses > MAX_HOSTS):
             return self._keyed([(labels, SERVED)])
-        entries = [(labels, _entry(records.addresses))]
+        entries: list[tuple[tuple[str, ...], Entry]] = [(labels, _entry(records.addresses))]
         if not records.virtual:
             for host in records.host_names():
                 own = records.host(host)

@@ -1,17 +1,18 @@
 """Keeps the maps of the BPF program ``dns_answers`` equal to a zone.
 
 How it works: the index of the zone reports each Service and namespace that changes; :meth:`DnsTable.follow` computes
-their entries and writes those that differ. Guarantees: 1. nothing is answered before all collections were listed; then
-the whole map is compared, and entries of an earlier process that are right stay; 2. entries are written or deleted
-before the settings of the next generation with the new serial number; a query that meets a change goes to the server;
-3. answers end when :meth:`DnsTable.renew` was not called for ``LEASE_S`` seconds, because the process is dead or hangs;
-4. when the kernel refuses an entry, all queries go to the server until a whole load succeeds.
+their entries and writes those that differ. Guarantees: 1. nothing is answered before all collections were listed;
+then the whole map is compared, and entries of an earlier process that are right stay; 2. entries are written or
+deleted before the settings of the next generation with the new serial number; a query that meets a change goes to the
+server; 3. answers end when :meth:`DnsTable.renew` was not called for ``LEASE_S`` seconds, because the process is dead
+or hangs; 4. when the kernel refuses an entry, all queries go to the server until a whole load succeeds.
 
 Cost: 20 to 40 us for a change of a Service.
 """
 
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from podwire.dns.bpf.entries import ANSWERS, COUNTERS, Entries, Entry, EntryPlan, mapped, unpack_entry
@@ -84,9 +85,7 @@ class DnsTable:
             elif self._changed or self._namespaces:
                 self._write_changes(maps)
         except KernelError as failure:
-            self._loaded = False
-            self.problem = str(failure)
-            self._switch_off(maps)
+            self.switch_off(str(failure))
 
     def renew(self) -> None:
         """Extends the lease of the answers; loads everything after a failure."""
@@ -106,7 +105,7 @@ class DnsTable:
             wanted |= self._plan.namespace(name)
         for own in self._services.values():
             wanted |= own
-        present = {key: unpack_entry(value) for key in maps.names.keys() if (value := maps.names.read(key))}
+        present = {key: unpack_entry(value) for key in maps.names if (value := maps.names.read(key))}
         self._replace(maps, present, wanted)
         self._write_servers(maps)
         self._publish(maps)
@@ -152,7 +151,11 @@ class DnsTable:
         maps.settings.write((generation & 1).to_bytes(4, "little"), settings)
         maps.generation.write(_ZERO, generation.to_bytes(8, "little"))
 
-    def _switch_off(self, maps: DnsMaps) -> None:
+    def switch_off(self, problem: str) -> None:
+        """Sends all queries to the server, until a whole load succeeds."""
+        self._loaded, self.problem, maps = False, problem, self._maps
+        if maps is None:
+            return
         try:
             maps.generation.write(_ZERO, bytes(8))
         except KernelError as failure:
@@ -181,7 +184,7 @@ def replace_keys(table: BpfMapTable, keys: Iterable[bytes]) -> None:
 
     Raises: KernelError.
     """
-    wanted, present = set(keys), set(table.keys())
+    wanted, present = set(keys), set(table)
     for key in present - wanted:
         table.delete(key)
     for key in wanted - present:
@@ -190,5 +193,5 @@ def replace_keys(table: BpfMapTable, keys: Iterable[bytes]) -> None:
 
 def possible_processors() -> int:
     """The number of processors for which maps have values: those that could be plugged in, too."""
-    with open("/sys/devices/system/cpu/possible", encoding="ascii") as file:
-        return int(file.read().strip().rpartition("-")[2].rpartition(",")[2]) + 1
+    listed = Path("/sys/devices/system/cpu/possible").read_text(encoding="ascii").strip()
+    return int(listed.rpartition("-")[2].rpartition(",")[2]) + 1
