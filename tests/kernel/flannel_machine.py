@@ -78,7 +78,7 @@ class FlannelNode:
         subprocess.run(
             ["nsenter", f"--net={self.place}", "iptables-restore", "--noflush"], input=CHAINS.encode(), check=True
         )
-        facts = annotations.write("vxlan", self.mac, 1, self.address, {4: self.address})
+        facts = annotations.write("vxlan", {4: annotations.Vtep(self.mac, 1)}, {4: self.address})
         self.machine.api("patch", NODES, self.name, {"metadata": {"annotations": facts}})
         self._stopping.clear()
         self._thread = threading.Thread(target=self._follow, daemon=True)
