@@ -46,6 +46,16 @@ def u64(kind: int, value: int) -> bytes:
     return attribute(kind, struct.pack("!Q", value))
 
 
+def expression(name: str, payload: bytes) -> bytes:
+    """One list element of an expression list."""
+    return nested(uapi.NFTA_LIST_ELEM, text(uapi.NFTA_EXPR_NAME, name) + nested(uapi.NFTA_EXPR_DATA, payload))
+
+
+def data_value(kind: int, data: bytes) -> bytes:
+    """A ``NFTA_DATA_VALUE`` inside its attribute."""
+    return nested(kind, attribute(uapi.NFTA_DATA_VALUE, data))
+
+
 def number(payload: bytes | None, default: int = 0) -> int:
     """The number in an attribute's payload, ``default`` when it is missing."""
     return default if payload is None else int.from_bytes(payload, "big")

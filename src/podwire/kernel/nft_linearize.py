@@ -18,7 +18,7 @@ import msgspec
 
 from podwire.errors import ConfigError
 from podwire.kernel import uapi
-from podwire.kernel.nft_codec import attribute, nested, text, u32, u64
+from podwire.kernel.nft_codec import attribute, data_value, expression, nested, text, u32, u64
 from podwire.state.nft import FAMILIES, Set, interval_bounds
 from podwire.state.nft_fields import NETWORK_HEADER, FieldType, field_type
 from podwire.state.nft_rules import (
@@ -99,16 +99,6 @@ class Linearized(msgspec.Struct, frozen=True):
 def register(slot: int) -> int:
     """The kernel's number of a 32-bit register slot (NFT_REG32_00 is 8)."""
     return uapi.NFT_REG32_00 + slot
-
-
-def expression(name: str, payload: bytes) -> bytes:
-    """One list element of an expression list."""
-    return nested(uapi.NFTA_LIST_ELEM, text(uapi.NFTA_EXPR_NAME, name) + nested(uapi.NFTA_EXPR_DATA, payload))
-
-
-def data_value(kind: int, data: bytes) -> bytes:
-    """A ``NFTA_DATA_VALUE`` inside its attribute."""
-    return nested(kind, attribute(uapi.NFTA_DATA_VALUE, data))
 
 
 @lru_cache(maxsize=1 << 14)
