@@ -33,25 +33,20 @@ from podwire.http.fetch import fetch
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.local import credentials, objects, readiness
-from podwire.local.conformance.attempts import Trials
 from podwire.local.manifests import Manifest, ManifestLines, in_order, parse_manifests, rank, read_manifests
 from podwire.local.probe import collect
-from podwire.local.probe.execute import ConnectionProber
-from podwire.local.probe.plan import Attempt, Expectations, PacketSource, ProbeInputs, pods_named, source_of
-from podwire.local.probe.result import ProbeResult
+from podwire.local.probe.plan import Expectations, PacketSource, ProbeInputs, pods_named, source_of
 from podwire.local.topology import Topology
 from podwire.runtime.clock import SystemClock
 from podwire.testing import lifecycle
-from podwire.testing.associations import tried
 from podwire.testing.background import BackgroundLoop
+from podwire.testing.connectiontester import ConnectionTester, explainer
 from podwire.testing.convergence import unsettled
-from podwire.testing.external import NAMESPACE, Outside
+from podwire.testing.external import NAMESPACE
 from podwire.testing.lifecycle import Config
 from podwire.testing.reachability import Reached
 from podwire.testing.reset import Resetter
-from podwire.testing.targets import SCTP, attempts_of, external
-from podwire.why.explain import explain_connection
-from podwire.why.policy_text import at_length
+from podwire.testing.targets import attempts_of, external
 
 Manifests = str | os.PathLike[str] | Mapping[str, Any]
 """A file or folder of manifests, their text, or one object."""
@@ -61,7 +56,6 @@ TIMEOUT_S = 60.0
 CONNECT_S = 2.0
 """Seconds until a connection that policies allow must be made."""
 _POLL_S = 0.005
-_DNS_S = 3.0
 
 
 @contextlib.contextmanager
@@ -91,8 +85,7 @@ class Cluster:
         self._background = BackgroundLoop()
         self._client = self._background.run(_connect(self.kubeconfig))
         self._resetter = Resetter(self._client)
-        self._outside = Outside(topology)
-        self._trials = Trials()
+        self._tester = ConnectionTester(topology, self._client.clock)
         self._manifests: list[Manifest] = []
 
     def __repr__(self) -> str:
@@ -271,57 +264,14 @@ class Cluster:
 
     async def _reach(self, source: "ConnectionSource", target: str, timeout_s: float) -> Reached:
         inputs = await self._settled(TIMEOUT_S)
-        written = ManifestLines(self._manifests)
-        expecting = Expectations(inputs, written.line)
+        lines = ManifestLines(self._manifests).line
+        expecting = Expectations(inputs, lines)
         sources = source.packet_sources(inputs)
         attempts = [attempt for packet_source in sources for attempt in attempts_of(expecting, packet_source, target)]
         if not attempts:
             raise ConfigError("reaches", "", f"{target!r} resolves only to {source.word} itself")
-        for packet_source in sources:
-            if packet_source.namespace:
-                self._outside.add(packet_source.address)
-        for attempt in attempts:
-            if not attempt.named and _is_outside(expecting, attempt):
-                self._outside.add(attempt.address)
-        results = await self._tried(expecting, attempts, timeout_s)
-
-        def explain(result: ProbeResult) -> str:
-            connection = expecting.connections.get(result.attempt)
-            if connection is None:
-                return ""
-            return "\n".join(at_length(explain_connection(inputs.world, connection, inputs.rules, written.line)))
-
-        return Reached(source.word, target, results, explain)
-
-    async def _tried(
-        self, expecting: Expectations, attempts: list[Attempt], timeout_s: float
-    ) -> tuple[ProbeResult, ...]:
-        if attempts[0].port.protocol == SCTP:
-            return tuple(await asyncio.to_thread(self._associated, expecting, attempts))
-        outside = [attempt for attempt in attempts if not attempt.named and _is_outside(expecting, attempt)]
-        prober = collect.prober_of(self._topology, expecting.inputs, self._client.clock, timeout_s)
-        async with self._outside.answering((a.address, a.port.number, a.port.protocol) for a in outside):
-            return await self._with_names(prober, attempts)
-
-    def _associated(self, expecting: Expectations, attempts: list[Attempt]) -> list[ProbeResult]:
-        namespaces = collect.pod_namespaces(self._topology)
-
-        def namespace_of(address: str) -> Path | None:
-            pod = expecting.verdicts.party(address).pod
-            return namespaces.get(pod.metadata.uid) if pod is not None else None
-
-        return tried(self._trials, attempts, namespace_of, lambda attempt: expecting.party(attempt.source).address)
-
-    async def _with_names(self, prober: ConnectionProber, attempts: list[Attempt]) -> tuple[ProbeResult, ...]:
-        """Tries the attempts, and again while cluster DNS does not know the name of a Service that policies allow."""
-        clock = self._client.clock
-        deadline = clock.monotonic() + _DNS_S
-        while True:
-            results = await prober.run(attempts)
-            unknown = any(r.error.startswith("no DNS answer") and not r.attempt.because for r in results)
-            if not unknown or clock.monotonic() > deadline:
-                return results
-            await clock.sleep(_POLL_S)
+        results = await self._tester.tried(expecting, sources, attempts, timeout_s)
+        return Reached(source.word, target, results, explainer(expecting, lines))
 
 
 class ConnectionSource:
@@ -351,14 +301,6 @@ class ConnectionSource:
 
 async def _connect(kubeconfig: str) -> Client:
     return Client(load_kubeconfig(kubeconfig), SystemClock(), manager=objects.MANAGER)
-
-
-def _is_outside(expecting: Expectations, attempt: Attempt) -> bool:
-    """Whether an address belongs to no pod, node or Service, and not to this machine."""
-    party = expecting.verdicts.party(attempt.address)
-    inputs = expecting.inputs
-    services = {ip for s in inputs.services for ip in (s.spec.cluster_ip, *s.spec.cluster_ips, *s.spec.external_ips)}
-    return party.pod is None and not party.node and attempt.address not in {*services, inputs.host_address}
 
 
 def _read(sources: tuple[Manifests, ...]) -> tuple[Manifest, ...]:
