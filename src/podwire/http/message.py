@@ -46,7 +46,7 @@ class Request:
         self.peer = ""
         self.peer_certificate: dict[str, Any] | None = None
         self.repeated: Mapping[str, list[str]] = {}
-        """All lines of the headers that have several."""
+        """All lines of each header that came more than once."""
         path, _, query = target.partition("?")
         self._path = path
         self._query = query

@@ -30,6 +30,6 @@ class Pipe(asyncio.Protocol):
         self._other.pause_reading()
 
     def resume_writing(self) -> None:
-        """This end caught up."""
+        """This end reads fast enough again."""
         if not self._other.is_closing():
             self._other.resume_reading()

@@ -104,7 +104,7 @@ class ServerConnection(asyncio.Protocol):
         self.output.pause()
 
     def resume_writing(self) -> None:
-        """The client caught up."""
+        """The client reads fast enough again."""
         self.output.resume()
 
     # -- requests, from the parser

@@ -96,7 +96,7 @@ class WebSocket(asyncio.Protocol):
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """The client caught up."""
+        """The client reads fast enough again."""
         self._writable.set()
 
     async def receive(self) -> bytes | None:
@@ -128,7 +128,7 @@ class WebSocket(asyncio.Protocol):
         return self._transport.get_write_buffer_size()
 
     def abort(self) -> None:
-        """Cuts the connection at once."""
+        """Closes the connection at once and drops unsent bytes."""
         self._transport.abort()
 
     async def drain(self) -> None:

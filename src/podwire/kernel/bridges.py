@@ -44,7 +44,7 @@ class Wire(NamedTuple):
 
     name: str
     bridge: str
-    """The bridge of which it is a port; empty: none."""
+    """The bridge that has the veth as a port; empty: none."""
     netns_number: int
     """The number of the peer's namespace; -1: the kernel has no number for it."""
     peer_index: int

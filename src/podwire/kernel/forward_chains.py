@@ -1,7 +1,7 @@
 """The firewalls of other programs at the hook forward: read, and podwire's rules in iptables written.
 
-A reading costs two processes for each kind of iptables with a table ``filter``, 3 ms each. Whether anything may have
-changed since costs 0.1 ms: the generation of nf_tables, and the sizes of legacy tables.
+A reading costs two processes for each kind of iptables with a table ``filter``, 3 ms each. The check for possible
+changes since the last reading costs 0.1 ms: the generation of nf_tables, and the sizes of legacy tables.
 """
 
 import re

@@ -2,8 +2,8 @@
 
 Traps of the kernel that the encoding here avoids:
 
-* A veth peer must not be created up: IFF_UP in the peer's header fails with ENOTCONN, because that end is
-  opened before the two know each other. The host end may be created up.
+* A veth peer must not be created up: IFF_UP in the peer's header fails with ENOTCONN, because the kernel opens that end
+  before it connects both ends. The host end may be created up.
 * Alias, bridge port settings and IPv6's addr_gen_mode in RTM_NEWLINK are ignored when a device is created; they
   need an RTM_SETLINK, which may follow in the same batch.
 * tun devices cannot be made by rtnetlink at all (``tun`` module).

@@ -20,7 +20,7 @@ class Looks:
         self.close = self._ticker.close
 
     def differs(self, differs: Callable[[], bool]) -> bool:
-        """Whether a look was due, and ``differs``, which it calls, returned True."""
+        """Whether a look was due, and ``differs``, which is called then, returned True."""
         if not self._ticker.ticked() or time.monotonic() < self._rested_at:
             return False
         began = time.thread_time()

@@ -99,8 +99,8 @@ class Event(NamedTuple):
     """One change: kind of object, whether it was removed, interface index, protocol (owner mark), destination.
 
     ``lost`` stands for missed changes. ``device`` and ``proto`` are 0 where they do not apply; a sysctl of the whole
-    namespace has device 0. ``dst`` is the prefix of a route of the main table as in ``state.route.Route``: who replaces
-    a route is notified with the protocol of the new one alone.
+    namespace has device 0. ``dst`` is the prefix of a route of the main table as in ``state.route.Route``: a replaced
+    route is reported with the protocol of the new route alone.
     """
 
     kind: Subject | Literal["lost"]

@@ -24,7 +24,7 @@ Fields = Mapping[int, tuple[str, Callable[[bytes], str]]]
 
 
 class _Shape(NamedTuple):
-    """How to take a payload of one length apart: the bytes that are the same in many, and those of each field."""
+    """The layout of the payloads of one length: the bytes that many have in common, and the position of each field."""
 
     rest: Callable[[bytes], Any]
     fields: tuple[tuple[str, slice, Callable[[bytes], str]], ...]
@@ -53,7 +53,7 @@ def _decode(
     fields: Fields,
     decode: Callable[[bytes], T | None],
 ) -> Iterator[T | None]:
-    shapes: dict[int, _Shape] = {}  # that of the payload of a length which was decoded last
+    shapes: dict[int, _Shape] = {}  # by length: the layout of the payload that was decoded last
     known: dict[Any, T | None] = {}
     for payload in payloads:
         shape = shapes.get(len(payload))

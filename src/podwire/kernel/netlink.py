@@ -242,8 +242,8 @@ def _open(family: int) -> socket.socket:
         (socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER),
         (socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER),
     ):
-        # Kernels before 4.12 and 4.20 lack the first three, user namespaces lack the right to the last two. Then error
-        # texts are missing, dumps are longer and batches must be shorter, but everything works.
+        # Kernels before 4.12 and 4.20 lack the first three, user namespaces lack the permission for the last two. Then
+        # error texts are missing, dumps are longer and batches must be shorter, but everything works.
         with contextlib.suppress(OSError):
             opened.setsockopt(level, option, value)
     opened.setsockopt(socket.SOL_SOCKET, _SO_RCVTIMEO, struct.pack("@ll", _ANSWER_TIMEOUT_S, 0))

@@ -66,7 +66,7 @@ class Counters:
                 continue
 
     def remove(self, names: Iterable[str]) -> None:
-        """Removes those of the counters that exist and that no rule names."""
+        """Removes the counters that exist and that no rule names."""
         for name in names:
             try:
                 self._netlink.request(_about(NFNL_MSG_ACCT_DEL, 0, name))

@@ -29,7 +29,7 @@ from podwire.state.nft_diff import diff
 CHECK_S = 1.0
 """Seconds between checks."""
 _REST = 200
-"""Number of times the CPU time of a check that follow it without one: at most half a percent of a processor."""
+"""The pause after a check, as a multiple of its CPU time: checks take at most half a percent of a processor."""
 _LIMIT_S = 30.0
 
 _SCOPES = (
@@ -71,7 +71,7 @@ class TableWatch:
         self._desired = desired
 
     def drifted(self) -> bool:
-        """Whether a table is not as desired; says so again at the next call while it is not.
+        """Whether a table differs from the desired one; true at each call while it differs.
 
         Raises: KernelError.
         """
@@ -116,7 +116,7 @@ class TableWatch:
         return digest.digest()
 
     def attach(self, changed: Callable[[], None]) -> None:
-        """Checks from now on in the running loop, and calls ``changed`` each time a table is not as desired."""
+        """Checks from now on in the running loop, and calls ``changed`` each time a table differs."""
         self._detach()
         loop, ticker = asyncio.get_running_loop(), Ticker(CHECK_S)
         rest_until = 0.0

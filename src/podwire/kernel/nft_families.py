@@ -33,7 +33,7 @@ class FamilyTables:
         self._committed = 0
         self._missed = self._heard = False
         self._lock = threading.Lock()
-        """Held while what was touched changes, because another thread may restore it."""
+        """Held while the record of touched objects changes, because another thread may restore these objects."""
         self._touched: dict[str, Touched] = {}
 
     def close(self) -> None:
@@ -64,9 +64,9 @@ class FamilyTables:
             return ("", "") in changed or bool(own)
 
     def take_touched(self) -> Mapping[str, Touched]:
-        """What other programs changed until now and since the last call, by family, as far as it is known.
+        """The known changes of other programs since the last call, by family.
 
-        What was not reported by :meth:`disturbed` yet is reported by its next call.
+        The next call of :meth:`disturbed` reports the changes that it has not reported yet.
         """
         self._heard = self._listen() or self._heard
         with self._lock:

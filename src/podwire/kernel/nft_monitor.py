@@ -29,11 +29,11 @@ class Touched(msgspec.Struct):
     deleted: bool = False
     """Whether the whole table was deleted, with all its chains and sets."""
     chains: set[str] = msgspec.field(default_factory=set)
-    """Those whose rules changed, or that were made or deleted."""
+    """Chains whose rules changed, and chains that were created or deleted."""
     sets: set[str] = msgspec.field(default_factory=set)
-    """Those whose elements changed."""
+    """Sets whose elements changed."""
     added: set[str] = msgspec.field(default_factory=set)
-    """Sets that got elements; the deleted elements may be those of other programs."""
+    """Sets to which elements were added; deleted elements of such a set may be those of other programs."""
     removed: dict[str, dict[bytes, bytes]] = msgspec.field(default_factory=dict)
     """Deleted elements by set and key, as list attributes of a message; only of the table that is kept."""
 
@@ -42,7 +42,7 @@ class Touched(msgspec.Struct):
         return {} if self.missed else {name: e for name, e in self.removed.items() if name not in self.added}
 
     def add(self, later: "Touched") -> None:
-        """Adds what later notifications named."""
+        """Adds the objects that later notifications named."""
         self.missed = self.missed or later.missed
         self.deleted = self.deleted or later.deleted
         self.chains |= later.chains
@@ -137,7 +137,7 @@ class NftMonitor:
 
 
 class _Repeated(msgspec.Struct, frozen=True):
-    """What notifications about the same chain or set have in common, and where a deleted element is kept."""
+    """The bytes that notifications about the same chain or set have in common, and where a deleted element is kept."""
 
     kind: int = 0
     head: bytes = b""

@@ -46,7 +46,7 @@ _TABLES: Mapping[str, tuple[str, ...]] = {
 
 
 class _Held(NamedTuple):
-    """What a switch holds: its working objects, the ports of podwire by bridge, and whether it waits for flows."""
+    """The state of a switch: its working objects, the ports of podwire by bridge, and whether it waits for flows."""
 
     switch: OvsSwitch
     ports: Mapping[str, frozenset[str]]
@@ -68,7 +68,7 @@ def read(netns_path: NetnsPath, controls: Sequence[str]) -> tuple[OvsSwitch, ...
 
 
 def apply(netns_path: NetnsPath, desired: OvsSwitch) -> tuple[str, ...]:
-    """Makes a switch as desired; returns the changes as text, empty when there were none.
+    """Makes a switch hold the desired state; returns the changes as text, empty when there were none.
 
     Raises: KernelNotFound while ovs-vswitchd does not run; KernelError.
     """
@@ -190,7 +190,7 @@ def _dump_flows(control: str, bridge: str) -> tuple[OvsFlow, ...]:
 
 
 def _all_flows(control: str, bridge: str) -> tuple[OvsFlow, ...]:
-    """The flows of table 0, whoever made them."""
+    """The flows of table 0, of all owners."""
     lines = str(request(control, CONTROL, "bridge/dump-flows", [bridge])).splitlines()
     return tuple(parse_flow(line) for line in lines if line and not line.startswith("table_id="))
 
@@ -216,7 +216,7 @@ def _routes(control: str) -> Iterator[OvsRoute]:
 
 
 def _removal(held: _Held, desired: OvsSwitch) -> tuple[str, ...]:
-    """The arguments of ovs-vsctl that remove what is not desired, or desired otherwise."""
+    """The arguments of ovs-vsctl that remove objects which are not desired, or which differ from the desired ones."""
     arguments: list[str] = []
     planned = {bridge.name: bridge for bridge in desired.bridges}
     working = {bridge.name: bridge for bridge in held.switch.bridges}

@@ -22,7 +22,7 @@ _ADDRESS_SIZES = {AF_INET: 4, AF_INET6: 16}
 
 
 class _Shape(NamedTuple):
-    """Where the destination and the next hop are in the payloads of one length; the next hop may have no bytes."""
+    """The positions of destination and next hop in payloads of one length; the next hop may have no bytes."""
 
     dst: int
     dst_end: int

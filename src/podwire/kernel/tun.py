@@ -26,7 +26,7 @@ _OFFLOADS = (
     TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_USO4 | TUN_F_USO6,
     TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6,
 )
-"""What a device is asked for, the most first: segments of UDP are known since Linux 6.2."""
+"""The offloads that are requested, in turn until the kernel accepts: segments of UDP are known since Linux 6.2."""
 _IFREQ = struct.Struct("16sH22x")
 
 

@@ -32,7 +32,7 @@ class ApiConfig:
     ``token_file`` is read again every minute, since bound tokens rotate. ``answer_s`` is the longest time to connect,
     and the longest time until an answer begins; ``timeout_s`` the longest time of a whole request; None: no limit.
     Before a write opens a further connection, it waits ``turn_s`` for each busy connection: more connections do not
-    help an API server that is slow.
+    make a slow API server faster.
     """
 
     server: str

@@ -39,7 +39,7 @@ class ApiConnections:
         self._tls = config.ssl_context()
         self._idle: list[ClientConnection] = []
         self._busy = 0
-        """Exchanges that have or open a connection, which they give back."""
+        """The number of exchanges that have a connection, or open one; each returns its connection."""
         self._waiting: deque[asyncio.Future[ClientConnection]] = deque()
         self._exchanges = asyncio.Semaphore(_MAX_CONNECTIONS)
         self._first_answered: asyncio.Event | None = None

@@ -1,8 +1,8 @@
-"""The content of a table of iptables, or our share of it, as iptables-save prints it.
+"""The content of a table of iptables, or podwire's share of it, as iptables-save prints it.
 
-A :class:`Ruleset` is one table of one family: whole chains, and single rules in chains that belong to others (the
-jumps from ``PREROUTING`` and its like). A rule is the text behind ``-A CHAIN``, in the words and the order of
-iptables-save: the kernel is read by that program, so equal rules are equal texts. Counters are left out.
+A :class:`Ruleset` is one table of one family: whole chains, and single rules in chains of other owners, such as the
+jumps from ``PREROUTING``. A rule is the text behind ``-A CHAIN``, in the words and the order of iptables-save: the
+kernel is read by that program, so equal rules are equal texts. Counters are left out.
 
 The text form is that of iptables-save with the family behind the table's name::
 

@@ -24,7 +24,7 @@ class Attributes(Value, frozen=True):
     """
 
     adjustable: ClassVar[tuple[str, ...]] = ()
-    """The fields that the kernel changes while the device exists, and packets lose nothing."""
+    """The fields that the kernel changes while the device exists, without a lost packet."""
 
     def adjusts_to(self, other: "Attributes") -> bool:
         """Whether a device with these options can be given the others while it exists."""
@@ -88,7 +88,7 @@ class IpTunnel(Attributes, frozen=True):
 class Geneve(Attributes, frozen=True):
     """The options of a geneve device (RFC 8926).
 
-    ``external``: each route says the virtual network and the outer destination (its ``encap``); otherwise ``vni`` and
+    ``external``: each route names the virtual network and the outer destination (its ``encap``); otherwise ``vni`` and
     ``remote`` do. ``port`` is the UDP destination port.
     """
 

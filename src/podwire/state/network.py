@@ -26,7 +26,7 @@ Object = Link | Address | Route | Neighbour | Fdb | FibRule | Sysctl
 T = TypeVar("T")
 
 _FEW = 16
-"""Up to one value in so many is inserted by itself; more are sorted together with the others."""
+"""Where at most one value of this many is new, each new value is inserted; otherwise all values are sorted again."""
 
 
 class NetworkState(Value, frozen=True):
@@ -167,7 +167,7 @@ def _stamped(values: tuple[Any, ...], proto: int) -> tuple[Any, ...]:
     """The values with the mark where they have none, in order."""
     marked = sum(1 for x in values if x.proto)
     if not marked:
-        return tuple(with_field(x, "proto", proto) for x in values)  # as different from each other as before
+        return tuple(with_field(x, "proto", proto) for x in values)  # no two of them become equal
     if marked == len(values):
         return values
     stamped = [x if x.proto else with_field(x, "proto", proto) for x in values]

@@ -103,7 +103,7 @@ class AddElements(msgspec.Struct, frozen=True, gc=False):
 
 
 class RestoreElements(msgspec.Struct, frozen=True, gc=False):
-    """Adds elements as the kernel encoded them when they were deleted; no effect on one that is there with its data."""
+    """Adds elements as the kernel encoded them at their deletion; an element that exists with the same data stays."""
 
     set: Set
     elements: Mapping[bytes, bytes]
@@ -171,7 +171,7 @@ def diff(present: Table | None, desired: Table) -> Transaction:
 
 
 def rewriting(chains: Iterable[Chain]) -> Iterator[Operation]:
-    """The operations that write chains whole, whatever there is of them; one may jump to another."""
+    """The operations that write whole chains, whether these exist or not; a chain may jump to another one."""
     every = tuple(chains)
     yield from (AddChain(chain) for chain in every)
     yield from (FlushChain(chain.name) for chain in every)
@@ -271,7 +271,7 @@ def element_changes(old: Set | None, new: Set) -> tuple[DeleteElements | None, A
 
 
 def _missing(elements: Mapping[bytes, Element], other_elements: Mapping[bytes, Element]) -> dict[bytes, Element]:
-    """The elements that ``other_elements`` lacks or has differently; asks first whether they are the same in memory."""
+    """The elements that ``other_elements`` lacks or has with other data; identity is compared first."""
     return {
         key: element
         for key, element in elements.items()

@@ -38,7 +38,7 @@ def difference(old: Sequence[T], new: Sequence[T], order: Callable[[T], Any]) ->
 
 
 def _equal(old: Sequence[T], new: Sequence[T], at: int, to: int) -> int:
-    """The number of equal values from the places ``at`` and ``to`` on."""
+    """The number of equal values from index ``at`` of one list and index ``to`` of the other on."""
     count = 0
     while at + count < len(old) and to + count < len(new) and old[at + count] == new[to + count]:
         count += 1

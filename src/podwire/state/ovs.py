@@ -45,7 +45,7 @@ class OvsFlow(Value, frozen=True):
 
     @property
     def key(self) -> str:
-        """Priority and match: two flows of a bridge differ in these."""
+        """Priority and match, which identify a flow within its bridge."""
         return f"priority={self.priority},{self.match}" if self.match else f"priority={self.priority}"
 
 
@@ -99,7 +99,7 @@ class OvsBridge(Value, frozen=True):
 
 
 class OvsRoute(Value, frozen=True):
-    """The way of outer packets of a datapath ``netdev``: out of ``bridge``, to the neighbour ``via``.
+    """A route of the outer packets of a datapath ``netdev``: out of ``bridge``, to the neighbour ``via``.
 
     ``mac`` is the hardware address of the neighbour; ``mark`` the mark of the packets that take the route.
     """
@@ -150,7 +150,7 @@ class OvsSwitch(Value, frozen=True):
 
 
 class FlowChanges(NamedTuple):
-    """What makes the flows of a bridge as desired; an added flow replaces the one with its priority and match."""
+    """The changes that give a bridge the desired flows; an added flow replaces the one with its priority and match."""
 
     add: tuple[OvsFlow, ...]
     delete: tuple[OvsFlow, ...]

@@ -2,7 +2,7 @@
 
 A :class:`Share` is what one part (``cni``, ``routing``, ``proxy``, ``fabric``) states for one network namespace:
 values of the kinds of :mod:`podwire.state.kinds`, and the mark by which its objects are known. A document is shares
-one after the other; its last line is ``end``, so that a text that breaks off is never taken for a whole one::
+one after the other; its last line is ``end``, so that an incomplete text is recognized::
 
     part routing protocol 113 alias podwire/routing
     route 10.244.2.0/24 via 10.244.2.0 dev podwire-vxlan onlink proto 113

@@ -156,7 +156,7 @@ class _Walk:
         self.rules: tuple[Rule, ...] = ()
         """The present rule and the following ones."""
         self.tried = 1
-        """The number of them that need not run, because they draw alike."""
+        """The number of following rules that need not run, because they draw the same random number."""
         self.families: tuple[str, ...] = ("inet", packet.family)
         """The families whose tables the packet passes."""
 
