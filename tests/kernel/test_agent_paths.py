@@ -1,12 +1,15 @@
 """Agents against an API server: a path that is too narrow, and a firewall, are on the Node."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 from tests.kernel.agent_cluster import Machine, eventually, inside
 
 from podwire.agent.pathchecks import CONDITION
+from podwire.cni.wiring import HOST_MAC
 from podwire.kube.resources import EVENTS, NODES
+from podwire.routing.linkfiles import link_files
 from podwire.state.iptables import Ruleset
 
 FIREWALL = "table inet firewalld { chain filter_FORWARD { type filter hook forward priority 10; policy drop; }; }"
@@ -29,6 +32,11 @@ def test_narrow_paths_and_firewalls_are_on_the_node(machine: Machine, tmp_path: 
     (tmp_path / "firewall.nft").write_text(FIREWALL)
     inside(machine.root / "node-2", "nft", "-f", str(tmp_path / "firewall.nft"))
     inside(machine.root / "node-1", "iptables", "-P", "FORWARD", "DROP")
+    etc = tmp_path / "etc"
+    (etc / "NetworkManager").mkdir(parents=True)
+    (etc / "systemd").mkdir()
+    file = machine.root / "node-1.yaml"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"linkFiles": {"enabled": True, "etc": str(etc)}}))
     for number in (1, 2):
         machine.start_agent(f"node-{number}")
     for name, peer in (("node-1", "node-2"), ("node-2", "node-1")):
@@ -43,3 +51,5 @@ def test_narrow_paths_and_firewalls_are_on_the_node(machine: Machine, tmp_path: 
     rulesets = [ruleset for share in machine.state("node-1") for ruleset in share.values(Ruleset)]
     assert [list(ruleset.chains) for ruleset in rulesets] == [["PODWIRE-FORWARD"]]
     eventually(lambda: machine.drift("node-1") == [])
+    written = {str(path.relative_to(etc)): path.read_text() for path in etc.rglob("*") if path.is_file()}
+    assert written == {file.path: file.text for file in link_files(HOST_MAC)}

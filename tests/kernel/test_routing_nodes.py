@@ -3,9 +3,11 @@
 import json
 import re
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
@@ -212,6 +214,54 @@ def test_removed_routing_objects_are_restored(make: Make, backend: str) -> None:
             assert source_seen(a.place, b.address) == a.address, damage
     if has_nftables(cluster):
         assert {"podwire-masquerade", guard} <= set(cluster.all[0].shows("nft", "list", "tables").split())
+
+
+def announced_changes(place: Path) -> socket.socket:
+    """A socket that hears of neighbours, forwarding entries and IPv4 routes of a namespace."""
+    with netns.inside(place):
+        heard = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    heard.bind((0, 1 << 2 | 1 << 6))  # RTMGRP_NEIGH, RTMGRP_IPV4_ROUTE
+    heard.setblocking(False)
+    return heard
+
+
+def heard_changes(heard: socket.socket, device: int) -> list[str]:
+    """The changes in the order of the kernel, neighbours of one device alone: ``+`` or ``-`` and the kind of object."""
+    kinds = {
+        (28, 2): "+neighbour",
+        (29, 2): "-neighbour",
+        (28, 7): "+fdb",
+        (29, 7): "-fdb",
+        (24, 2): "+route",
+        (25, 2): "-route",
+    }
+    changes: list[str] = []
+    with suppress(BlockingIOError):
+        while data := heard.recv(65536):
+            while data:
+                size, kind = struct.unpack_from("=IH", data)
+                index, state = struct.unpack_from("=iH", data, 20)
+                # A neighbour that is deleted is told as one that failed, too.
+                counts = kind in (24, 25) or (index == device and (kind == 29 or state & 0x80))  # NUD_PERMANENT
+                changes += [kinds[kind, data[16]]] if counts and (kind, data[16]) in kinds else []
+                data = data[size + 3 & ~3 :]
+    return changes
+
+
+def test_entries_of_a_peer_come_before_its_route_and_go_after(make: Make) -> None:
+    cluster = make(3)
+    first, _, last = cluster.all
+    cluster.configure(RoutingSettings(backend="vxlan"))
+    cluster.settle()
+    device = json.loads(first.shows("ip", "-j", "link", "show", "podwire-vxlan"))[0]["ifindex"]
+    for following in (True, False):
+        with announced_changes(first.place) as heard:
+            del cluster.nodes[last.name]
+            first.router.reconcile(full=not following)
+            assert heard_changes(heard, device) == ["-route", "-fdb", "-neighbour"], "nothing else changes"
+            cluster.nodes[last.name] = last.object(last.router.plan.facts.annotations() if last.router.plan else None)
+            first.router.reconcile(full=not following)
+            assert heard_changes(heard, device) == ["+neighbour", "+fdb", "+route"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

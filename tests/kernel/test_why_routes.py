@@ -12,7 +12,7 @@ import pytest
 from tests.kernel.routing_nodes import SOURCE_REPLY_SERVER, Cluster, ClusterNode, source_seen
 
 from podwire.cluster.world import World
-from podwire.kernel import network
+from podwire.kernel import netns, network
 from podwire.kernel.netlink import Netlink
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod, PodIP, PodSpec, PodStatus
@@ -110,6 +110,22 @@ def test_explained_route_is_the_route_of_the_kernel(make: Make, backend: str) ->
         else:
             assert (there.tunnel.source, there.tunnel.destination) == (first.ip, last.ip)
             assert (there.tunnel.device, there.tunnel.gateway) == kernel_route(first, last.ip)
+
+
+@pytest.mark.parametrize("backend", ["macvlan", pytest.param("ipvlan", marks=pytest.mark.uml)])
+def test_packets_by_legs_are_explained_as_pods_send_them(make: Make, backend: str) -> None:
+    cluster, settings = make(2), RoutingSettings(backend=backend)
+    cluster.configure(settings)
+    cluster.settle()
+    first, last = cluster.all
+    a, b = first.pod("a"), last.pod("b")
+    answer = asked(cluster, settings, (a.address, b.address))
+    for route, pod, end in zip(answer.routes, (a, b), (b.address, a.address), strict=True):
+        with netns.inside(pod.place):
+            (chosen,) = json.loads(subprocess.check_output(["ip", "-j", "route", "get", end]))
+            (leg,) = json.loads(subprocess.check_output(["ip", "-j", "link", "show", chosen["dev"]]))
+        assert (route.backend, route.device, route.mtu) == (backend, chosen["dev"], leg["mtu"])
+        assert (route.missing, route.drift, route.tunnel) == ((), (), None)
 
 
 def test_looked_up_routes_are_those_that_the_kernel_chooses(make: Make) -> None:

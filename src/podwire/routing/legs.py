@@ -8,21 +8,41 @@ from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import collapse_addresses
 
 from podwire.routing.networks import Network
-from podwire.routing.nodes import Peer
+from podwire.routing.nodes import Address, LocalNode, Peer
+from podwire.routing.paths import PathState, PeerPath, follow_plain_route
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_rules import Rule
 from podwire.state.nft_text import parse_rule
+from podwire.state.route import Route
 
+DEVICE = "lan0"
+"""The leg in the pod's namespace, as ``podwire.cni.wiring`` names it."""
 ANNOUNCEMENT = {"legs": True}
 """What a node whose pods have legs announces below the name of the backend."""
 _FAMILY = {4: ("ip", "ipv4_addr"), 6: ("ip6", "ipv6_addr")}
 _PRIORITY_SRCNAT = 100
 
 
-def has_legs(peer: Peer, backend: str) -> bool:
-    """Whether a peer has announced that its pods have legs of a backend."""
+def has_legs(peer: Peer | LocalNode, backend: str) -> bool:
+    """Whether a node has announced that its pods have legs of a backend."""
     announced = peer.facts.details.get(backend) if peer.facts is not None else None
     return isinstance(announced, Mapping) and announced.get("legs") is True
+
+
+def leg_path(me: LocalNode, peer: Peer, address: Address, state: PathState, leg: tuple[str, str]) -> PeerPath:
+    """The path of a pod's packet: by its leg to a node whose pods have legs too, else by the plain route of the node.
+
+    ``leg`` is the backend and the lower device of legs.
+    """
+    backend, uplink = leg
+    cidr = next((str(cidr) for cidr in peer.pod_cidrs if address in cidr), "")
+    if not (cidr and has_legs(me, backend) and has_legs(peer, backend)):
+        return follow_plain_route(state.network, peer, address)
+    route, lower = Route(dst=cidr, link=DEVICE), state.network.link(uplink)
+    if lower is None or not lower.up:
+        problem = f"device {uplink} is down" if lower is not None else f"no device {uplink}"
+        return PeerPath(route=route, missing=(f"{problem}, which carries the legs of pods",))
+    return PeerPath(route=route, mtu=lower.mtu)
 
 
 def legged_networks(peers: Iterable[Peer], backend: str) -> list[Network]:

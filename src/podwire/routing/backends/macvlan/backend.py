@@ -26,8 +26,9 @@ import msgspec
 
 from podwire.routing.backend import BackendOptions, BackendPlan, PodLeg
 from podwire.routing.direct import DirectRoutes, behind_router, no_address
-from podwire.routing.legs import ANNOUNCEMENT, leg_table, legged_networks
-from podwire.routing.nodes import ClusterView, LocalNode, Peer
+from podwire.routing.legs import ANNOUNCEMENT, leg_path, leg_table, legged_networks
+from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
+from podwire.routing.paths import PathState, PeerPath
 from podwire.routing.segment import NodeSegment, check_uplink
 
 TABLE = "podwire-macvlan"
@@ -84,6 +85,10 @@ class MacvlanLegs:
     def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether every pod CIDR of the peer has an address of its family on the same subnet."""
         return no_address(peer) or behind_router(me, peer)
+
+    def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
+        """The leg between pods with legs, else the plain route."""
+        return leg_path(me, peer, address, state, (self.name, self._segment.lower(me)))
 
     def overhead(self, me: LocalNode) -> int:
         """None."""
