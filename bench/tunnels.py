@@ -2,12 +2,14 @@
 
 Two nodes joined by a veth pair, all in network namespaces of this machine, so both nodes share its processors. In turns
 each backend gets what the router plans for these nodes, masquerade and guards included, with its process where it has
-one. "By hand" is the kernel set up for the same kind of tunnel by commands of ip(8) alone, and "bare veth" plain routes
-by hand. Pods use the MTU that the backend leaves. Bulk is iperf3, one connection or flow at a time, in Mbit/s at the
-receiver; datagrams have 1,200 bytes, sent as fast as possible. A round trip is 100 bytes by TCP there and back. CPU for
-a gigabyte is that of both iperf3 by TCP, which contains the kernel's work on their packets, and apart from it that of
-both nodes' processes of the backend; on a busy machine it says more than the rate. Two pods of one node use no backend;
-beside them stand two namespaces with routes by hand.
+one. "By hand" is the kernel set up for the same kind of tunnel by commands of ip(8) alone, right before or right after
+the backend, and "bare veth" plain routes by hand. "Without tables" is the backend without its tables of nftables
+(masquerade with connection tracking, guards): then the kernel holds the same as by hand
+(tests/kernel/test_routing_by_hand.py). Pods use the MTU that the backend leaves. Bulk is iperf3, one connection or flow
+at a time, in Mbit/s at the receiver; datagrams have 1,200 bytes, sent as fast as possible. A round trip is 100 bytes by
+TCP there and back. CPU for a gigabyte is that of both iperf3 by TCP, which contains the kernel's work on their packets,
+and apart from it that of both nodes' processes of the backend; on a busy machine it says more than the rate. Two pods
+of one node use no backend; beside them stand two namespaces with routes by hand.
 
     sudo python -m bench.tunnels [--quick]
 """
@@ -41,7 +43,7 @@ from podwire.routing.settings import RoutingSettings
 from podwire.routing.tables import MASQUERADE
 from podwire.runtime.children import spawn_program
 from podwire.state.network import NetworkState
-from podwire.state.nft import AbsentTable
+from podwire.state.nft import AbsentTable, Table
 
 BACKENDS = ("hostgw", "bgp", "bridge", "vxlan", "udp", "wireguard")
 """In the order of the table; those that the kernel lacks are left out."""
@@ -157,6 +159,8 @@ BY_HAND: dict[str, tuple[int, tuple[str, ...], tuple[str, ...]]] = {
     ),
 }
 """By name: the MTU of pods, the commands of ip(8) for the node ``me``, and those that undo them."""
+ALONE = ("hostgw", "vxlan")
+"""The backends that are measured without their tables, too."""
 LIKE = {"hostgw": BARE, "bgp": BARE, "bridge": "bridge", "vxlan": "vxlan"}
 """What is made by hand beside a backend; nothing beside those with a process."""
 
@@ -190,8 +194,9 @@ class HandMade:
 class Routed:
     """The two nodes with one backend."""
 
-    def __init__(self, network: Network, backend: str) -> None:
+    def __init__(self, network: Network, backend: str, *, tables: bool = True) -> None:
         self._network = network
+        self._with_tables = tables
         self._settings = RoutingSettings(backend=backend)
         self._backends = {name: item for name, item in self._settings.load().items() if name == backend}
         self._machines = {number: KernelMachine(network.node(number)) for number in _NODES}
@@ -224,14 +229,15 @@ class Routed:
         assert not planned.problems, planned.problems
         self._network.use_mtu(planned.pod_mtu)
         machine = self._machines[number]
-        failed = [*machine.hold(planned.state), *machine.hold_values(planned.values)]
+        values = [value for value in planned.values if self._with_tables or not isinstance(value, Table)]
+        failed = [*machine.hold(planned.state), *machine.hold_values(values)]
         assert not failed, failed
         for path, content in (file for child in planned.children for file in child.files.items()):
             Path(path).write_bytes(content)
         with netns.inside(self._network.node(number)):
             self.pids += [spawn_program(child) for child in planned.children]
         deadline = time.monotonic() + LIMIT_S
-        while waiting := machine.hold_values((*planned.values, *planned.program_values)):
+        while waiting := machine.hold_values((*values, *planned.program_values)):
             assert time.monotonic() < deadline, waiting
             time.sleep(0.05)
 
@@ -353,22 +359,33 @@ def run(quick: bool) -> list[Row]:
         usable = [name for name in BACKENDS if not (features[name].feature and machine.lacks(features[name].feature))]
         machine.close()
         across, near = (network.pod(1), network.pod(2), POD), (network.pod(1), network.near_pod, NEAR_POD)
-        for _ in range(runs):
-            for name in BY_HAND:
-                with contextlib.closing(HandMade(network, name)) as setup:
-                    measured.take(f"{name} by hand", across, setup)
-                    if name == BARE:
-                        measured.take("near by hand", near, setup)
+        for number in range(runs):
             for name in usable:
-                with contextlib.closing(Routed(network, name)) as routed:
-                    measured.take(name, across, routed)
-                    if name == "vxlan":
-                        measured.take("near", near, routed)
+                subjects = [
+                    name,
+                    *([f"{name} by hand"] if name in LIKE else []),
+                    *([_alone(name)] if name in ALONE else []),
+                ]
+                for subject in subjects if number % 2 else reversed(subjects):
+                    with contextlib.closing(_setup(network, name, subject)) as setup:
+                        measured.take(subject, across, setup)
+                        if name == "hostgw" and subject != _alone(name):
+                            measured.take(f"near {subject}", near, setup)
     return _rows(measured, usable)
 
 
+def _alone(name: str) -> str:
+    return f"{name} without tables"
+
+
+def _setup(network: Network, name: str, subject: str) -> Routed | HandMade:
+    if subject.endswith("by hand"):
+        return HandMade(network, LIKE[name])
+    return Routed(network, name, tables=subject == name)
+
+
 def _rows(measured: Measurements, usable: list[str]) -> list[Row]:
-    bare = {BARE: f"{BARE} by hand"}
+    bare = {BARE: "hostgw by hand"}
     rows = []
     titles = {
         "TCP": "TCP, Mbit",
@@ -378,12 +395,14 @@ def _rows(measured: Measurements, usable: list[str]) -> list[Row]:
     }
     for kind, title in titles.items():
         for name in usable:
-            own = {"by hand": f"{LIKE[name]} by hand"} if name in LIKE else {}
-            aim = AIMS.get(name) if kind == "TCP" else None
-            if own and kind == "TCP" and name in ("hostgw", "vxlan", "bgp"):
-                aim = LIKE_BY_HAND * median(measured.values[own["by hand"], kind])
-            rows.append(measured.row(f"{name}: {title}", name, kind, own | bare, aim))
-        rows.append(measured.row(f"two pods of one node: {title}", "near", kind, {BARE: "near by hand"}))
+            own = {"by hand": f"{name} by hand"} if name in LIKE else {}
+            for subject in (name, _alone(name)) if name in ALONE else (name,):
+                aim = AIMS.get(name) if kind == "TCP" else None
+                if own and kind == "TCP" and name in ("hostgw", "vxlan", "bgp"):
+                    aim = LIKE_BY_HAND * median(measured.values[own["by hand"], kind])
+                rows.append(measured.row(f"{subject}: {title}", subject, kind, own | bare, aim))
+        beside = {BARE: "near hostgw by hand"}
+        rows.append(measured.row(f"two pods of one node: {title}", "near hostgw", kind, beside))
     with_processes = [name for name in usable if name not in LIKE]
     return rows + [measured.row(f"{name}: CPU of the processes for a GB", name, "CPU", {}) for name in with_processes]
 

@@ -3,6 +3,7 @@
 import re
 import socket
 import struct
+import subprocess
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -20,7 +21,7 @@ from tests.kernel.routing_nodes import (
     source_seen,
 )
 
-from podwire.kernel import netns
+from podwire.kernel import netns, sysctl
 from podwire.routing.backends.bridge.backend import BridgeOptions, BridgeSection
 from podwire.routing.backends.vlan.options import VlanOptions, VlanSection
 from podwire.routing.segment import segment_mac
@@ -241,3 +242,21 @@ def test_the_vlan_of_another_program_is_not_touched(make: Make) -> None:
     a, b = first.pod("a"), second.pod("b")
     with b.running(SOURCE_REPLY_SERVER):
         assert source_seen(a.place, b.address) == a.address
+
+
+@pytest.mark.parametrize("filtered", ["0", "1"])
+def test_services_of_the_own_node_need_no_filtering_of_bridges(make: Make, filtered: str) -> None:
+    cluster = make(2)
+    if not Path("/proc/sys/net/bridge").exists():
+        pytest.skip("the kernel has no br_netfilter")
+    cluster.settle()
+    first, second = cluster.all
+    sysctl.write("net/bridge/bridge-nf-call-iptables", filtered, first.place)
+    client, near, far = first.pod("client"), first.pod("near"), second.pod("far")
+    for number, server in ((1, near), (2, far)):
+        rule = f"ip daddr 10.96.0.{number} tcp dport 8 dnat to {server.address}"
+        chain = f"chain c {{ type nat hook prerouting priority -100\n{rule}\n}}"
+        command = ["nsenter", f"--net={first.place}", "nft", "-f", "-"]
+        subprocess.run(command, input=f"table ip service{number} {{\n{chain}\n}}", text=True, check=True)
+        with server.running(SOURCE_REPLY_SERVER):
+            assert source_seen(client.place, f"10.96.0.{number}") == client.address

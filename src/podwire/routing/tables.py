@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from podwire.routing.clustersets import sets_of
 from podwire.routing.masquerade import INTO_TUNNEL, MASQUERADE_TABLE, OUT_OF_CLUSTER, MasqueradeScope
 from podwire.routing.networks import ClusterSets, MergedNetworks
-from podwire.routing.nodes import ClusterView, LocalNode
+from podwire.routing.nodes import Address, ClusterView, LocalNode
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_rules import Field, LiteralValue, Masquerade, Match, Notrack, Rule, SetRef, Verdict
 
@@ -57,20 +57,31 @@ def guard_udp_port(name: str, port: int, me: LocalNode, cluster: ClusterView, *,
     ``version`` is that of outer packets; 0: that of the node's first address.
     """
     outer = Match(Field("udp dport"), LiteralValue(str(port)))
-    return _guard(name, (outer,), version or me.addresses[0].version, sets_of(me, cluster))
+    return _guard(name, (outer,), _outer_address(me, version), sets_of(me, cluster))
 
 
 def guard_protocols(name: str, protocols: Sequence[int], me: LocalNode, cluster: ClusterView) -> Table:
     """The guard of IP protocols whose packets nodes unpack (4 is IPv4 in IP, 41 IPv6 in IP), as the table ``name``."""
     outer = tuple(Match(Field("meta l4proto"), LiteralValue(str(protocol))) for protocol in protocols)
-    return _guard(name, outer, me.addresses[0].version, sets_of(me, cluster))
+    return _guard(name, outer, me.addresses[0], sets_of(me, cluster))
 
 
-def _guard(name: str, outers: Sequence[Match], version: int, sets: ClusterSets) -> Table:
-    word, kind = FAMILY[version]
-    nodes = networks_set("nodes", kind, sets.nodes[version], "addresses of nodes")
+def _outer_address(me: LocalNode, version: int) -> Address:
+    """The node's address for outer packets of an IP version; 0: the first."""
+    return me.addresses[0] if not version else me.address(version) or me.addresses[0]
+
+
+def _guard(name: str, outers: Sequence[Match], own: Address, sets: ClusterSets) -> Table:
+    """The guard of a node to which peers send outer packets at ``own``.
+
+    The kernel looks up whether a destination is local for packets of strangers alone: this lookup takes longer than all
+    else in these rules.
+    """
+    word, kind = FAMILY[own.version]
+    nodes = networks_set("nodes", kind, sets.nodes[own.version], "addresses of nodes")
     source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
     local = Match(Field("fib daddr type"), LiteralValue("local"))
+    to_node = Match(destination, LiteralValue(str(own)))
     foreign = Match(source, SetRef("nodes"), "!=")
     chains = (
         Chain(
@@ -82,8 +93,8 @@ def _guard(name: str, outers: Sequence[Match], version: int, sets: ClusterSets) 
                 rule
                 for outer in outers
                 for rule in (
-                    Rule((outer, local, foreign, Verdict("drop")), "not from a node"),
-                    Rule((outer, local, Notrack()), "outer packets"),
+                    Rule((outer, foreign, local, Verdict("drop")), "not from a node"),
+                    Rule((outer, to_node, Notrack()), "outer packets"),
                 )
             ),
         ),

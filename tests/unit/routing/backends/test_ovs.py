@@ -153,7 +153,7 @@ def test_the_guard_leads_packets_of_nodes_to_ovs_vswitchd() -> None:
         ' comment "outer packets to ovs-vswitchd"',
         'oifname "podwire-ovs-u" ip saddr != @nodes drop comment "not from a node"',
     ]
-    assert 'udp dport 7000 fib daddr type local ip saddr != @nodes drop comment "not from a node"' in lines
+    assert 'udp dport 7000 ip saddr != @nodes fib daddr type local drop comment "not from a node"' in lines
     assert backend(port=7000).udp_ports == (7000,), "policies do not let pods send to the port"
 
 
