@@ -17,10 +17,8 @@ from podwire.routing.settings import RoutingSettings
 LEAVES_ROUTES = ("none", "cloudroutes")
 """The backends that leave packets to routes of the network, which these nodes do not have."""
 
-SENSITIVE, FEW = "ovs", 2
-"""ovs-vswitchd in user space loses single packets when devices of the node come and go, whatever they are for: 140 of
-30,361 datagrams while a pair of other devices was made and deleted a hundred times. In a switch it was one in 3 of 13
-runs on a busy machine."""
+QUEUED = "ovs"
+"""The backend whose packets wait in queues of 1,000 packets for a process."""
 
 
 @pytest.fixture
@@ -69,7 +67,7 @@ def lost(pods: Sequence[Pod], cluster: Cluster, backend: str) -> int:
     streams = [Stream(pods[0], pods[1], 0.001), Stream(pods[1], pods[0], 0.001)]
     switch(cluster, backend)
     number = sum(stream.lost() + stream.refused for stream in streams)
-    return number - (queue_drops(cluster) if backend == SENSITIVE else 0)
+    return number - (queue_drops(cluster) if backend == QUEUED else 0)
 
 
 def queue_drops(cluster: Cluster) -> int:
@@ -97,4 +95,4 @@ def test_switches_between_all_backends_lose_no_datagram(cluster: Cluster) -> Non
     losing = {step: number for step, number in losses.items() if number}
     print(f"{len(losses)} switches, lost datagrams: {losing or 'none'}; TCP segments sent again: {sum(again)}")
     assert len(losses) >= 30
-    assert {step: number for step, number in losing.items() if SENSITIVE not in step.split() or number > FEW} == {}
+    assert losing == {}

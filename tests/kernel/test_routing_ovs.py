@@ -13,7 +13,17 @@ from pathlib import Path
 import pytest
 from tests.kernel.checksums import checksum
 from tests.kernel.datagram_stream import Stream, until
-from tests.kernel.routing_nodes import ECHO_SERVER, SOURCE_REPLY_SERVER, Cluster, ClusterNode, Pod, connect, source_seen
+from tests.kernel.routing_nodes import (
+    ECHO_SERVER,
+    SOURCE_REPLY_SERVER,
+    Cluster,
+    ClusterNode,
+    Pod,
+    connect,
+    ip_batch,
+    source_seen,
+)
+from tests.kernel.test_routing_loss import queue_drops
 
 from podwire.kernel import comparison, netns
 from podwire.routing.machine import OWNER
@@ -244,6 +254,18 @@ def send(place: Path, payload: bytes, target: str, port: int) -> None:
         sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with sender:
         sender.sendto(payload, (target, port))
+
+
+def test_devices_that_come_and_go_lose_no_packet(make: Make) -> None:
+    cluster = make("netdev")
+    first, second = cluster.all
+    a, b = first.pod("a"), second.pod("b")
+    streams = [Stream(a, b, 0.001), Stream(b, a, 0.001)]
+    for _ in range(100):
+        for node in cluster.all:
+            ip_batch(node.place, "link add above type veth peer name below", "link del above")
+    until(lambda: min(stream.arrived for stream in streams) > 500)
+    assert sum(stream.lost() for stream in streams) <= queue_drops(cluster)
 
 
 def test_only_nodes_send_into_the_tunnel(make: Make) -> None:

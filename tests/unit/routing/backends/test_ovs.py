@@ -46,7 +46,7 @@ sysctl net/ipv4/ip_forward = 1
 sysctl net/ipv6/conf/podwire-ovs/accept_ra = 0
 """
 MAC = "02:62:79:f1:a3:2d"
-OPTIONS = "df_default=false,dst_port=6082,key=4096,remote_ip=flow"
+OPTIONS = "df_default=false,dst_port=6082,key=4096,remote_ip=flow,ttl=255"
 SENDING = (
     "ovs-flow podwire-ovs-br priority=100,{},in_port=1,{}_dst={} actions=set_field:{},set_field:0x70->pkt_mark,output:2"
 )

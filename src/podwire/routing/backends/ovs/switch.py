@@ -22,6 +22,11 @@ flow, and the destination of those that arrive to :data:`INBOUND` by a rule of t
     priority=100,udp,in_port=LOCAL,nw_src=OWN,tp_dst=PORT actions=set_field:NODE->ip_src,IN_PORT
     priority=100,udp,in_port=LOCAL,nw_dst=INBOUND,tp_dst=PORT actions=set_field:OWN->ip_dst,IN_PORT
 
+When a device of the node comes or goes, ovs-vswitchd reads the ends of its tunnels again, and for some milliseconds it
+has none (lib/tnl-ports.c, ``tnl_port_map_run``). Outer packets that arrive then go from the bridge to the kernel and
+back until the end of the tunnel is there. So they begin with a time to live of :data:`OUTER_TTL`: with 64, one in a
+thousand was lost while devices came and went all the time.
+
 Sources: ovs-actions(7), ofproto/tunnel.c, lib/ovs-router.c and lib/tnl-ports.c of Open vSwitch 3.1.
 """
 
@@ -45,6 +50,8 @@ BRIDGE = "podwire-ovs-br"
 TUNNEL_PORT = "podwire-ovs-t"
 VETH_PORT = "podwire-ovs-p"
 UNDERLAY = "podwire-ovs-u"
+OUTER_TTL = 255
+"""The time to live of outer packets that ovs-vswitchd makes itself."""
 MARK = 112
 """The mark of packets for the tunnel inside ovs-vswitchd: it selects the route of the outer packets."""
 _GATEWAY, _TUNNEL = 1, 2
@@ -94,6 +101,7 @@ def switch(me: LocalNode, peers: Sequence[Peer], tunnel: TunnelSettings, datapat
         gateway = OvsPort(VETH_PORT, "system", _GATEWAY)
     else:
         gateway = OvsPort(DEVICE, "tap", _GATEWAY)
+        options.append(f"ttl={OUTER_TTL}")
     if version == 6:
         options.append("csum=true")
     bridge = OvsBridge(
