@@ -8,7 +8,7 @@ over the file; a wrong value is reported and the last good settings stay in forc
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -41,7 +41,9 @@ class CniSection(Section, frozen=True):
     ``conf_dir`` and ``bin_dir`` are the container runtime's directories; empty: nothing is installed there.
     ``network`` is the network's name in that configuration. ``cooldown_s``: seconds before an address is used
     again. ``also_as``: further names under which the program is installed, such as ``flannel``. ``host_local``: the
-    directory of the plugin ``host-local`` whose addresses are taken over.
+    directory of the plugin ``host-local`` whose addresses are taken over. ``ipam``: addresses come from the pod CIDRs
+    of the Node, or from blocks of IPPools that the node claims. ``strict_affinity``: nodes neither lend nor borrow
+    addresses of blocks. ``max_blocks`` is the number of blocks of a family that a node may have.
     """
 
     socket: str = ""
@@ -52,6 +54,9 @@ class CniSection(Section, frozen=True):
     cooldown_s: float = 30.0
     also_as: tuple[str, ...] = ()
     host_local: str = ""
+    ipam: Literal["nodes", "blocks"] = "nodes"
+    strict_affinity: bool = False
+    max_blocks: int = 20
 
     @property
     def conf_path(self) -> Path:
@@ -256,6 +261,8 @@ def parse(text: str, source: str) -> AgentConfig:
     for field, path in sockets:
         if reason := too_long(path):
             raise ConfigError(source, field, reason)
+    if config.cni.max_blocks < 1:
+        raise ConfigError(source, "cni.maxBlocks", f"{config.cni.max_blocks}: expected at least 1")
     parse_routing(config.routing, source).check_overlap(source, config.reserved)
     parse_settings(config.proxy, source)
     return config

@@ -80,6 +80,10 @@ def add_parts(shared: Shared, supervisor: Supervisor) -> None:
         from podwire.agent import pods
 
         cni = pods.add(shared)
+        if shared.config.cni.ipam == "blocks":
+            from podwire.agent import blocks
+
+            blocks.add(shared, cni)
         if "routing" not in parts:
             pods.follow_node(shared, cni)
     if "routing" in parts:

@@ -157,6 +157,7 @@ def _follower(shared: Shared, router: Router, name: str) -> Callable[[], None]:
             nodes=shared.all_nodes,
             masquerade=lambda: router.settings.masquerade,
             take=partial(router.take_objects, name),
+            blocks=config.cni.ipam == "blocks",
         )
         running[:] = [FOLLOWERS.load(name)(context)]
         await running[0].run()

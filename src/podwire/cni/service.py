@@ -3,6 +3,8 @@
 ADD is answered when packets pass to and from the pod: devices and addresses forward packets a short time after they are
 created, which may be long on a busy machine. After :data:`READY_S` ADD is answered anyway.
 
+Where nodes claim blocks, ADD waits for an address while none is free, for :data:`ADDRESSES_S` at most.
+
 STATUS is answered when the node's pod CIDR is known, or after :data:`STATUS_S`, so that a runtime need not repeat the
 request while the node starts.
 
@@ -17,10 +19,11 @@ import asyncio
 from collections.abc import Awaitable, Iterator, Mapping
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from podwire.cni import metrics
+from podwire.cni import delegation, metrics
 from podwire.cni.attachments import Attachments
 from podwire.cni.hardware import HardwareAddresses
 from podwire.cni.healing import PodHealing
@@ -42,6 +45,9 @@ from podwire.state.share import Share
 READY_S = 5.0
 _READY_POLL_S = 0.002
 STATUS_S = 1.0
+ADDRESSES_S = 10.0
+"""ADD waits so long for addresses, where the node can claim a block."""
+_ADDRESSES_POLL_S = 0.02
 DELETE_S = 0.05
 SWEEP_S = 60.0
 
@@ -58,6 +64,17 @@ class CniSettings(msgspec.Struct, frozen=True, kw_only=True):
     cooldown_s: float = 30.0
     netns: Path | None = None
     host_local: Path | None = None
+
+
+class AddressSource(Protocol):
+    """Gets more addresses for the node."""
+
+    waiting: int
+    """The number of pods that wait for addresses."""
+
+    def disturbed(self) -> None:
+        """Requests addresses at once."""
+        ...
 
 
 class CniService:
@@ -81,6 +98,8 @@ class CniService:
         self.healing = PodHealing(self._plumber, self.repair, clock, self._log)
         self.hardware = HardwareAddresses(self.attachments, self._plumber.hardware, clock, self._log)
         self._pods = PodNetwork(self.attachments, lambda: self._node)
+        self.address_source: AddressSource | None = None
+        """Where more addresses come from when none is free; None: the node's ranges are all."""
         self._server = CniServer(settings.socket, self._handle, self._log, self._before, self._after)
 
     def set_node(self, node: WiringFacts) -> bool:
@@ -215,7 +234,24 @@ class CniService:
     def _before(self, request: CniRequest) -> Awaitable[None] | None:
         if request.command == "STATUS" and not self.served.is_set():
             return self._wait_for_cidrs()
+        source, own = self.address_source, not delegation.foreign(request.conf)
+        if source is not None and own and request.command == "ADD" and self.problem():
+            return self._wait_for_addresses(source, request)
         return self._pods.before(request)
+
+    async def _wait_for_addresses(self, source: AddressSource, request: CniRequest) -> None:
+        source.waiting += 1
+        source.disturbed()
+        try:
+            async with asyncio.timeout(ADDRESSES_S):
+                while self.problem():
+                    await self._clock.sleep(_ADDRESSES_POLL_S)
+        except TimeoutError:
+            pass  # The request fails with the reason, and the runtime repeats it.
+        finally:
+            source.waiting -= 1
+        if (ready := self._pods.before(request)) is not None:
+            await ready
 
     def _after(self, request: CniRequest, netns: str) -> Awaitable[None] | None:
         wiring = self._pods.take_not_ready(request)

@@ -27,6 +27,7 @@ CONTROLLERS: Registry[Any] = Registry(
         "endpointslice": "podwire.controllers.endpointslice.controller:EndpointSliceController",
         "endpointslicemirroring": "podwire.controllers.endpointslice.mirroring:EndpointSliceMirroringController",
         "service": "podwire.controllers.service.controller:ServiceController",
+        "ipamblocks": "podwire.controllers.ipamblocks.controller:IpamBlocksController",
         "policystatus": "podwire.controllers.policystatus.controller:PolicyStatusController",
         "egress": "podwire.controllers.egress.controller:EgressController",
         "cloudaddresses": "podwire.controllers.cloudaddresses.controller:CloudAddressesController",

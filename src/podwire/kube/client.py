@@ -20,6 +20,7 @@ from podwire.kube.decode import Page, decode_failure, decode_object, decode_page
 from podwire.kube.pool import ApiConnections
 from podwire.kube.request import ApiAnswer, ApiRequest, RequestEncoder
 from podwire.kube.resources import Json, Resource
+from podwire.model.meta import ObjectMeta
 from podwire.runtime.clock import Clock
 
 JSON_PATCH = "application/json-patch+json"
@@ -142,8 +143,19 @@ class Client:
             options["propagationPolicy"] = propagation
         if uid:
             options["preconditions"] = {"uid": uid}
+        return await self._delete(resource.path(namespace, name), options)
+
+    async def delete_unchanged(self, resource: Resource[Any], meta: ObjectMeta) -> Json:
+        """Deletes an object if it still has the version of these metadata; the deleted object or a Status.
+
+        Raises: NotFound; Conflict when the object has changed since.
+        """
+        options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        options["preconditions"] = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        return await self._delete(resource.path(meta.namespace, meta.name), options)
+
+    async def _delete(self, path: str, options: Json) -> Json:
         headers = {"content-type": "application/json"}
-        path = resource.path(namespace, name)
         answer = await self._checked(ApiRequest("DELETE", path, None, msgspec.json.encode(options), headers))
         return decode_object(answer.body, dict)
 

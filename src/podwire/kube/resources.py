@@ -12,6 +12,7 @@ from urllib.parse import quote
 from podwire.model.autoscaling import HorizontalPodAutoscaler
 from podwire.model.bgp import BgpConfigurationObject, BgpFilterObject, BgpPeerObject, IpPoolObject
 from podwire.model.egress import EgressPolicy
+from podwire.model.ipam import IpamBlock
 from podwire.model.meta import Object
 from podwire.model.node import Lease, Node
 from podwire.model.pod import Pod
@@ -114,6 +115,7 @@ CLUSTERNETWORKPOLICIES = Resource(
     False,
     ClusterNetworkPolicy,
 )
+IPAMBLOCKS = Resource("podwire.io", "v1alpha1", "ipamblocks", "IPAMBlock", False, IpamBlock)
 EGRESSPOLICIES = Resource("podwire.io", "v1alpha1", "egresspolicies", "EgressPolicy", False, EgressPolicy)
 CERTIFICATESIGNINGREQUESTS = _raw(
     "certificates.k8s.io", "v1", "certificatesigningrequests", "CertificateSigningRequest", namespaced=False

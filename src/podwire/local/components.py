@@ -111,7 +111,7 @@ def controller(topology: Topology, config: ClusterConfig) -> Child:
         "kubeconfig": str(credentials.kubeconfig_path(topology, "controller-manager")),
         "schedulerKubeconfig": str(credentials.kubeconfig_path(topology, "scheduler")),
         "controller": {
-            "parts": ALL_CONTROLLERS,
+            "parts": [name for name in ALL_CONTROLLERS if config.ipam.mode == "nodes" or name != "nodeipam"],
             "clusterCIDRs": config.pod_cidrs,
             "serviceCIDRs": config.service_cidrs,
             "caFile": f"{credentials.folder(topology)}/ca.crt",
@@ -134,7 +134,13 @@ def agent(topology: Topology, config: ClusterConfig, node: FabricNode) -> Child:
         "stateDir": str(topology.node_state(node.name)),
         "clusterCIDRs": config.pod_cidrs,
         "serviceCIDRs": config.service_cidrs,
-        "cni": {"confDir": str(run / "cni/net.d"), "binDir": str(run / "cni/bin")},
+        "cni": {
+            "confDir": str(run / "cni/net.d"),
+            "binDir": str(run / "cni/bin"),
+            "ipam": config.ipam.mode,
+            "strictAffinity": config.ipam.strict_affinity,
+            "maxBlocks": config.ipam.max_blocks,
+        },
         "routing": {"backend": config.routing.backend, **_router_peers(topology, config, node)},
         "proxy": msgspec.to_builtins(config.proxy),
         "policy": msgspec.to_builtins(config.policy),

@@ -24,6 +24,7 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
+from podwire.cluster.blocks import BLOCK_SIZES, DEFAULT_BLOCK_SIZES
 from podwire.controllers.nodeipam.allocate import MAX_BITS, default_mask
 from podwire.embedded.apiserver.auditrules import AuditSettings
 from podwire.embedded.workloads.autoscaling.plan import AutoscalerSettings
@@ -50,6 +51,7 @@ _REMEMBERED = "cluster.yaml"
 _FIXED = {
     "pod_cidrs": ("podCIDRs", "every pod has an address of them"),
     "service_cidrs": ("serviceCIDRs", "every Service has an address of them"),
+    "ipam": ("ipam", "every pod has an address of its node's ranges or blocks"),
     "segments": ("segments", "every node has its place on them"),
     "api_port": ("apiPort", "the kubeconfig files name it"),
     "network": ("network", "every node's network comes from there"),
@@ -73,6 +75,18 @@ class RoutingSection(_Section, frozen=True):
     """Pod to pod between nodes."""
 
     backend: str = DEFAULT
+
+
+class IpamSection(_Section, frozen=True):
+    """Addresses of pods: from the ranges that every node has, or from blocks of ``podCIDRs`` that nodes claim.
+
+    ``block_sizes`` are the prefix lengths of blocks, in the order of ``podCIDRs``; empty: 26 and 122.
+    """
+
+    mode: Literal["nodes", "blocks"] = "nodes"
+    block_sizes: tuple[int, ...] = ()
+    strict_affinity: bool = False
+    max_blocks: int = 20
 
 
 class ImageMapping(_Section, frozen=True):
@@ -107,6 +121,7 @@ class ClusterConfig(_Section, frozen=True):
     """TCP port of the API on loopback; 0 takes a free one."""
     network: Literal["podwire", "none"] = "podwire"
     """``none``: nodes run no agent and the cluster has no DNS, as on a new cluster whose network is still missing."""
+    ipam: IpamSection = IpamSection()
     routing: RoutingSection = RoutingSection()
     proxy: ProxySettings = ProxySettings()
     policy: PolicySettings = PolicySettings()
@@ -260,8 +275,7 @@ def _check_networks(config: ClusterConfig, source: str) -> None:
             raise ConfigError(source, path, f"{network}: expected at least {_LEAST_SERVICES} addresses")
         if not any(pod.version == network.version for pod in pods):
             raise ConfigError(source, path, f"{network}: there are no pods of that family in podCIDRs")
-    for number, network in enumerate(pods):
-        _check_room(config, network, source, f"podCIDRs[{number}]")
+    _check_ipam(config, pods, source)
     occupied: list[tuple[str, Network]] = [("the fabric", ip_network(fabric)) for fabric in FABRIC]
     for path, networks in (("podCIDRs", pods), ("serviceCIDRs", services)):
         for number, network in enumerate(networks):
@@ -269,6 +283,30 @@ def _check_networks(config: ClusterConfig, source: str) -> None:
                 if network.version == other.version and network.overlaps(other):
                     raise ConfigError(source, f"{path}[{number}]", f"{network} overlaps {field} ({other})")
             occupied.append((f"{path}[{number}]", network))
+
+
+def block_sizes(config: ClusterConfig) -> tuple[int, ...]:
+    """The prefix lengths of blocks, in the order of ``podCIDRs``."""
+    return config.ipam.block_sizes or tuple(DEFAULT_BLOCK_SIZES[ip_network(cidr).version] for cidr in config.pod_cidrs)
+
+
+def _check_ipam(config: ClusterConfig, pods: list[Network], source: str) -> None:
+    sizes = block_sizes(config)
+    if len(sizes) != len(pods):
+        raise ConfigError(source, "ipam.blockSizes", "expected one size for each of podCIDRs")
+    if config.ipam.max_blocks < 1:
+        raise ConfigError(source, "ipam.maxBlocks", f"{config.ipam.max_blocks}: expected at least 1")
+    for number, network in enumerate(pods):
+        if config.ipam.mode == "nodes":
+            _check_room(config, network, source, f"podCIDRs[{number}]")
+        else:
+            _check_blocks(network, sizes[number], source, f"ipam.blockSizes[{number}]")
+
+
+def _check_blocks(network: Network, size: int, source: str, path: str) -> None:
+    least, most = BLOCK_SIZES[network.version]
+    if not max(least, network.prefixlen) <= size <= most:
+        raise ConfigError(source, path, f"{size}: expected {max(least, network.prefixlen)} to {most} for {network}")
 
 
 def _check_room(config: ClusterConfig, network: Network, source: str, path: str) -> None:

@@ -12,6 +12,8 @@ Network = IPv4Network | IPv6Network
 
 _CACHED = 1 << 14
 """More than the nodes of the largest clusters have texts."""
+POD_BLOCKS = "podwire.io/pod-blocks"
+"""The annotation of a Node with the ranges of its pods, separated by commas, where the node claims blocks of pools."""
 ZONE_LABEL = "topology.kubernetes.io/zone"
 """The label of a Node that names its zone."""
 
@@ -33,6 +35,16 @@ class NodeSpec(Fact, frozen=True):
     provider_id: str = msgspec.field(default="", name="providerID")
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
+
+    @property
+    def cidrs(self) -> tuple[str, ...]:
+        """``podCIDRs``, else ``podCIDR``, as written."""
+        return self.pod_cidrs or ((self.pod_cidr,) if self.pod_cidr else ())
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """``cidrs`` as values; texts that are not ranges are left out."""
+        return tuple(network for text in self.cidrs if (network := _network(text)) is not None)
 
 
 class NodeAddress(Fact, frozen=True):
@@ -99,8 +111,11 @@ class Node(Fact, frozen=True):
 
     @property
     def _written_cidrs(self) -> tuple[str, ...]:
-        """``spec.podCIDRs``, else ``spec.podCIDR``; the API takes any text."""
-        return self.spec.pod_cidrs or ((self.spec.pod_cidr,) if self.spec.pod_cidr else ())
+        """The blocks that the node has claimed, else those of the spec; the API takes any text."""
+        blocks = self.metadata.annotations.get(POD_BLOCKS)
+        if blocks is not None:
+            return tuple(blocks.split(","))
+        return self.spec.cidrs
 
     @property
     def zone(self) -> str:

@@ -21,7 +21,7 @@ class FollowerContext(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a follower from the agent.
 
     ``namespace`` is that of the agents' own objects, ``directory`` the one for files that survive a restart.
-    ``take`` gets the value for the backend whenever it changes.
+    ``take`` gets the value for the backend whenever it changes. ``blocks``: nodes claim blocks of IPPools.
     """
 
     client: Client
@@ -31,6 +31,7 @@ class FollowerContext(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Callable[[], Mapping[str, Node]]
     masquerade: Callable[[], bool]
     take: Callable[[Any], None]
+    blocks: bool = False
 
 
 class ObjectFollower(Protocol):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from podwire.cluster.cloudinterfaces import pod_networks_of, read_interfaces
 from podwire.cluster.names import NODE_CLOUD_INTERFACES, NODE_ROUTING, NODE_ROUTING_FACTS
 from podwire.model.ip import parse_address
-from podwire.model.node import Node
+from podwire.model.node import POD_BLOCKS, Node
 from podwire.routing.flannel import annotations as flannel
 from podwire.routing.networks import Address as Address
 from podwire.routing.networks import ClusterSets
@@ -222,15 +222,21 @@ def _read_annotations(node: Node) -> Mapping[str, str]:
 def pod_cidrs_of(node: Node) -> tuple[Network, ...]:
     """The networks of the node's pods in the order of its object.
 
-    A pod CIDR without room for the node's own address is left out; the node has none in those of a cloud's interfaces.
+    A pod CIDR without room for the node's own address is left out, unless it is an address that a cloud assigned or
+    that another node lends.
     """
-    whole = read_interfaces(node.metadata.annotations) is not None
+    whole = read_interfaces(node.metadata.annotations) is not None or POD_BLOCKS in node.metadata.annotations
     return tuple(network for network in pod_networks_of(node) if whole or network.prefixlen < network.max_prefixlen)
 
 
 def node_address(cidr: Network) -> Address:
     """The node's own address in a pod CIDR: the first after the network address, if there are two."""
-    return cidr[1] if cidr.prefixlen < cidr.max_prefixlen else cidr[0]
+    return cidr[1] if has_node_address(cidr) else cidr[0]
+
+
+def has_node_address(cidr: Network) -> bool:
+    """Whether a pod CIDR has room for an address of the node; a single address is all for a pod."""
+    return cidr.prefixlen < cidr.max_prefixlen
 
 
 def _address(text: str) -> Address | None:

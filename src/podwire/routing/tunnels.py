@@ -8,7 +8,7 @@ new device no peer needs an update.
 import hashlib
 from collections.abc import Iterator, Mapping
 
-from podwire.routing.nodes import LocalNode, Network, Peer, node_address
+from podwire.routing.nodes import LocalNode, Network, Peer, has_node_address, node_address
 from podwire.state.address import prefix_text, unpack_ip
 from podwire.state.route import Address, Neighbour, Route, Sysctl
 
@@ -27,23 +27,29 @@ def announced_mac(details: object, peer: Peer) -> str:
 
 def tunnel_addresses(device: str, me: LocalNode) -> tuple[Address, ...]:
     """The addresses of this node's tunnel device, one for each pod CIDR."""
-    return tuple(Address(link=device, cidr=f"{node_address(cidr)}/{cidr.max_prefixlen}") for cidr in me.pod_cidrs)
+    own = (cidr for cidr in me.pod_cidrs if has_node_address(cidr))
+    return tuple(Address(link=device, cidr=f"{node_address(cidr)}/{cidr.max_prefixlen}") for cidr in own)
 
 
 def tunnel_sources(me: LocalNode) -> dict[int, str]:
     """The source addresses of the node's own packets into a tunnel, by IP version: the first pod CIDR's."""
-    return {cidr.version: str(node_address(cidr)) for cidr in reversed(me.pod_cidrs)}
+    return {cidr.version: str(node_address(cidr)) for cidr in reversed(me.pod_cidrs) if has_node_address(cidr)}
 
 
 def gateways(device: str, peer: Peer, mac: str) -> Iterator[tuple[Network, Neighbour]]:
-    """Each pod CIDR of a peer with the neighbour behind an Ethernet tunnel device that is the way to it."""
+    """Each pod CIDR of a peer with the neighbour behind an Ethernet tunnel device that is the way to it.
+
+    The neighbour of a single address, which another node lends, is that of the peer's first range of the family.
+    """
+    carriers = {cidr.version: cidr for cidr in reversed(peer.pod_cidrs) if has_node_address(cidr)}
     for cidr in peer.pod_cidrs:
-        yield cidr, Neighbour(link=device, ip=_node_text(cidr), mac=mac)
+        carrier = cidr if has_node_address(cidr) else carriers.get(cidr.version, cidr)
+        yield cidr, Neighbour(link=device, ip=_node_text(carrier), mac=mac)
 
 
 def _node_text(cidr: Network) -> str:
     """The text of :func:`podwire.routing.nodes.node_address`."""
-    if cidr.version == 4 and cidr.prefixlen < cidr.max_prefixlen:
+    if cidr.version == 4 and has_node_address(cidr):
         return unpack_ip((int(cidr.network_address) + 1).to_bytes(4, "big"))
     return str(node_address(cidr))
 

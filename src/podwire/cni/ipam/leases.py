@@ -8,11 +8,13 @@ of the node's ranges of that network.
 
 import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from ipaddress import ip_address
 
 import msgspec
 
 from podwire.cluster.names import POD_NETWORK
 from podwire.cluster.podnetworks import DEFAULT_NETWORK
+from podwire.cni.ipam.blocks.plan import Usage
 from podwire.cni.ipam.ledger import Attachment, Ledger
 from podwire.cni.ipam.pool import COOLDOWN_S, Address, Network, Pool
 from podwire.cni.protocol import AttachmentKey
@@ -21,6 +23,7 @@ from podwire.errors import CniError
 
 _IMPORTED = "imported addresses"
 """The name under which the ledger keeps when addresses of another plugin were taken over."""
+_AWAY = "addresses lent to other nodes"
 
 
 class Leases:
@@ -40,6 +43,17 @@ class Leases:
         """The addresses of pods that other plugins wire, which use podwire as their IPAM plugin."""
         self.early = 0
         """How many addresses were handed out before their cooldown had ended."""
+        self.closed: frozenset[Network] = frozenset()
+        """Ranges that give no new addresses."""
+        self.changed: Callable[[], None] = _ignore
+        """Called after an address was taken or freed."""
+        remembered = ledger.fact(_AWAY)
+        self._away = frozenset(map(ip_address, msgspec.json.decode(remembered, type=list[str]) if remembered else ()))
+
+    @property
+    def away(self) -> frozenset[Address]:
+        """The addresses of this node's ranges that other nodes use."""
+        return self._away
 
     @property
     def pools(self) -> tuple[Pool, ...]:
@@ -69,6 +83,7 @@ class Leases:
             return
         self._served = served
         addresses = {ip for attachment in (*self.held.values(), *self.lent.values()) for ip in attachment.ips}
+        addresses |= self._away
         released, cursors = self._ledger.released(), self._ledger.cursors()
         self._pools = {DEFAULT_NETWORK: tuple(Pool(network, self._cooldown_s, whole=whole) for network in default)}
         for name, ranges in further.items():
@@ -127,14 +142,14 @@ class Leases:
 
     def _claim(self, address: Address, pools: Sequence[Pool]) -> None:
         for pool in pools:
-            if pool.contains(address):
+            if pool.contains(address) and pool.network not in self.closed:
                 pool.claim(address)
                 return
         ranges = ", ".join(str(pool.network) for pool in pools)
         raise CniError(INVALID_CONFIG, f"{address} is not in a pod CIDR of this node", f"the pod CIDRs are {ranges}")
 
     def _choose_of(self, family: int, network: Sequence[Pool]) -> Address:
-        pools = [pool for pool in network if pool.network.version == family]
+        pools = [pool for pool in network if pool.network.version == family and pool.network not in self.closed]
         now = self._now().timestamp()
         for pool in pools:
             if pool.free - pool.cooling(now) > 0:
@@ -143,7 +158,7 @@ class Leases:
             if pool.free > 0:
                 self.early += 1
                 return pool.allocate(now)[0]
-        ranges = ", ".join(str(pool.network) for pool in pools)
+        ranges = ", ".join(str(pool.network) for pool in pools) or f"any open range of IPv{family}"
         raise CniError(TRY_LATER, f"no free address in {ranges}", f"{sum(p.size for p in pools)} are in use")
 
     def put_back(self, addresses: Iterable[Address]) -> None:
@@ -158,6 +173,7 @@ class Leases:
         """Makes an attachment durable."""
         self._ledger.hold(attachment)
         (self.held if attachment.host_link else self.lent)[attachment.key] = attachment
+        self.changed()
 
     def update(self, attachment: Attachment) -> None:
         """Makes changed facts of a held attachment durable; its addresses are as before."""
@@ -204,6 +220,38 @@ class Leases:
         for attachment in released:
             (self.held if attachment.host_link else self.lent).pop(attachment.key, None)
             self.put_back(attachment.ips)
+        self.changed()
+
+    def lend(self, addresses: frozenset[Address]) -> None:
+        """Sets which addresses of this node's ranges other nodes use; on disk before it has effect.
+
+        Raises: CniError 5 when the disk cannot be written; nothing is changed then.
+        """
+        if addresses == self._away:
+            return
+        self._ledger.remember(_AWAY, msgspec.json.encode(sorted(map(str, addresses))))
+        returned, taken, self._away = self._away - addresses, addresses - self._away, addresses
+        self.put_back(returned)
+        for pool in self.all_pools:
+            pool.occupy(address for address in taken if address in pool.network)
+
+    def spare(self, network: Network, count: int) -> tuple[Address, ...]:
+        """Up to ``count`` addresses of a range that another node may use: those that a pod would get last."""
+        now = self._now().timestamp()
+        pool = next((pool for pool in self.pools if pool.network == network), None)
+        return () if pool is None else pool.last_free(count, now)
+
+    def usages(self) -> Callable[[Network], Usage]:
+        """A function that returns the present usage of a range."""
+        now = self._now().timestamp()
+        held = [ip for attachment in (*self.held.values(), *self.lent.values()) for ip in attachment.ips]
+        cooling = [ip for ip, at in self._ledger.released().items() if now - at < self._cooldown_s]
+
+        def usage(network: Network) -> Usage:
+            counts = (_inside(network, addresses) for addresses in (held, cooling, self._away))
+            return Usage(Pool(network).size, *counts)
+
+        return usage
 
     def close(self) -> None:
         """Closes the ledger."""
@@ -221,6 +269,15 @@ class Leases:
         exhausted: list[str] = []
         for family in sorted({pool.network.version for pool in self.pools}):
             pools = [pool for pool in self.pools if pool.network.version == family]
-            if not any(pool.free > 0 for pool in pools):
+            if not any(pool.free > 0 and pool.network not in self.closed for pool in pools):
                 exhausted.extend(str(pool.network) for pool in pools)
         return tuple(exhausted)
+
+
+def _ignore() -> None:
+    """Does nothing."""
+
+
+def _inside(network: Network, addresses: Iterable[Address]) -> int:
+    """The number of addresses in a network."""
+    return sum(1 for address in addresses if address.version == network.version and address in network)

@@ -10,6 +10,7 @@ skipped. Sources: the cooldown of amazon-vpc-cni-k8s (30 s, persisted since its 
 containernetworking's host-local.
 """
 
+from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from podwire.cni.spec import TRY_LATER
@@ -99,6 +100,23 @@ class Pool:
         if offset in self._held:
             self._held.discard(offset)
             self._released[offset] = now
+
+    def occupy(self, addresses: Iterable[Address]) -> None:
+        """Marks addresses of the network as held; without effect for those that are."""
+        for address in addresses:
+            offset = int(address) - self._base
+            self._held.add(offset)
+            self._released.pop(offset, None)
+
+    def last_free(self, count: int, now: float) -> tuple[Address, ...]:
+        """Up to ``count`` addresses that are free and not in their cooldown, from the end of the network."""
+        free: list[Address] = []
+        for offset in range(self._last, self._first - 1, -1):
+            if len(free) == count:
+                break
+            if offset not in self._held and self._is_cooled(offset, now):
+                free.append(self.network[offset])
+        return tuple(free)
 
     def _take(self, offset: int) -> None:
         self._held.add(offset)

@@ -7,29 +7,36 @@ their default again.
 
 import asyncio
 from importlib import resources
+from ipaddress import ip_network
 from typing import Any
 
-from podwire.errors import AlreadyExists
+from podwire.errors import AlreadyExists, NotFound
 from podwire.kube.client import MERGE_PATCH, Client
-from podwire.kube.resources import CONFIGMAPS
-from podwire.local.config import ClusterConfig
+from podwire.kube.resources import CONFIGMAPS, IPPOOLS
+from podwire.local.config import ClusterConfig, block_sizes
 from podwire.local.manifests import Manifest, parse_manifests
 from podwire.local.objects import Kinds
 from podwire.policy import settings as policy_settings
 from podwire.proxy.settings import as_keys
+from podwire.runtime.backoff import Backoff
 
 SYSTEM_NAMESPACE = "kube-system"
 NETWORK_CONFIG = "podwire-config"
 """The ConfigMap with the settings that can change on a running cluster; agents watch it."""
-_OF_BACKENDS = {"bgp": "bgp.yaml"}
+_OF_BACKENDS = {"bgp": ("bgp.yaml", "ippool.yaml")}
 """The kinds of API objects that configure a routing backend."""
+_OF_BLOCKS = ("ippool.yaml", "ipamblock.yaml")
+_POOLS = {4: "default-ipv4-ippool", 6: "default-ipv6-ippool"}
+"""The names that Calico gives to the pools of a new cluster."""
 
 
-def manifests(service_dns: str, replicas: int, backend: str = "") -> tuple[Manifest, ...]:
-    """The kinds of policies, cluster DNS, answering on ``service_dns``, and the kinds of a routing backend."""
-    objects = _read("clusternetworkpolicy.yaml") + _read("egresspolicy.yaml") + _read("dns.yaml")
-    if backend in _OF_BACKENDS:
-        objects += _read(_OF_BACKENDS[backend])
+def manifests(service_dns: str, replicas: int, backend: str = "", *, blocks: bool = False) -> tuple[Manifest, ...]:
+    """The kinds of policies, cluster DNS, answering on ``service_dns``, and the kinds of a routing backend.
+
+    With ``blocks`` also the kinds of pools and blocks of pod addresses.
+    """
+    files = {"clusternetworkpolicy.yaml", "egresspolicy.yaml", "dns.yaml", *_OF_BACKENDS.get(backend, ())}
+    objects = tuple(obj for name in sorted(files | set(_OF_BLOCKS if blocks else ())) for obj in _read(name))
     for manifest in objects:
         if manifest.kind == "Service":
             manifest.body["spec"] |= {"clusterIP": service_dns, "clusterIPs": [service_dns]}
@@ -59,8 +66,32 @@ def network_config(config: ClusterConfig, before: ClusterConfig | None) -> dict[
 async def ensure(client: Client, config: ClusterConfig, service_dns: str, before: ClusterConfig | None) -> None:
     """Creates missing objects and returns when all exist; ``before`` is the previous configuration."""
     kinds = Kinds(client)
-    default_objects = manifests(service_dns, min(2, config.nodes), config.routing.backend)
+    blocks = config.ipam.mode == "blocks"
+    default_objects = manifests(service_dns, min(2, config.nodes), config.routing.backend, blocks=blocks)
     await asyncio.gather(*(_create(client, kinds, m) for m in default_objects), _network(client, before, config))
+    if blocks:
+        await _pools(client, config)
+
+
+async def _pools(client: Client, config: ClusterConfig) -> None:
+    """Creates the pools of a new cluster, one for each of its pod networks."""
+    for cidr, size in zip(config.pod_cidrs, block_sizes(config), strict=True):
+        pool = {
+            "apiVersion": IPPOOLS.api_version,
+            "kind": IPPOOLS.kind,
+            "metadata": {"name": _POOLS[ip_network(cidr).version]},
+            "spec": {"cidr": cidr, "blockSize": size, "natOutgoing": True},
+        }
+        backoff = Backoff(0.02, 1.0)
+        while True:
+            try:
+                await client.create(IPPOOLS, pool)
+            except AlreadyExists:
+                pass
+            except NotFound:  # The kind has just been defined, and is not served yet.
+                await client.clock.sleep(backoff.next_delay_s())
+                continue
+            break
 
 
 async def _create(client: Client, kinds: Kinds, manifest: Manifest) -> None:

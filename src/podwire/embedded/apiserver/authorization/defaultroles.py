@@ -234,6 +234,7 @@ _COMPONENTS: Mapping[str, Rules] = {
         _on(_READ, "clusternetworkpolicies", _POLICY),
         _on(_READ, "bgpconfigurations bgppeers bgpfilters ippools", "projectcalico.org"),
         _on(_READ, "egresspolicies", _OWN),
+        _on(f"create delete patch {_READ}", "ipamblocks", _OWN),
         _EVENTS,
     ),
     "podwire:policystatus": (
@@ -241,6 +242,7 @@ _COMPONENTS: Mapping[str, Rules] = {
         _on("patch", "clusternetworkpolicies", _POLICY),
         _EVENTS,
     ),
+    "podwire:ipamblocks": (_on(f"delete patch {_READ}", "ipamblocks", _OWN),),
     "podwire:egress": (
         _on("patch", "egresspolicies/status", _OWN),
         _EVENTS,
@@ -462,6 +464,7 @@ CLUSTER_ROLE_BINDINGS: Mapping[str, Subjects] = {
     "system:service-account-issuer-discovery": ((_GROUP, "system:serviceaccounts"),),
     "podwire:agent": (_AGENTS,),
     "podwire:policystatus": (_MANAGER,),
+    "podwire:ipamblocks": (_MANAGER,),
     "podwire:egress": (_MANAGER,),
     # One process runs all controllers, under one name; the accounts are those that Kubernetes' controllers have.
     **{f"system:controller:{name}": ((_ACCOUNT, name), _MANAGER) for name in CONTROLLERS},

@@ -117,6 +117,7 @@ class BgpObjectsFollower:
             node_addresses=frozenset(address for node in nodes for address in node.addresses),
             pod_cidrs=tuple(cidr for node in nodes for cidr in node.pod_cidrs),
             masquerade=self._context.masquerade(),
+            blocks=self._context.blocks,
         )
         filters: Mapping[str, FilterValues] = self._valid(self.filters, read_filter)
         around = msgspec.structs.replace(around, filters=filters)

@@ -136,6 +136,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     node_addresses: frozenset[Address] = frozenset()
     pod_cidrs: tuple[Network, ...] = ()
     masquerade: bool = True
+    blocks: bool = False
 
 
 def node_of_configuration(name: str) -> str:
@@ -232,7 +233,7 @@ def _tags(source: str, obj: BgpConfigurationObject) -> tuple[tuple[Network, tupl
 def read_pool(obj: IpPoolObject, around: Surroundings) -> PoolValues:
     """The values of an IPPool.
 
-    Raises: ConfigError naming the field; the addresses of pods come from the ranges of Nodes, which no pool changes.
+    Raises: ConfigError naming the field. Where pods have addresses of the ranges of Nodes, no pool changes these.
     """
     source, spec = f"IPPool {obj.metadata.name}", obj.spec
     network = parse_network(source, "spec.cidr", spec.cidr)
@@ -244,7 +245,9 @@ def read_pool(obj: IpPoolObject, around: Surroundings) -> PoolValues:
             raise ConfigError(source, f"spec.{field}", problem)
     refuse_unhonoured(
         source,
-        {
+        {}
+        if around.blocks
+        else {
             "spec.disabled": (spec.disabled, False),
             "spec.nodeSelector": ("".join(spec.node_selector.split()), "all()"),
             "spec.namespaceSelector": ("".join(spec.namespace_selector.split()), "all()"),
@@ -258,7 +261,7 @@ def read_pool(obj: IpPoolObject, around: Surroundings) -> PoolValues:
             f"{yaml_word(spec.nat_outgoing)}, but routing.masquerade is {yaml_word(around.masquerade)} for all pods"
         )
         raise ConfigError(source, "spec.natOutgoing", problem)
-    if spec.block_size is not None:
+    if spec.block_size is not None and not around.blocks:
         other = [cidr for cidr in around.pod_cidrs if _inside(cidr, network) and cidr.prefixlen != spec.block_size]
         if other:
             problem = f"{spec.block_size}, but nodes have ranges such as {other[0]}; set the size of the nodes' ranges"

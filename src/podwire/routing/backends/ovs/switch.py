@@ -36,7 +36,7 @@ from typing import Literal
 import msgspec
 
 from podwire.routing.backends.ovs.processes import directory
-from podwire.routing.nodes import LocalNode, Network, Peer
+from podwire.routing.nodes import LocalNode, Network, Peer, has_node_address
 from podwire.routing.tunnels import gateways, tunnel_addresses, tunnel_mac, tunnel_sysctls
 from podwire.state.link import Link
 from podwire.state.network import NetworkState, Object, merge
@@ -57,6 +57,8 @@ MARK = 112
 _GATEWAY, _TUNNEL = 1, 2
 _PRIORITY = 100
 _PRIORITY_OUTSIDE = 90
+_PRIORITY_LENT = 110
+"""Of a single address, which lies in the range of the node that lends it."""
 _ALIAS = "podwire/routing ovs"
 
 
@@ -129,7 +131,8 @@ def _sending(me: LocalNode, peers: Sequence[Peer], datapath: Datapath) -> Iterat
     marked = f"set_field:{MARK:#x}->pkt_mark," if datapath == "netdev" else ""
     reached = ((cidr, address) for peer in peers if (address := peer.address(version)) for cidr in peer.pod_cidrs)
     for cidr, address in dict(reached).items():
-        yield OvsFlow(_PRIORITY, inner(cidr), f"set_field:{address}->{outer},{marked}output:{_TUNNEL}")
+        priority = _PRIORITY if has_node_address(cidr) else _PRIORITY_LENT
+        yield OvsFlow(priority, inner(cidr), f"set_field:{address}->{outer},{marked}output:{_TUNNEL}")
     devices = {tunnel_mac(peer.name): address for peer in peers if (address := peer.address(version))}
     for mac, address in devices.items():
         match = f"in_port={_GATEWAY},dl_dst={mac}"

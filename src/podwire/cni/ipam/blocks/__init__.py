@@ -1,0 +1,1 @@
+"""Block IPAM: a node claims blocks of pools through the API, and gives their addresses to its pods."""
