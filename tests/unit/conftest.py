@@ -25,6 +25,7 @@ THOROUGH = (
     "local/test_control_plane_faults.py",
     "local/test_control_plane_races.py",
     "local/test_control_plane_services.py",
+    "local/test_ip_blocks.py",
     "local/test_policy_status.py",
     "policy/check/test_findings_are_true.py",
     "policy/dataplanes/iptables/test_contents.py",

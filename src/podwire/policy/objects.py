@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from podwire.cluster.cloudinterfaces import pod_ranges_of
+from podwire.cluster.lentaddresses import LentAddresses
 from podwire.cluster.ranges import ClusterRanges
 from podwire.dataplane.follower import Source
 from podwire.model.meta import Object
@@ -51,6 +52,8 @@ class ObjectFeed:
         self._subscribed = False
         self.ranges = ClusterRanges()
         """The pod ranges of the cluster."""
+        self._lent = LentAddresses()
+        self._own: Node | None = None
 
     def subscribe(self) -> None:
         """Follows the objects from now on; a second call does nothing."""
@@ -76,9 +79,17 @@ class ObjectFeed:
             return  # a Node reports its status all the time
         self._compiler.set_node(key, new)
         self.ranges.follow(key, new)
+        is_lent = self._lent.follow(key, new)
         if key == self._compiler.node and new is not None:
+            self._own = new
             self._own_node(new)
+        elif is_lent and self._own is not None:
+            self._own_node(self._own)
         self._changed("Node", key)
+
+    def pod_ranges(self, own: Node) -> tuple[str, ...]:
+        """The ranges of the pods of this node, whose Node is ``own``, without addresses that other nodes borrow."""
+        return tuple(map(str, self._lent.outside(own.metadata.name, pod_ranges_of(own))))
 
     def _policy_changed(self, key: str, old: NetworkPolicy | None, new: NetworkPolicy | None) -> None:
         if old is not None and new is not None and same(old, new):

@@ -16,7 +16,6 @@ from typing import Protocol
 import msgspec
 
 from podwire.cluster.addresses import pod_side_addresses
-from podwire.cluster.cloudinterfaces import pod_ranges_of
 from podwire.dataplane.follower import Follower
 from podwire.errors import KernelError
 from podwire.model.changed import Changed
@@ -219,7 +218,7 @@ class Enforcement:
 
     def _own_node_changed(self, node: Node) -> None:
         self._adopt(
-            pod_ranges=tuple(map(str, pod_ranges_of(node))), addresses=(*node.internal_ips, *pod_side_addresses(node))
+            pod_ranges=self._objects.pod_ranges(node), addresses=(*node.internal_ips, *pod_side_addresses(node))
         )
 
     def _mark(self, kind: str, key: str) -> None:

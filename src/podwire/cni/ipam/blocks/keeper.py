@@ -151,7 +151,8 @@ class BlockKeeper:
         decision = decide(self._situation(node))
         self._report_stolen(node, decision)
         try:
-            self._leases.lend(decision.away)
+            if not isinstance(decision.action, Answer):
+                self._leases.lend(decision.away)
         except CniError as failure:
             self._log.warning("cannot write the address ledger", problem=failure)
             return _RETRY_S
@@ -227,7 +228,7 @@ class BlockKeeper:
             pass  # Another node was faster; the next look has its write.
         except (ApiError, ApiUnreachable, ProtocolError) as failure:
             self._log.warning("cannot write a block", block=name, action=type(action).__name__, problem=failure)
-            if isinstance(action, Claim):
+            if isinstance(action, Claim) and isinstance(failure, ApiError):
                 self._refused[action.network] = self._client.clock.monotonic()
             await self._client.clock.sleep(_RETRY_S)
         else:
@@ -238,11 +239,13 @@ class BlockKeeper:
     def _lent_now(self, action: Action, decision: Decision) -> tuple[Address, ...]:
         """Takes the addresses that an answer lends from this node's pods, on disk before the API knows of them.
 
-        No address is lent when the disk cannot be written.
+        Those that an agent took before it was killed come first. No address is lent when the disk cannot be written.
         """
         if not isinstance(action, Answer):
             return ()
-        addresses = self._leases.spare(action.block.network, action.count)
+        network = action.block.network
+        kept = [address for address in self._leases.away - decision.away if address in network][: action.count]
+        addresses = (*kept, *self._leases.spare(network, action.count - len(kept)))
         try:
             self._leases.lend(decision.away | set(addresses))
         except CniError as failure:

@@ -217,7 +217,7 @@ class _Planner:
         yield from self._claims_again()
         yield from self._answers()
         for version in sorted({pool.network.version for pool in self._usable.values()}):
-            if self._available(version) < self._reserve(version):
+            if self._available(self._open(version)) < self._reserve(version):
                 yield from self._more(version)
         yield from self._returns()
         yield from self._releases()
@@ -241,23 +241,28 @@ class _Planner:
         for block in self._mine:
             for borrower, count in sorted(block.requests.items()):
                 lends = not self._s.strict and block.pool in self._usable
-                spare = self._s.usage(block.network).available - 1
+                spare = self._s.usage(block.network).available - 1 + self._kept_for_answer(block)
                 yield Answer(block, borrower, max(0, min(count, spare, 2 * ASKED_AT_ONCE)) if lends else 0)
+
+    def _kept_for_answer(self, block: Block) -> int:
+        """The addresses that an agent took from its pods before it was killed, without an answer in the API."""
+        usage = self._s.usage(block.network)
+        return usage.away - sum(address in block.network for address in self._away())
 
     def _reserve(self, version: int) -> int:
         pools = (pool for pool in self._usable.values() if pool.network.version == version)
         return max(1, min((1 << (pool.network.max_prefixlen - pool.block_size)) for pool in pools) // _RESERVE_SHARE)
 
-    def _open(self, version: int, without: Iterable[Network] = ()) -> Iterator[Network]:
-        """The ranges of a family that give new addresses."""
-        ranges = [(block.network, block.pool) for block in self._mine]
-        ranges += [(network, block.pool) for network, block in self._borrowed]
-        for network, pool in ranges:
-            if network.version == version and pool in self._usable and network not in set(without):
-                yield network
+    def _open(self, version: int) -> list[Network]:
+        """The node's blocks of a family that give new addresses."""
+        return [b.network for b in self._mine if b.network.version == version and b.pool in self._usable]
 
-    def _available(self, version: int, without: Iterable[Network] = ()) -> int:
-        return sum(self._s.usage(network).available for network in self._open(version, without))
+    def _lent_here(self, version: int) -> list[Network]:
+        """The borrowed addresses of a family that pods may get."""
+        return [n for n, block in self._borrowed if n.version == version and block.pool in self._usable]
+
+    def _available(self, networks: Iterable[Network]) -> int:
+        return sum(self._s.usage(network).available for network in networks)
 
     def _more(self, version: int) -> Iterator[Action]:
         """The next block of a family; without one, addresses of other nodes if pods wait."""
@@ -267,8 +272,8 @@ class _Planner:
                 if pool.network.version == version:
                     yield from self._takes_over(pool)
                     yield from self._claims(pool)
-        is_needed = self._s.waiting or not any(self._open(version))
-        if not self._s.strict and is_needed and self._available(version) <= 0:
+        usable = (*self._open(version), *self._lent_here(version))
+        if not self._s.strict and (self._s.waiting or not usable) and self._available(usable) <= 0:
             yield from self._asks(version)
 
     def _takes_over(self, pool: BlockPool) -> Iterator[Action]:
@@ -297,18 +302,19 @@ class _Planner:
             and block.pool in self._usable
             and block.name not in self._s.unanswered
         ]
-        # Nodes ask in different orders, so that not all of them ask the same owner.
-        for block in sorted(lenders, key=lambda block: _digest(f"{self._s.node} {block.name}")):
+        # Nodes ask in different orders, so that not all of them ask the same owner. An answer changes the version of
+        # the block and so the order: an agent that was started again asks another owner.
+        order = {block.name: _digest(f"{self._s.node} {block.name} {block.meta.resource_version}") for block in lenders}
+        for block in sorted(lenders, key=lambda block: order[block.name]):
             yield Ask(block, ASKED_AT_ONCE)
 
     def _returns(self) -> Iterator[Action]:
         for network, block in reversed(self._borrowed):
-            if self._s.usage(network).is_empty and not self._s.waiting:
-                enough = block.pool not in self._usable
-                if not enough:
-                    enough = self._available(network.version, (network,)) >= self._reserve(network.version)
-                if enough:
-                    yield Return(block, (network[0],))
+            if not self._s.usage(network).is_empty or self._s.waiting:
+                continue
+            version = network.version
+            if block.pool not in self._usable or self._available(self._open(version)) >= self._reserve(version):
+                yield Return(block, (network[0],))
 
     def _releases(self) -> Iterator[Action]:
         for block in reversed(self._mine):
@@ -318,9 +324,10 @@ class _Planner:
             if block.pool not in self._usable:
                 yield Release(block)
                 continue
-            first = next(self._open(network.version), None)
+            first, *further = self._open(network.version)
+            others = [first, *(other for other in further if other != network)]
             reserve = _RELEASE_RESERVES * self._reserve(network.version)
-            if network != first and self._available(network.version, (network,)) >= reserve:
+            if network != first and self._available(others) >= reserve:
                 yield Release(block)
 
 
