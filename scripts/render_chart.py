@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 CHART = ROOT / "deploy/helm/podwire"
 ADDONS = ROOT / "src/podwire/local/addons"
 PAGE = ROOT / "docs/install.md"
-CRDS = ("bgp.yaml", "clusternetworkpolicy.yaml", "egresspolicy.yaml")
+CRDS = ("bgp.yaml", "clusternetworkpolicy.yaml", "egresspolicy.yaml", "ipamblock.yaml", "ippool.yaml")
 BEGIN, END = "<!-- values: begin -->", "<!-- values: end -->"
 ENUMS: Mapping[str, list[str]] = {
     "image.pullPolicy": ["Always", "IfNotPresent", "Never"],
@@ -31,8 +31,8 @@ ENUMS: Mapping[str, list[str]] = {
     "controller.logLevel": ["debug", "info", "warning", "error"],
     "agent.parts[]": ["cni", "routing", "policy", "proxy"],
     "controller.parts[]": [
-        "nodeipam", "endpointslice", "endpointslicemirroring", "service", "policystatus", "egress", "cloudaddresses",
-        "cloudroutes",
+        "nodeipam", "endpointslice", "endpointslicemirroring", "service", "ipamblocks", "policystatus", "egress",
+        "cloudaddresses", "cloudroutes",
     ],
 }  # fmt: skip
 """The values that a field may have, by its path."""

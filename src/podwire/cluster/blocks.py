@@ -141,9 +141,9 @@ def read_block(obj: IpamBlock) -> Block:
     )
 
 
-def overlapping(network: Network, others: Iterable[Network]) -> Iterator[Network]:
+def overlapping(network: Network, networks: Iterable[Network]) -> Iterator[Network]:
     """The networks that share an address with a network."""
-    return (other for other in others if other.version == network.version and other.overlaps(network))
+    return (other for other in networks if other.version == network.version and other.overlaps(network))
 
 
 def _network(source: str, path: str, text: str) -> Network:
@@ -166,7 +166,7 @@ class PoolReader:
         pools: list[BlockPool] = []
         good: dict[str, BlockPool] = {}
         self.problems = {}
-        for obj in sorted(objects, key=lambda each: (each.metadata.creation_timestamp or "", each.metadata.name)):
+        for obj in sorted(objects, key=lambda obj: (obj.metadata.creation_timestamp or "", obj.metadata.name)):
             name = obj.metadata.name
             try:
                 pool = read_pool(obj)

@@ -32,7 +32,7 @@ class LentAddresses:
         result = list(ranges)
         for borrower, singles in self._of.items():
             for single in singles if borrower != name else ():
-                result = [left for network in result for left in _without(network, single)]
+                result = [remainder for network in result for remainder in _without(network, single)]
         return tuple(result)
 
 

@@ -3,8 +3,6 @@
 Kubernetes' own labels stand with the object that carries them (:mod:`podwire.model`).
 """
 
-from podwire.model.node import POD_BLOCKS
-
 PREFIX = "podwire.io/"
 """Everything below begins with this prefix."""
 
@@ -26,7 +24,7 @@ NODE_CLOUD_INTERFACES = "podwire.io/cloud-interfaces"
 """Node annotation: interfaces for pods. Written by the controller cloudaddresses; read by agents (cloudroutes)."""
 NODE_MIGRATED = "podwire.io/migrated"
 """Node label: podwire is the network. Written by ``podwire migrate``; read by selectors of DaemonSets."""
-NODE_POD_BLOCKS = POD_BLOCKS
+NODE_POD_BLOCKS = "podwire.io/pod-blocks"
 """Node annotation: the blocks of its pods. Written by the node's agent (block IPAM); read wherever pod CIDRs are."""
 NODE_LEAVING = "podwire.io/leaving"
 """Node taint. Written by ``podwire up`` before it removes a node; read by the scheduler and by controllers of pods."""

@@ -2,7 +2,9 @@
 
 from podwire.model.meta import Fact, ObjectMeta
 
-API_VERSION = "podwire.io/v1alpha1"
+OWN_GROUP = "podwire.io"
+"""The API group of podwire's own kinds."""
+API_VERSION = f"{OWN_GROUP}/v1alpha1"
 
 
 class IpamBlockSpec(Fact, frozen=True):

@@ -6,13 +6,14 @@ from ipaddress import IPv4Network, IPv6Network
 import msgspec
 
 from podwire.model.ip import IPV4, parse_address, parse_network
+from podwire.model.ipam import OWN_GROUP
 from podwire.model.meta import Condition, Fact, ObjectMeta
 
 Network = IPv4Network | IPv6Network
 
 _CACHED = 1 << 14
 """More than the nodes of the largest clusters have texts."""
-POD_BLOCKS = "podwire.io/pod-blocks"
+POD_BLOCKS = f"{OWN_GROUP}/pod-blocks"
 """The annotation of a Node with the ranges of its pods, separated by commas, where the node claims blocks of pools."""
 ZONE_LABEL = "topology.kubernetes.io/zone"
 """The label of a Node that names its zone."""

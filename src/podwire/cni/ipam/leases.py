@@ -14,7 +14,7 @@ import msgspec
 
 from podwire.cluster.names import POD_NETWORK
 from podwire.cluster.podnetworks import DEFAULT_NETWORK
-from podwire.cni.ipam.blocks.plan import Usage
+from podwire.cni.ipam.blocks.plan import RangeUsage
 from podwire.cni.ipam.ledger import Attachment, Ledger
 from podwire.cni.ipam.pool import COOLDOWN_S, Address, Network, Pool
 from podwire.cni.protocol import AttachmentKey
@@ -230,10 +230,10 @@ class Leases:
         if addresses == self._away:
             return
         self._ledger.remember(_AWAY, msgspec.json.encode(sorted(map(str, addresses))))
-        returned, taken, self._away = self._away - addresses, addresses - self._away, addresses
+        returned, added, self._away = self._away - addresses, addresses - self._away, addresses
         self.put_back(returned)
         for pool in self.all_pools:
-            pool.occupy(address for address in taken if address in pool.network)
+            pool.occupy(address for address in added if address in pool.network)
 
     def spare(self, network: Network, count: int) -> tuple[Address, ...]:
         """Up to ``count`` addresses of a range that another node may use: those that a pod would get last."""
@@ -241,15 +241,15 @@ class Leases:
         pool = next((pool for pool in self.pools if pool.network == network), None)
         return () if pool is None else pool.last_free(count, now)
 
-    def usages(self) -> Callable[[Network], Usage]:
+    def usages(self) -> Callable[[Network], RangeUsage]:
         """A function that returns the present usage of a range."""
         now = self._now().timestamp()
         held = [ip for attachment in (*self.held.values(), *self.lent.values()) for ip in attachment.ips]
         cooling = [ip for ip, at in self._ledger.released().items() if now - at < self._cooldown_s]
 
-        def usage(network: Network) -> Usage:
+        def usage(network: Network) -> RangeUsage:
             counts = (_inside(network, addresses) for addresses in (held, cooling, self._away))
-            return Usage(Pool(network).size, *counts)
+            return RangeUsage(Pool(network).size, *counts)
 
         return usage
 

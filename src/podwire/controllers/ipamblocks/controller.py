@@ -7,7 +7,7 @@ was looked at.
 """
 
 from podwire.cluster.blocks import Block, read_block
-from podwire.controllers.ipamblocks.plan import Delete, Strip, plan, users
+from podwire.controllers.ipamblocks.plan import DeleteBlock, StripBlock, plan, users
 from podwire.errors import ApiError, ApiUnreachable, ConfigError, NotFound, ProtocolError
 from podwire.kube.controller import Environment
 from podwire.kube.informer import Informer
@@ -77,9 +77,9 @@ class IpamBlocksController:
             return True
         return False
 
-    async def _write(self, change: Delete | Strip) -> None:
+    async def _write(self, change: DeleteBlock | StripBlock) -> None:
         block = change.block
-        if isinstance(change, Delete):
+        if isinstance(change, DeleteBlock):
             await self._client.delete_unchanged(IPAMBLOCKS, block.meta)
             self._log.info("deleted the block of a node that is gone", block=block.name, node=block.node)
             return

@@ -18,7 +18,16 @@ import msgspec
 
 from podwire.cluster.blocks import Address, Block, Network, PoolReader, read_block
 from podwire.cluster.names import NODE_POD_BLOCKS
-from podwire.cni.ipam.blocks.plan import Action, Answer, Ask, Claim, Decision, Situation, Usage, decide
+from podwire.cni.ipam.blocks.plan import (
+    AskOwner,
+    BlockAction,
+    BlockDecision,
+    BlockSituation,
+    ClaimBlock,
+    LendAddresses,
+    RangeUsage,
+    decide,
+)
 from podwire.cni.ipam.blocks.writing import block_of, write
 from podwire.errors import (
     AlreadyExists,
@@ -66,7 +75,7 @@ class BlockLeases(Protocol):
     closed: frozenset[Network]
     changed: Callable[[], None]
 
-    def usages(self) -> Callable[[Network], Usage]: ...
+    def usages(self) -> Callable[[Network], RangeUsage]: ...
 
     def lend(self, addresses: frozenset[Address]) -> None: ...
 
@@ -102,7 +111,7 @@ class BlockKeeper:
         self._leases = leases
         self._announce = announce
         self._settings = settings
-        self._wanted = asyncio.Event()
+        self._changed = asyncio.Event()
         self._reader = PoolReader()
         self._log = Log("ipam")
         self._unanswered: dict[str, float] = {}
@@ -119,7 +128,7 @@ class BlockKeeper:
 
     def disturbed(self) -> None:
         """Requests a look at objects and addresses."""
-        self._wanted.set()
+        self._changed.set()
 
     async def follow_pools(self) -> None:
         """Follows the pools, until cancelled."""
@@ -134,12 +143,12 @@ class BlockKeeper:
         await self.pools.synced.wait()
         await self.blocks.synced.wait()
         while True:
-            self._wanted.clear()
+            self._changed.clear()
             wait_s = await self._step()
             await self._client.clock.sleep(_QUIET_S)
             try:
                 async with asyncio.timeout(wait_s):
-                    await self._wanted.wait()
+                    await self._changed.wait()
             except TimeoutError:
                 pass
 
@@ -151,7 +160,7 @@ class BlockKeeper:
         decision = decide(self._situation(node))
         self._report_stolen(node, decision)
         try:
-            if not isinstance(decision.action, Answer):
+            if not isinstance(decision.action, LendAddresses):
                 self._leases.lend(decision.away)
         except CniError as failure:
             self._log.warning("cannot write the address ledger", problem=failure)
@@ -168,7 +177,7 @@ class BlockKeeper:
         await self._carry_out(decision)
         return 0.0
 
-    def _situation(self, node: Node) -> Situation:
+    def _situation(self, node: Node) -> BlockSituation:
         now = self._client.clock.monotonic()
         self._unanswered = {name: at for name, at in self._unanswered.items() if now - at < _UNANSWERED_S}
         self._refused = {network: at for network, at in self._refused.items() if now - at < _REFUSED_S}
@@ -176,14 +185,14 @@ class BlockKeeper:
         pools = self._reader.read(self.pools.objects.values())
         self._report(IPPOOLS.kind, {(IPPOOLS.kind, name): text for name, text in self._reader.problems.items()})
         self._note_answers(blocks, now)
-        others = (other for name, other in self._nodes().items() if name != self._node)
-        return Situation(
+        peers = (peer for name, peer in self._nodes().items() if name != self._node)
+        return BlockSituation(
             node=self._node,
             labels=node.metadata.labels,
             pools=pools,
             blocks=blocks,
             usage=self._leases.usages(),
-            others=tuple(network for other in others for network in other.pod_networks),
+            peer_ranges=tuple(network for peer in peers for network in peer.pod_networks),
             announced=node.pod_networks if NODE_POD_BLOCKS in node.metadata.annotations else (),
             former=node.spec.networks,
             waiting=self.waiting > 0,
@@ -213,7 +222,7 @@ class BlockKeeper:
                 self._unanswered[self._asked[0]] = now
             self._asked = None
 
-    async def _carry_out(self, decision: Decision) -> None:
+    async def _carry_out(self, decision: BlockDecision) -> None:
         """Writes what an action says; the outcome is read before the next look."""
         action = decision.action
         assert action is not None
@@ -222,30 +231,30 @@ class BlockKeeper:
         try:
             await write(self._client, self._node, action, addresses)
         except AlreadyExists:
-            if isinstance(action, Claim) and name not in self.blocks.objects:
+            if isinstance(action, ClaimBlock) and name not in self.blocks.objects:
                 self._refused[action.network] = self._client.clock.monotonic()
         except (Conflict, NotFound):
             pass  # Another node was faster; the next look has its write.
         except (ApiError, ApiUnreachable, ProtocolError) as failure:
             self._log.warning("cannot write a block", block=name, action=type(action).__name__, problem=failure)
-            if isinstance(action, Claim) and isinstance(failure, ApiError):
+            if isinstance(action, ClaimBlock) and isinstance(failure, ApiError):
                 self._refused[action.network] = self._client.clock.monotonic()
             await self._client.clock.sleep(_RETRY_S)
         else:
             self._log.info("wrote a block", block=name, action=type(action).__name__)
-            if isinstance(action, Ask):
+            if isinstance(action, AskOwner):
                 self._asked = (name, self._client.clock.monotonic())
 
-    def _lent_now(self, action: Action, decision: Decision) -> tuple[Address, ...]:
+    def _lent_now(self, action: BlockAction, decision: BlockDecision) -> tuple[Address, ...]:
         """Takes the addresses that an answer lends from this node's pods, on disk before the API knows of them.
 
         Those that an agent took before it was killed come first. No address is lent when the disk cannot be written.
         """
-        if not isinstance(action, Answer):
+        if not isinstance(action, LendAddresses):
             return ()
         network = action.block.network
-        kept = [address for address in self._leases.away - decision.away if address in network][: action.count]
-        addresses = (*kept, *self._leases.spare(network, action.count - len(kept)))
+        reserved = [address for address in self._leases.away - decision.away if address in network][: action.count]
+        addresses = (*reserved, *self._leases.spare(network, action.count - len(reserved)))
         try:
             self._leases.lend(decision.away | set(addresses))
         except CniError as failure:
@@ -281,7 +290,7 @@ class BlockKeeper:
             return known == version
         return known == version or (known.isdecimal() and version.isdecimal() and int(known) > int(version))
 
-    def _report_stolen(self, node: Node, decision: Decision) -> None:
+    def _report_stolen(self, node: Node, decision: BlockDecision) -> None:
         """Reports pods whose addresses are in a block of another node: they cannot be reached."""
         ranges = ", ".join(map(str, decision.stolen))
         text = f"pods of this node have addresses of {ranges}, which another node has claimed" if ranges else ""

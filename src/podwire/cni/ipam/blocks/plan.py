@@ -1,15 +1,15 @@
 """What one node does next with blocks: claim, confirm, lend, borrow or release (pure).
 
-A node claims a block by creating its object, which only one node can (``Claim``), and uses the block when it has seen
-its own object in the watch and no older one overlaps (``Confirm``, else ``Withdraw``). It claims the next block
-when fewer addresses are free than a reserve of an eighth of a block. A block without pods is released when the others
-have twice the reserve; the first block of a family stays, because the node's own address in tunnels is in it. A block
-whose pool is disabled, deleted or for other nodes gives no new addresses, and is released when it is empty.
+A node claims a block by creating its object, which only one node can, and uses the block when it has seen its own
+object in the watch and no older block overlaps. It claims the next block when fewer addresses are free than a reserve
+of an eighth of a block. A block without pods is released when the others have twice the reserve; the first block of a
+family stays, because the node's own address in tunnels is in it. A block whose pool is disabled, deleted or for other
+nodes gives no new addresses, and is released when it is empty.
 
-When the pools have no free block, a node asks the owners of blocks, one after the other, for single addresses
-(``Ask``). The owner answers with addresses that it does not use (``Answer``), or with none. The borrower gives an
-address back when no pod has it and others are free (``Return``). So an owner never has to ask anyone about an address
-of its blocks, and goes on while the API is away.
+When the pools have no free block, a node asks the owners of blocks, one after the other, for single addresses. The
+owner lends addresses that it does not use, or none. The borrower gives an address back when no pod has it and its own
+blocks have addresses. So an owner never has to ask anyone about an address of its blocks, and goes on while the API is
+away.
 
 At most one action is planned at a time: after it, everything is looked at again. Cost: one pass over all blocks.
 """
@@ -28,7 +28,7 @@ ASKED_AT_ONCE = 4
 """The number of addresses that a node borrows with one request."""
 
 
-class Usage(msgspec.Struct, frozen=True, gc=False):
+class RangeUsage(msgspec.Struct, frozen=True, gc=False):
     """The addresses of a range: for pods at all, held by pods, in their cooldown, and lent to other nodes."""
 
     size: int
@@ -47,51 +47,51 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         return not (self.held or self.cooling or self.away)
 
 
-class Claim(msgspec.Struct, frozen=True):
+class ClaimBlock(msgspec.Struct, frozen=True):
     """Create the object of a block."""
 
     network: Network
     pool: str
 
 
-class TakeOver(msgspec.Struct, frozen=True):
+class TakeOverBlock(msgspec.Struct, frozen=True):
     """Claim a block whose node is gone."""
 
     block: Block
 
 
-class Confirm(msgspec.Struct, frozen=True):
+class ConfirmBlock(msgspec.Struct, frozen=True):
     """Mark a claimed block as one that no other block overlaps."""
 
     block: Block
 
 
-class Withdraw(msgspec.Struct, frozen=True):
+class WithdrawBlock(msgspec.Struct, frozen=True):
     """Delete a claimed block that another block overlaps."""
 
     block: Block
 
 
-class Release(msgspec.Struct, frozen=True):
+class ReleaseBlock(msgspec.Struct, frozen=True):
     """Delete an empty block, after peers do not route it to this node any more."""
 
     block: Block
 
 
-class Ask(msgspec.Struct, frozen=True):
+class AskOwner(msgspec.Struct, frozen=True):
     """Ask the owner of a block for addresses."""
 
     block: Block
     count: int
 
 
-class Cancel(msgspec.Struct, frozen=True):
+class CancelRequest(msgspec.Struct, frozen=True):
     """Take back a request that the owner of a block did not answer."""
 
     block: Block
 
 
-class Answer(msgspec.Struct, frozen=True):
+class LendAddresses(msgspec.Struct, frozen=True):
     """Lend up to ``count`` addresses of a block to a node, and delete its request."""
 
     block: Block
@@ -99,20 +99,30 @@ class Answer(msgspec.Struct, frozen=True):
     count: int
 
 
-class Return(msgspec.Struct, frozen=True):
+class ReturnAddresses(msgspec.Struct, frozen=True):
     """Give borrowed addresses of a block back, after peers do not route them to this node any more."""
 
     block: Block
     addresses: tuple[Address, ...]
 
 
-Action = Claim | TakeOver | Confirm | Withdraw | Release | Ask | Cancel | Answer | Return
+BlockAction = (
+    ClaimBlock
+    | TakeOverBlock
+    | ConfirmBlock
+    | WithdrawBlock
+    | ReleaseBlock
+    | AskOwner
+    | CancelRequest
+    | LendAddresses
+    | ReturnAddresses
+)
 
 
-class Situation(msgspec.Struct, frozen=True, kw_only=True):
+class BlockSituation(msgspec.Struct, frozen=True, kw_only=True):
     """What a node knows: the objects, its own ranges and their usage.
 
-    ``pools`` are the valid ones, ``others`` the ranges that other nodes announce, ``announced`` those that this node
+    ``pools`` are the valid ones, ``peer_ranges`` those that other nodes announce, ``announced`` those that this node
     announces, ``former`` its node CIDRs. ``waiting``: pods wait for addresses. ``unanswered`` are the blocks that did
     not lend an address recently; ``late``: so are those with a request of this node. ``refused`` are the blocks that
     the API refused recently. ``most`` is the number of blocks of a family that a node may have.
@@ -122,8 +132,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str]
     pools: Sequence[BlockPool]
     blocks: Sequence[Block]
-    usage: Callable[[Network], Usage]
-    others: Sequence[Network] = ()
+    usage: Callable[[Network], RangeUsage]
+    peer_ranges: Sequence[Network] = ()
     announced: Sequence[Network] = ()
     former: Sequence[Network] = ()
     waiting: bool = False
@@ -134,7 +144,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     most: int = 20
 
 
-class Decision(msgspec.Struct, frozen=True):
+class BlockDecision(msgspec.Struct, frozen=True):
     """What the node has, and what it does next.
 
     ``routed`` are the ranges that peers route to this node, None while a family has none. ``closed`` give no new
@@ -145,11 +155,11 @@ class Decision(msgspec.Struct, frozen=True):
     routed: tuple[Network, ...] | None
     closed: frozenset[Network]
     away: frozenset[Address]
-    action: Action | None
+    action: BlockAction | None
     stolen: tuple[Network, ...] = ()
 
 
-def decide(situation: Situation) -> Decision:
+def decide(situation: BlockSituation) -> BlockDecision:
     """What the node does next."""
     return _Planner(situation).decide()
 
@@ -157,7 +167,7 @@ def decide(situation: Situation) -> Decision:
 class _Planner:
     """The plan for one situation."""
 
-    def __init__(self, situation: Situation) -> None:
+    def __init__(self, situation: BlockSituation) -> None:
         self._s = situation
         self._usable = {pool.name: pool for pool in situation.pools if pool.is_for(situation.labels)}
         order = {network: index for index, network in enumerate(situation.announced)}
@@ -173,10 +183,10 @@ class _Planner:
             if block.node != situation.node
             for address in block.lent_to(situation.node)
         ]
-        self._ranges_of_others = [network for network in situation.others if not _is_single(network)]
+        self._wide_peer_ranges = [network for network in situation.peer_ranges if not _is_single(network)]
         self._former, self._stolen = self._without_block()
 
-    def decide(self) -> Decision:
+    def decide(self) -> BlockDecision:
         action = next(self._actions(), None)
         leaving = _leaving(action)
         ranges = [block.network for block in self._mine] + [network for network, _ in self._borrowed]
@@ -185,7 +195,7 @@ class _Planner:
         routed = tuple(network for network in (*ranges, *self._former) if network not in leaving)
         have = {network.version for network in ranges}
         complete = self._s.announced or {pool.network.version for pool in self._usable.values()} <= have
-        return Decision(
+        return BlockDecision(
             routed=routed if complete else None,
             closed=frozenset(closed | leaving | set(self._former)),
             away=self._away(),
@@ -197,22 +207,22 @@ class _Planner:
         """The addresses that are lent, and those that other nodes still announce after an object was lost."""
         lent = {address for block in self._mine for address in block.lent}
         networks = [block.network for block in self._mine]
-        singles = (network for network in self._s.others if _is_single(network))
+        singles = (network for network in self._s.peer_ranges if _is_single(network))
         return frozenset(lent | {single[0] for single in singles if any(overlapping(single, networks))})
 
     def _without_block(self) -> tuple[tuple[Network, ...], tuple[Network, ...]]:
         """The ranges with pods for which this node has no block: its own all the same, and those of other nodes."""
         have = {block.network for block in self._mine} | {network for network, _ in self._borrowed}
-        taken = [block.network for block in self._s.blocks if block.node != self._s.node]
+        occupied = [block.network for block in self._s.blocks if block.node != self._s.node]
         former: list[Network] = []
         stolen: list[Network] = []
         for network in dict.fromkeys((*self._s.announced, *self._s.former)):
             if network not in have and self._s.usage(network).held:
-                is_taken = any(overlapping(network, taken)) or any(overlapping(network, self._ranges_of_others))
+                is_taken = any(overlapping(network, occupied)) or any(overlapping(network, self._wide_peer_ranges))
                 (stolen if is_taken else former).append(network)
         return tuple(former), tuple(stolen)
 
-    def _actions(self) -> Iterator[Action]:
+    def _actions(self) -> Iterator[BlockAction]:
         yield from map(self._checked, self._pending)
         yield from self._claims_again()
         yield from self._answers()
@@ -222,12 +232,12 @@ class _Planner:
         yield from self._returns()
         yield from self._releases()
 
-    def _checked(self, block: Block) -> Action:
+    def _checked(self, block: Block) -> BlockAction:
         networks = [other.network for other in self._s.blocks if other.name != block.name]
-        overlaps = any(overlapping(block.network, networks)) or any(overlapping(block.network, self._ranges_of_others))
-        return Withdraw(block) if overlaps else Confirm(block)
+        overlaps = any(overlapping(block.network, networks)) or any(overlapping(block.network, self._wide_peer_ranges))
+        return WithdrawBlock(block) if overlaps else ConfirmBlock(block)
 
-    def _claims_again(self) -> Iterator[Action]:
+    def _claims_again(self) -> Iterator[BlockAction]:
         """Blocks with pods whose objects somebody has deleted."""
         pending = {block.network for block in self._pending}
         for network in self._former:
@@ -235,14 +245,14 @@ class _Planner:
                 fits = network.version == pool.network.version and network.prefixlen == pool.block_size
                 known = network in pending or network in self._s.refused
                 if fits and not known and any(overlapping(network, [pool.network])):
-                    yield Claim(network, pool.name)
+                    yield ClaimBlock(network, pool.name)
 
-    def _answers(self) -> Iterator[Action]:
+    def _answers(self) -> Iterator[BlockAction]:
         for block in self._mine:
             for borrower, count in sorted(block.requests.items()):
                 lends = not self._s.strict and block.pool in self._usable
                 spare = self._s.usage(block.network).available - 1 + self._kept_for_answer(block)
-                yield Answer(block, borrower, max(0, min(count, spare, 2 * ASKED_AT_ONCE)) if lends else 0)
+                yield LendAddresses(block, borrower, max(0, min(count, spare, 2 * ASKED_AT_ONCE)) if lends else 0)
 
     def _kept_for_answer(self, block: Block) -> int:
         """The addresses that an agent took from its pods before it was killed, without an answer in the API."""
@@ -264,7 +274,7 @@ class _Planner:
     def _available(self, networks: Iterable[Network]) -> int:
         return sum(self._s.usage(network).available for network in networks)
 
-    def _more(self, version: int) -> Iterator[Action]:
+    def _more(self, version: int) -> Iterator[BlockAction]:
         """The next block of a family; without one, addresses of other nodes if pods wait."""
         count = sum(block.network.version == version for block in (*self._mine, *self._pending))
         if count < self._s.most:
@@ -276,22 +286,22 @@ class _Planner:
         if not self._s.strict and (self._s.waiting or not usable) and self._available(usable) <= 0:
             yield from self._asks(version)
 
-    def _takes_over(self, pool: BlockPool) -> Iterator[Action]:
+    def _takes_over(self, pool: BlockPool) -> Iterator[BlockAction]:
         for block in self._s.blocks:
             if not block.node and block.confirmed and block.pool == pool.name:
-                yield TakeOver(block)
+                yield TakeOverBlock(block)
 
-    def _claims(self, pool: BlockPool) -> Iterator[Action]:
-        taken = (*(block.network for block in self._s.blocks), *self._s.others, *self._s.refused)
-        network = first_free(pool, taken, _start(self._s.node, pool))
+    def _claims(self, pool: BlockPool) -> Iterator[BlockAction]:
+        occupied = (*(block.network for block in self._s.blocks), *self._s.peer_ranges, *self._s.refused)
+        network = first_free(pool, occupied, _start(self._s.node, pool))
         if network is not None:
-            yield Claim(network, pool.name)
+            yield ClaimBlock(network, pool.name)
 
-    def _asks(self, version: int) -> Iterator[Action]:
+    def _asks(self, version: int) -> Iterator[BlockAction]:
         asked = [block for block in self._s.blocks if self._s.node in block.requests]
         if asked:
             if self._s.late:
-                yield Cancel(asked[0])
+                yield CancelRequest(asked[0])
             return
         lenders = [
             block
@@ -306,48 +316,48 @@ class _Planner:
         # the block and so the order: an agent that was started again asks another owner.
         order = {block.name: _digest(f"{self._s.node} {block.name} {block.meta.resource_version}") for block in lenders}
         for block in sorted(lenders, key=lambda block: order[block.name]):
-            yield Ask(block, ASKED_AT_ONCE)
+            yield AskOwner(block, ASKED_AT_ONCE)
 
-    def _returns(self) -> Iterator[Action]:
+    def _returns(self) -> Iterator[BlockAction]:
         for network, block in reversed(self._borrowed):
             if not self._s.usage(network).is_empty or self._s.waiting:
                 continue
             version = network.version
             if block.pool not in self._usable or self._available(self._open(version)) >= self._reserve(version):
-                yield Return(block, (network[0],))
+                yield ReturnAddresses(block, (network[0],))
 
-    def _releases(self) -> Iterator[Action]:
+    def _releases(self) -> Iterator[BlockAction]:
         for block in reversed(self._mine):
             network = block.network
             if not self._s.usage(network).is_empty or block.lent or block.requests:
                 continue
             if block.pool not in self._usable:
-                yield Release(block)
+                yield ReleaseBlock(block)
                 continue
             first, *further = self._open(network.version)
-            others = [first, *(other for other in further if other != network)]
+            remaining = [first, *(other for other in further if other != network)]
             reserve = _RELEASE_RESERVES * self._reserve(network.version)
-            if network != first and self._available(others) >= reserve:
-                yield Release(block)
+            if network != first and self._available(remaining) >= reserve:
+                yield ReleaseBlock(block)
 
 
 def _is_single(network: Network) -> bool:
     return network.prefixlen == network.max_prefixlen
 
 
-def _leaving(action: Action | None) -> set[Network]:
+def _leaving(action: BlockAction | None) -> set[Network]:
     """The ranges that an action gives up."""
-    if isinstance(action, Release):
+    if isinstance(action, ReleaseBlock):
         return {action.block.network}
-    if isinstance(action, Return):
+    if isinstance(action, ReturnAddresses):
         return {ip_network(address) for address in action.addresses}
     return set()
 
 
-def first_free(pool: BlockPool, taken: Iterable[Network], start: int) -> Network | None:
+def first_free(pool: BlockPool, occupied: Iterable[Network], start: int) -> Network | None:
     """The first block of a pool, from a number on, that shares no address with a range; None: there is none."""
     ends: dict[int, int] = {}
-    for network in overlapping(pool.network, taken):
+    for network in overlapping(pool.network, occupied):
         shift = network.max_prefixlen - pool.block_size
         first = max(0, (int(network.network_address) - int(pool.network.network_address)) >> shift)
         last = min(pool.count - 1, (int(network.broadcast_address) - int(pool.network.network_address)) >> shift)

@@ -9,56 +9,58 @@ from typing import Any
 
 from podwire.cluster.blocks import Address, Block, block_name
 from podwire.cni.ipam.blocks.plan import (
-    Action,
-    Answer,
-    Ask,
-    Cancel,
-    Claim,
-    Confirm,
-    Release,
-    Return,
-    TakeOver,
-    Withdraw,
+    AskOwner,
+    BlockAction,
+    CancelRequest,
+    ClaimBlock,
+    ConfirmBlock,
+    LendAddresses,
+    ReleaseBlock,
+    ReturnAddresses,
+    TakeOverBlock,
+    WithdrawBlock,
     new_block,
 )
 from podwire.kube.client import Client
 from podwire.kube.resources import IPAMBLOCKS
 
 
-def block_of(action: Action) -> str:
+def block_of(action: BlockAction) -> str:
     """The name of the block that an action writes."""
-    return block_name(action.network) if isinstance(action, Claim) else action.block.name
+    return block_name(action.network) if isinstance(action, ClaimBlock) else action.block.name
 
 
-async def write(client: Client, node: str, action: Action, addresses: Sequence[Address] = ()) -> None:
+async def write(client: Client, node: str, action: BlockAction, addresses: Sequence[Address] = ()) -> None:
     """Writes an action of a node; ``addresses`` are those that an answer lends.
 
     Raises: AlreadyExists, Conflict and NotFound when another node was faster; ApiError, ApiUnreachable.
     """
-    if isinstance(action, Claim):
+    if isinstance(action, ClaimBlock):
         await client.create(IPAMBLOCKS, new_block(action.network, action.pool, node))
-    elif isinstance(action, Withdraw | Release):
+    elif isinstance(action, WithdrawBlock | ReleaseBlock):
         await client.delete_unchanged(IPAMBLOCKS, action.block.meta)
     else:
         await _patch(client, action.block, changes(action, node, addresses))
 
 
 def changes(
-    action: TakeOver | Confirm | Ask | Cancel | Answer | Return, node: str, addresses: Sequence[Address]
+    action: TakeOverBlock | ConfirmBlock | AskOwner | CancelRequest | LendAddresses | ReturnAddresses,
+    node: str,
+    addresses: Sequence[Address],
 ) -> dict[str, Any]:
     """The changed fields of a block's spec, as a merge patch."""
     match action:
-        case TakeOver():
+        case TakeOverBlock():
             return {"node": node, "lent": {str(address): None for address in action.block.lent_to(node)}}
-        case Confirm():
+        case ConfirmBlock():
             return {"confirmed": True}
-        case Ask(count=count):
+        case AskOwner(count=count):
             return {"requests": {node: count}}
-        case Cancel():
+        case CancelRequest():
             return {"requests": {node: None}}
-        case Answer(borrower=borrower):
+        case LendAddresses(borrower=borrower):
             return {"lent": {str(address): borrower for address in addresses}, "requests": {borrower: None}}
-        case Return(addresses=returned):
+        case ReturnAddresses(addresses=returned):
             return {"lent": {str(address): None for address in returned}}
 
 
