@@ -116,3 +116,35 @@ def test_killed_agents_lose_no_packet_of_borrowed_addresses(small: Cluster) -> N
         assert [flow.problems for flow in traffic] == [[], [], []]
     for node in ("node-1", "node-2", "node-3"):
         eventually(lambda node=node: run("state", node, "--diff", "--name", NAME).returncode == 0)
+
+
+def test_ipam_shows_who_has_which_address(small: Cluster) -> None:
+    report = json.loads(eventually(lambda: done("ipam", "--name", NAME, "-o", "json")))
+    assert report["leaks"] == []
+    rows = {row["address"]: row for row in report["addresses"]}
+    for name, addresses in web_pods(small).items():
+        assert {(rows[ip]["pod"], rows[ip]["node"]) for ip in addresses} == {(f"default/{name}", "node-1")}
+    states = {row["cidr"]: row["state"] for row in report["ranges"]}
+    assert {states[f"{ip}/32"].partition(" from ")[0] for ip in borrowed(small)} == {"borrowed"}
+    text = done("ipam", "--name", NAME, "--addresses")
+    assert all(ip in text for ip in rows)
+
+
+def test_ipam_releases_only_what_nobody_uses(small: Cluster) -> None:
+    used = ranges(small, "node-2")[0]
+    refused = run("ipam", "--name", NAME, "--release", used)
+    assert refused.returncode == 2
+    assert f"{used}: node node-2 has it" in refused.stderr
+    orphan = {
+        "apiVersion": "podwire.io/v1alpha1",
+        "kind": "IPAMBlock",
+        "metadata": {"name": "fd44-0000-0000-0000-0000-0000-0000-00f8-125"},
+        "spec": {"cidr": "fd44::f8/125", "pool": "default-ipv6-ippool", "node": "node-9", "confirmed": True},
+    }
+    small.apply(json.dumps(orphan))
+    leaking = run("ipam", "--name", NAME)
+    assert leaking.returncode == 1
+    assert "leak: block fd44::f8/125: its node node-9 does not exist" in leaking.stdout
+    assert "deleted the block fd44::f8/125 of node-9" in done("ipam", "--name", NAME, "--release", "fd44::f8/125")
+    assert run("ipam", "--name", NAME, "--release", "fd44::f8/125").returncode == 2
+    assert run("ipam", "--name", NAME, "--release", "something").returncode == 2

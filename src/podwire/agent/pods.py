@@ -1,6 +1,7 @@
 """Constructs the part ``cni`` of the agent."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from podwire.agent.cnifiles import CniFiles
 from podwire.agent.shared import Shared
 from podwire.cluster.podnetworks import DEFAULT_NETWORK, NodePodNetwork
+from podwire.cni.ipam.page import page
 from podwire.cni.service import CniService, CniSettings
 from podwire.cni.wiring import LegFacts, wiring_facts
 from podwire.model.node import Node
@@ -30,6 +32,7 @@ def add(shared: Shared) -> CniService:
     shared.health.ready["cni"] = service.problem
     shared.health.metrics["cni"] = service.samples
     shared.state_page.parts["cni"] = service.shares
+    shared.pages["/ipam"] = partial(page, service.leases)
     shared.tasks |= {
         "cni": service.run,
         "cni deletion": service.delete_detached,

@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "conformance": ("podwire.cli.conformance:conformance", "Check policies against files of cases, with real packets."),
     "state": ("podwire.cli.state:state", "Show what a node's kernel should hold, and how it differs."),
     "bgp": ("podwire.cli.bgp:bgp", "Show the BGP sessions of nodes: peer, state, routes, last error."),
+    "ipam": ("podwire.cli.ipam:ipam", "Show which node and pod has which addresses, and what is left over."),
     "policy": ("podwire.cli.policy:policy", "Show NetworkPolicies: where in force, what they drop, mistakes."),
     "udp": ("podwire.cli.udp:udp", "Show what the process of the routing backend udp carries."),
     "proxy": ("podwire.cli.proxy:proxy", "Remove the rules of Services from this machine."),
