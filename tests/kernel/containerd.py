@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import socket
 import struct
 import subprocess
@@ -18,8 +17,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from tests.kernel.reference_plugins import PLUGINS
 
 from podwire.cni import program
 
@@ -183,7 +180,7 @@ class Containerd:
         self._environment = {**os.environ, "PODWIRE_CNI_SOCKET": str(cni_socket)}
         for folder in (self.conf_dir, self.bin_dir):
             folder.mkdir(parents=True)
-        shutil.copy(f"{PLUGINS}/loopback", self.bin_dir / "loopback")
+        program.install(self.bin_dir, program.LOOPBACK)
         program.install(self.bin_dir)
         (root / "config.toml").write_text(self._config())
         self.start()

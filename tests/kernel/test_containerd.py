@@ -8,14 +8,12 @@ import pytest
 from tests.kernel.agent_cluster import eventually
 from tests.kernel.cni_node import NodeAgent, inside, ping
 from tests.kernel.containerd import Containerd, Refused
-from tests.kernel.reference_plugins import PLUGINS
 
 from podwire.agent.config import CniSection
 from podwire.cni import program
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("containerd") or not shutil.which("runc"), reason="needs containerd and runc"),
-    pytest.mark.skipif(not shutil.which("loopback", path=PLUGINS), reason="needs containernetworking-plugins"),
 ]
 WEB = {1: 0, 2: 80, 3: 8080}
 """A hostPort of TCP, as kubelet asks for it."""

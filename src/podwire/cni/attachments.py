@@ -10,6 +10,7 @@ from podwire.cni.gate import OpenGate, PolicyGate
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.ipam.pool import Address
+from podwire.cni.loopback import LoopbackDevices
 from podwire.cni.pinned import chosen_network
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.cni.wiring import Wiring, WiringFacts
@@ -49,6 +50,11 @@ class Plumber(Protocol):
     @property
     def ports(self) -> HostPortHolder:
         """The hostPorts of pods."""
+        ...
+
+    @property
+    def loopback(self) -> LoopbackDevices:
+        """The devices ``lo`` of pods."""
         ...
 
     def prepare(self, families: Collection[int]) -> None:

@@ -12,7 +12,7 @@ routes and neighbours and leaves the device to a later group delete. Measured in
 
 from collections.abc import Awaitable, Callable
 
-from podwire.cni import delegation, ports, spec, wiring
+from podwire.cni import delegation, loopback, ports, spec, wiring
 from podwire.cni.attachments import Attachments
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.ipam.lending import AddressLending
@@ -47,7 +47,9 @@ class PodNetwork:
 
         Raises: CniError.
         """
-        return None if request.conf.lends else self._attachments.gate.before(request)
+        if request.conf.lends or loopback.is_for(request):
+            return None
+        return self._attachments.gate.before(request)
 
     def take_not_ready(self, request: CniRequest) -> Wiring | None:
         """The wiring of a request's pod when its interfaces do not forward yet; each wiring is returned once."""
@@ -60,6 +62,8 @@ class PodNetwork:
         """
         if request.conf.lends:
             return self.lending.handle(request)
+        if loopback.is_for(request) and request.command != "VERSION":
+            return self._loopback(request, netns)
         verbs = {"ADD": self.add, "DEL": self.delete, "CHECK": self.check, "STATUS": self.status, "GC": self.collect}
         outcome = "failed"
         if request.conf.policy and request.command == "ADD":
@@ -227,6 +231,14 @@ class PodNetwork:
         if delegation.foreign(request.conf):
             delegation.outcome(request)
         return b""
+
+    def _loopback(self, request: CniRequest, netns: str) -> bytes:
+        """Handles a request of the plugin ``loopback``."""
+        if request.command in ("ADD", "CHECK"):
+            self._check_namespace(request, netns)
+        elif netns and (not self._plumber.is_network(netns) or self._plumber.is_own(netns)):
+            return b""
+        return loopback.handle(request, netns, self._plumber.loopback)
 
     def _check_namespace(self, request: CniRequest, netns: str) -> None:
         if not netns:

@@ -18,6 +18,7 @@ from podwire.cni.wiring import OWNER, Wiring, WiringFacts, alias_of, belongs, of
 from podwire.errors import KernelError, KernelExists, KernelNotFound
 from podwire.kernel import link_codec, netns, network, pods, sysctl
 from podwire.kernel.conntrack import Conntrack
+from podwire.kernel.loopback import Loopback
 from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.netns import NetnsPath
@@ -42,6 +43,8 @@ class KernelPlumber:
         """The hardware addresses of pods' devices."""
         self.ports = HostPorts(netns_path)
         """The hostPorts of pods."""
+        self.loopback = Loopback()
+        """The devices ``lo`` of pods."""
 
     def close(self) -> None:
         """Closes the sockets; everything in the kernel stays."""

@@ -10,6 +10,8 @@ import shutil
 from pathlib import Path
 
 NAME = "podwire-cni"
+LOOPBACK = "loopback"
+"""The name of the plugin for ``lo``, which the program is, too, where there is none."""
 _MARK = b"PODWIRE1"
 """In every version of the program: the beginning of a request."""
 
@@ -40,6 +42,12 @@ def replace_foreign(directory: Path, name: str) -> Path:
     if target.exists() and not saved.exists() and _MARK not in target.read_bytes():
         target.rename(saved)
     return install(directory, name)
+
+
+def is_free(directory: Path, name: str) -> bool:
+    """Whether a runtime's directory has no program of this name, or a version of this one."""
+    target = directory / name
+    return not target.exists() or _MARK in target.read_bytes()
 
 
 def is_installed(directory: Path, name: str = NAME) -> bool:

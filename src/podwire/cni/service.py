@@ -23,7 +23,7 @@ from typing import Protocol
 
 import msgspec
 
-from podwire.cni import delegation, metrics
+from podwire.cni import delegation, loopback, metrics
 from podwire.cni.attachments import Attachments
 from podwire.cni.hardware import HardwareAddresses
 from podwire.cni.healing import PodHealing
@@ -234,7 +234,7 @@ class CniService:
     def _before(self, request: CniRequest) -> Awaitable[None] | None:
         if request.command == "STATUS" and not self.served.is_set():
             return self._wait_for_cidrs()
-        source, own = self.address_source, not delegation.foreign(request.conf)
+        source, own = self.address_source, not (delegation.foreign(request.conf) or loopback.is_for(request))
         if source is not None and own and request.command == "ADD" and self.problem():
             return self._wait_for_addresses(source, request)
         return self._pods.before(request)

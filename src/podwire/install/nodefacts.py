@@ -43,7 +43,6 @@ def read_facts(config: AgentConfig, features: Features) -> PreflightFacts:
     with Netlink() as netlink:
         state = network.read_paths(netlink)
     conf = config.cni.conf_path if config.cni.conf_dir else None
-    binaries = config.cni.bin_path if config.cni.bin_dir else None
     mtu, overhead = _sizes(state, backend)
     return PreflightFacts(
         parts=config.parts,
@@ -51,7 +50,6 @@ def read_facts(config: AgentConfig, features: Features) -> PreflightFacts:
         lacks=dict(_lacks(config, backend, features)),
         conf_dir=config.cni.conf_dir,
         conflists=tuple(sorted(path.name for path in conf.glob("*.conf*"))) if conf is not None else (),
-        loopback=binaries is None or (binaries / "loopback").exists(),
         runtimes=tuple(path for path in RUNTIMES if _is_socket(path)),
         devices=tuple(link.name for link in state.links),
         kube_proxy=_kube_proxy(),

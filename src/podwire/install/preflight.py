@@ -34,8 +34,6 @@ class PreflightFacts(msgspec.Struct, frozen=True, kw_only=True):
     conf_dir: str = ""
     conflists: tuple[str, ...] = ()
     """Names of the network configurations in ``conf_dir``; the runtime takes the first by name."""
-    loopback: bool = True
-    """Whether the runtime's directory has the plugin ``loopback``."""
     runtimes: tuple[str, ...] = ()
     """Sockets of container runtimes on the node."""
     devices: tuple[str, ...] = ()
@@ -86,9 +84,6 @@ def _runtime(facts: PreflightFacts) -> Iterator[PreflightFinding]:
     if not facts.runtimes:
         text = "no socket of containerd or CRI-O"
         yield PreflightFinding("warning", "container runtime", text, "start it before pods are scheduled here")
-    if not facts.loopback:
-        text = "the plugin loopback is missing, and containerd before 2.0 starts no pod without it"
-        yield PreflightFinding("warning", "cni.binDir", text, "install containernetworking-plugins")
 
 
 def _other_configurations(facts: PreflightFacts) -> Iterator[PreflightFinding]:

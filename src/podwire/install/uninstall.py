@@ -100,7 +100,10 @@ def steps(config: AgentConfig) -> tuple[RemovalStep, ...]:
 
 def _runtime_files(config: AgentConfig, dry: bool) -> Iterator[str]:
     paths = [config.cni.conf_path / CONFLIST] if config.cni.conf_dir else []
-    paths += [config.cni.bin_path / program.NAME] if config.cni.bin_dir else []
+    if config.cni.bin_dir:
+        paths.append(config.cni.bin_path / program.NAME)
+        if program.is_free(config.cni.bin_path, program.LOOPBACK):
+            paths.append(config.cni.bin_path / program.LOOPBACK)
     for path in paths:
         if path.exists():
             if not dry:

@@ -83,3 +83,27 @@ def test_unchanged_files_are_not_written_again(tmp_path: Path) -> None:
 
     keep(tmp_path, [note, note, note])
     assert len(set(numbers)) == 1
+
+
+def test_missing_loopback_plugin_is_installed_and_kept(tmp_path: Path) -> None:
+    loopback = tmp_path / "bin" / "loopback"
+
+    def own() -> None:
+        assert loopback.read_bytes() == program.path().read_bytes()
+
+    def delete() -> None:
+        own()
+        loopback.unlink()
+
+    keep(tmp_path, [delete, own])
+
+
+def test_loopback_plugin_of_the_node_is_left_alone(tmp_path: Path) -> None:
+    loopback = tmp_path / "bin" / "loopback"
+    loopback.parent.mkdir()
+    loopback.write_text("the plugin of containernetworking")
+
+    def same() -> None:
+        assert loopback.read_text() == "the plugin of containernetworking"
+
+    keep(tmp_path, [same, same])

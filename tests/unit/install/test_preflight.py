@@ -31,7 +31,6 @@ def test_a_sound_node_has_no_findings() -> None:
         ({"lacks": {"routing.backend vxlan": "the kernel has no vxlan"}}, "fault", "vxlan: the kernel has no vxlan"),
         ({"conf_dir": ""}, "fault", "cni.confDir: nothing is installed for the container runtime"),
         ({"runtimes": ()}, "warning", "container runtime: no socket of containerd or CRI-O"),
-        ({"loopback": False}, "warning", "cni.binDir: the plugin loopback is missing"),
         ({"conflists": ("05-cilium.conflist",)}, "fault", "/etc/cni/net.d: the runtime would use 05-cilium.conflist"),
         ({"devices": ("flannel.1",)}, "warning", "flannel.1: a device of Flannel"),
         ({"devices": ("cali12ab",)}, "warning", "cali12ab: a device of Calico"),
@@ -59,7 +58,7 @@ def test_each_fault_is_named_with_what_to_do(change: dict[str, Any], level: str,
     "change",
     [
         {"parts": ("policy",), "kube_proxy": "nftables", "conf_dir": "", "devices": ("cni0",)},
-        {"parts": ("proxy",), "runtimes": (), "loopback": False, "conflists": ("05-x.conf",), "mtu": 1200},
+        {"parts": ("proxy",), "runtimes": (), "conflists": ("05-x.conf",), "mtu": 1200},
         {"routes": (("::/0", "eth0"),), "cluster_cidrs": ()},
     ],
 )
