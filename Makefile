@@ -5,7 +5,7 @@ NODES ?= 3
 # kubectl and Helm of `make setup`, after those of the machine.
 export PATH := $(PATH):$(CURDIR)/.venv/bin
 
-.PHONY: help setup fmt lint test unit thorough kernel uml e2e bench conformance image up down cni
+.PHONY: help setup fmt lint test unit thorough kernel uml e2e bench conformance image up down cni real
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-11s %s\n", $$1, $$2}'
@@ -50,6 +50,8 @@ conformance: setup ## Kubernetes' conformance specs: SIGS="apps node", or its ow
 
 image: setup ## the container image of both processors: dist/podwire.tar
 	@$(PY) scripts/make_image.py
+real: setup ## podwire on Kubernetes' own programs: KUBERNETES_BIN=/folder/of/programs
+	@$(PY) -m tests.real
 
 up: setup ## a local cluster with the example application
 	@$(PODWIRE) up --nodes $(NODES) -f examples/shop --probe
