@@ -1,6 +1,7 @@
 """Address and credentials of an API server: from a kubeconfig file, or from the environment of a pod.
 
-Exec credential plugins and auth-provider entries are not supported and raise an error. Sources:
+Credentials may come from a program (:mod:`podwire.kube.execplugin`). Entries ``auth-provider``, which Kubernetes has
+removed, raise an error. Sources:
 ``k8s.io/client-go/tools/clientcmd`` (fields of a kubeconfig), ``rest.InClusterConfig`` (environment and files of a
 pod).
 """
@@ -18,6 +19,8 @@ import yaml
 
 from podwire.errors import ConfigError
 from podwire.http.tls import ResumingContext, client_context
+from podwire.kube import execplugin
+from podwire.kube.execplugin import ExecPlugin
 
 PATIENCE_S = 10.0
 """How long a command waits for an API server that does not answer."""
@@ -41,6 +44,7 @@ class ApiConfig:
     key: bytes = b""
     token: str = ""
     token_file: Path | None = None
+    exec_plugin: ExecPlugin | None = None
     insecure: bool = False
     server_name: str = ""
     namespace: str = "default"
@@ -177,9 +181,8 @@ class _Reader:
         server = self._text(cluster, "server")
         if not _is_url(server):
             raise ConfigError(str(self.file), "clusters.cluster.server", f"expected an http(s) URL, got {server!r}")
-        for plugin in ("exec", "auth-provider"):
-            if plugin in user:
-                raise ConfigError(str(self.file), f"users.user.{plugin}", "credential plugins are not supported")
+        if "auth-provider" in user:
+            raise ConfigError(str(self.file), "users.user.auth-provider", "is not supported; use exec")
         token_file = self._text(user, "tokenFile")
         return ApiConfig(
             server=server,
@@ -188,9 +191,20 @@ class _Reader:
             key=self._pem(user, "client-key"),
             token=str(user.get("token") or ""),
             token_file=self.file.parent / token_file if token_file else None,
+            exec_plugin=self._exec_plugin(cluster, user),
             insecure=bool(cluster.get("insecure-skip-tls-verify")),
             server_name=str(cluster.get("tls-server-name") or ""),
             namespace=namespace,
+        )
+
+    def _exec_plugin(self, cluster: dict[str, Any], user: dict[str, Any]) -> ExecPlugin | None:
+        entry = user.get("exec")
+        if entry is None:
+            return None
+        if not isinstance(entry, dict):
+            raise ConfigError(str(self.file), "users.user.exec", f"expected a mapping, got {entry!r}")
+        return execplugin.parse(
+            self.file, entry, execplugin.information(cluster, self._pem(cluster, "certificate-authority"))
         )
 
     def _text(self, entry: dict[str, Any], field: str) -> str:

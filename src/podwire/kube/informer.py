@@ -3,11 +3,12 @@
 Guarantees: 1. after ``synced`` is set, ``objects`` is a state that the API had; while the API is unreachable, the last
 state is kept; 2. a broken watch resumes at the last received resourceVersion (bookmarks included); after 410 Gone the
 informer lists again and notifies subscribers of the difference only; 3. retries have a backoff from 0.05 s to 2 s with
-jitter; 4. subscribers are called in order, once for each change, from the event loop, after ``objects`` changed; when a
-subscriber fails on an object, this is logged, and the other subscribers and objects are not affected; 5. a list that
-lacks at least nine of ten of many known objects is accepted only when all lists of the next 30 s lack them too: an API
-server that was restored from a wrong backup does not empty the kernel at once (docs/adr/0013); 6. an object that cannot
-be decoded is left out and reported once for each reason; its last valid form stays until it is deleted.
+jitter, and wait at least as long as the API server asks for; 4. subscribers are called in order, once for each change,
+from the event loop, after ``objects`` changed; when a subscriber fails on an object, this is logged, and the other
+subscribers and objects are not affected; 5. a list that lacks at least nine of ten of many known objects is accepted
+only when all lists of the next 30 s lack them too: an API server that was restored from a wrong backup does not empty
+the kernel at once (docs/adr/0013); 6. an object that cannot be decoded is left out and reported once for each reason;
+its last valid form stays until it is deleted.
 
 Cost: one connection, one task; 20 us per event plus the subscribers. Source: Kubernetes API concepts,
 "Efficient detection of changes".
@@ -40,6 +41,9 @@ T = TypeVar("T")
 OnChange = Callable[[str, T | None, T | None], None]
 """Called with key, object before (None: new), object after (None: deleted)."""
 
+_NOT_ABOUT_VERSIONS = (401, 403, 429, 503)
+"""Answers after which a watch goes on where it was: credentials rotate, rights are not there yet, too many requests. A
+list in place of a watch would make the last one worse."""
 _WATCH_S = 300
 _WATCH_GRACE_S = 30.0
 _PAGE = 2000
@@ -149,10 +153,12 @@ class Informer(Generic[T]):
             except (ApiUnreachable, ApiError, ProtocolError) as failure:
                 if self.connected:
                     unreachable.reset()
-                if isinstance(failure, ApiError):
-                    # The API refuses the version, for example because its storage was replaced: list again.
-                    self.resource_version = ""
                 delay_s = unreachable.next_delay_s()
+                if isinstance(failure, ApiError):
+                    delay_s = max(delay_s, float(failure.details.get("retryAfterSeconds") or 0))
+                    if failure.code not in _NOT_ABOUT_VERSIONS:
+                        # The API refuses the version, for example because its storage was replaced: list again.
+                        self.resource_version = ""
                 self._report_interruption(failure, delay_s)
             finally:
                 self.connected = False

@@ -1,7 +1,7 @@
 """Keep-alive connections to one API server, and HTTP exchanges on them.
 
 A read whose idle connection turns out to be closed is sent again on a new connection. A write is not sent again,
-because the server may have done it.
+because the server may have done it. :mod:`podwire.kube.patience` says which answers lead to another try.
 
 A new connection costs both ends some two milliseconds of CPU, ten times a small request. Many writes may come at once,
 so a write waits a moment for a busy connection before it opens another one. A read does not wait: it may be the list
@@ -14,11 +14,13 @@ import asyncio
 import math
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 
-from podwire.errors import ApiUnreachable, Disconnected
+from podwire.errors import ApiError, ApiUnreachable, Disconnected
 from podwire.http.client import ClientConnection, connect
 from podwire.kube.config import ApiConfig
 from podwire.kube.decode import decode_failure
+from podwire.kube.patience import RETRIES, pause_s, retry_after_s
 from podwire.kube.request import ApiAnswer, ApiRequest, RequestEncoder
 
 _MAX_CONNECTIONS = 32
@@ -37,6 +39,9 @@ class ApiConnections:
         self.config = config
         self._encoder = encoder
         self._tls = config.ssl_context()
+        self._certificate = b""
+        """The client certificate of the credential program."""
+        self._renewal = asyncio.Lock()
         self._idle: list[ClientConnection] = []
         self._busy = 0
         """The number of exchanges that have a connection, or open one; each returns its connection."""
@@ -58,7 +63,7 @@ class ApiConnections:
         async with self._exchanges:
             try:
                 async with asyncio.timeout(self.config.timeout_s):
-                    return await self._exchange(request)
+                    return await self._exchange_patiently(request)
             except Disconnected as failure:
                 raise ApiUnreachable(str(failure)) from failure
             except TimeoutError as failure:
@@ -73,6 +78,7 @@ class ApiConnections:
         """
         try:
             async with asyncio.timeout(self.config.timeout_s):
+                await self._renew_credentials()
                 return await self._begin_stream(self._encoder.encode(request))
         except Disconnected as failure:
             raise ApiUnreachable(str(failure)) from failure
@@ -95,11 +101,55 @@ class ApiConnections:
             connection.send(data)
             await self._wait_for_head(connection)
             if connection.status >= 400:
-                raise decode_failure(connection.status, await connection.body())
+                raise await self._refusal(connection)
         except BaseException:
             connection.abort()
             raise
         return connection
+
+    async def _refusal(self, connection: ClientConnection) -> ApiError:
+        """The error of a refused stream; ``details`` has the seconds after which the server wants to be asked again."""
+        if connection.status == 401:
+            self._encoder.forget()
+        failure = decode_failure(connection.status, await connection.body())
+        delay = retry_after_s(connection.headers)
+        if delay is not None:
+            failure.details = {**failure.details, "retryAfterSeconds": delay}
+        return failure
+
+    async def _exchange_patiently(self, request: ApiRequest) -> ApiAnswer:
+        """One answer; the request is sent again where the API server asks for it, and once with new credentials."""
+        clock, renewed = self._encoder.clock, False
+        until = math.inf if self.config.timeout_s is None else clock.monotonic() + self.config.timeout_s
+        for remaining in reversed(range(RETRIES + 1)):
+            await self._renew_credentials()
+            answer = await self._exchange(request)
+            if answer.status == 401 and not renewed and self._encoder.forget():
+                renewed = True
+                continue
+            pause = pause_s(answer.status, answer.headers, request.path, is_read=request.is_read)
+            if pause is None or not remaining or clock.monotonic() + pause >= until:
+                break
+            await clock.sleep(pause)
+        return answer
+
+    async def _renew_credentials(self) -> None:
+        """Runs the credential program when it is time; a new client certificate needs new connections.
+
+        Raises: ApiUnreachable.
+        """
+        if not self._encoder.needs_program:
+            return
+        async with self._renewal:
+            if not self._encoder.needs_program:
+                return  # another request has renewed them meanwhile
+            await asyncio.to_thread(self._encoder.run_program)
+            credentials = self._encoder.credentials
+            if credentials is not None and credentials.certificate != self._certificate:
+                self._certificate = credentials.certificate
+                own = replace(self.config, certificate=credentials.certificate, key=credentials.key)
+                self._tls = own.ssl_context()
+                self.close()
 
     async def _exchange(self, request: ApiRequest) -> ApiAnswer:
         data = self._encoder.encode(request)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+import pytest
 from tests.fakes.clock import FakeClock
 from tests.unit.patient_loop import LoopClock, hurried
 
@@ -218,5 +219,19 @@ def test_a_second_run_is_refused_while_the_first_renews() -> None:
             await clock.advance(1)
         await task
         assert (ran, len(failures)) == (["b"], 1), "a Lease that nobody renews is taken over"
+
+    run(body)
+
+
+@pytest.mark.parametrize("renewed", ["2001-01-01T00:00:00.000000Z", "2099-01-01T00:00:00.000000Z"])
+def test_the_clock_of_another_machine_does_not_matter(renewed: str) -> None:
+    async def body(clock: FakeClock, leases: Leases, leading: list[str], contend: Contend) -> None:
+        spec = {"holderIdentity": "skewed", "renewTime": renewed, "leaseDurationSeconds": 15}
+        LeaseClient(leases, "skewed").put({"metadata": {"name": "e"}, "spec": spec})
+        contend("a")
+        await clock.advance(10)
+        assert leading == [], "its time looks old, but it may be alive"
+        await clock.advance(10)
+        assert leading == ["a"], "nobody has renewed it for 15 s"
 
     run(body)
