@@ -50,6 +50,7 @@ conformance: setup ## Kubernetes' conformance specs: SIGS="apps node", or its ow
 
 image: setup ## the container image of both processors: dist/podwire.tar
 	@$(PY) scripts/make_image.py
+
 real: setup ## podwire on Kubernetes' own programs: KUBERNETES_BIN=/folder/of/programs
 	@$(PY) -m tests.real
 

@@ -151,6 +151,11 @@ class Migration:
 
     async def _back(self, nodes: Sequence[str], every: Sequence[str]) -> None:
         await self._objects.begin("back")
+        for node in await self._objects.nodes():
+            name = str(node["metadata"]["name"])
+            if clusterplan.selected(node) and self._record.node(name).state == "old network":
+                # The run ended behind the label and before it was recorded.
+                await self._done(name, "apply", "select", self._record.node(name))
         await self._start_flows(every)
         await self._steps("back", tuple(reversed(nodes)))
         await self._end_flows(every)
