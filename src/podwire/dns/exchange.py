@@ -1,119 +1,142 @@
-"""One request and its reply over UDP, with repetition, to one or several upstream servers.
+"""One request and its reply over UDP: sent to upstream servers in turn until one of them replies.
 
-How it works: an exchange opens a socket of its own for each server, so the request leaves from a random port, with a
-new random ID. The sockets stay open until the exchange ends: a server that was asked first and replies late still
-answers. Source: RFC 5452 (which replies count). TCP: :mod:`podwire.dns.streams`.
+How it works: no task waits; timers and arriving replies call the next step. The request goes to the first server, after
+``resend_s`` without a reply to the next one (or again), and so on, with twice the time in each round. A late reply of
+any server counts. Over TCP: :mod:`podwire.dns.streams`.
 """
 
 import asyncio
-import secrets
-import socket
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from podwire.dns import wire
-from podwire.errors import ProtocolError
+from podwire.dns.links import Address, SentRequest, UdpLinks
 
-Address = tuple[str, int]
+OnEnd = Callable[["UdpRequest"], None]
+"""Called once, when a request has its reply or gets none."""
 
 
-class UdpExchange:
-    """A request on its way to upstream servers over UDP; :meth:`close` releases its sockets.
+class UdpRequest:
+    """A request on its way; ``reply`` and ``server`` are set at the end, if there was a reply.
 
-    A reply with one of the response codes ``unwanted`` counts as a refusal, and is in ``rejected``.
+    A reply with one of the response codes ``unwanted`` counts only when no server has a better one. ``suspects`` is
+    called with each server that did not reply in time or cannot be reached.
     """
 
-    def __init__(self, request: bytes, unwanted: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        request: bytes,
+        links: Mapping[Address, UdpLinks],
+        on_end: OnEnd,
+        *,
+        suspects: Callable[[Address], None] = lambda _server: None,
+        unwanted: Collection[int] = (),
+        left_out: Collection[Address] = (),
+    ) -> None:
         self._request = request
+        self._links = links
+        self._on_end = on_end
+        self._suspects = suspects
         self._unwanted = unwanted
+        self._left_out = left_out
+        self._servers: list[Address] = []
+        self._next = 0
+        self._wait_s = 0.0
+        self._sent: dict[Address, SentRequest] = {}
+        self._out: set[Address] = set()
         self._loop = asyncio.get_running_loop()
-        self._links: dict[Address, tuple[socket.socket, bytes]] = {}
-        self._news: asyncio.Future[None] | None = None
-        self.refused: set[Address] = set()
-        """The servers whose port is closed or that cannot be reached."""
-        self.reply: tuple[Address, bytes] | None = None
-        """The server that replied first, and its reply under the ID of the request."""
-        self.rejected: tuple[Address, bytes] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._ended = False
+        self.count = 0
+        """How many datagrams were sent."""
+        self.reply: bytes | None = None
+        self.server: Address | None = None
 
-    def send(self, server: Address) -> bool:
-        """Sends the request, or sends it again; False when the server cannot be reached."""
+    def start(self, servers: Sequence[Address], resend_s: float, deadline_s: float) -> None:
+        """Sends the request to the first server; ``on_end`` may be called at once."""
+        self._servers = list(servers)
+        self._wait_s = resend_s
+        self._deadline = self._loop.call_later(deadline_s, self._end)
+        self._attempt()
+
+    def _attempt(self) -> None:
+        """Sends the request to the next server that can be reached."""
+        while not self._ended:
+            if self._next >= len(self._servers):
+                self._servers = [s for s in self._servers if s not in self._out and s not in self._left_out]
+                self._next = 0
+                self._wait_s *= 2 if self._sent else 1
+                if not self._servers:
+                    self._end()
+                    return
+            server = self._servers[self._next]
+            self._next += 1
+            self.count += 1
+            if server not in self._out and self._send(server):
+                self._timer = self._loop.call_later(self._wait_s, self._time_out, server)
+                return
+            self._out.add(server)
+            self._suspects(server)
+
+    def _send(self, server: Address) -> bool:
+        sent = self._sent.get(server)
         try:
-            if server not in self._links:
-                self._links[server] = self._open(server)
-            link, message = self._links[server]
-            link.send(message)
-        except BlockingIOError:
-            return True  # A full send queue is a lost packet: the request is repeated later.
+            if sent is None:
+                links = self._links[server]
+                self._sent[server] = links.send(self._request, lambda data: self._receive(server, data))
+            else:
+                sent.repeat()
         except OSError:
-            self.refused.add(server)
             return False
         return True
 
-    def _open(self, server: Address) -> tuple[socket.socket, bytes]:
-        family = socket.AF_INET6 if ":" in server[0] else socket.AF_INET
-        link = socket.socket(family, socket.SOCK_DGRAM)
-        try:
-            link.setblocking(False)
-            # Connected: the kernel drops datagrams of other senders and reports an unreachable port as an error.
-            link.connect(server)
-        except OSError:
-            link.close()
-            raise
-        message = prepare(self._request)
-        self._loop.add_reader(link, self._receive, server, link, message)
-        return link, message
+    def _time_out(self, server: Address) -> None:
+        self._suspects(server)
+        self._attempt()
 
-    def _receive(self, server: Address, link: socket.socket, message: bytes) -> None:
-        try:
-            data = link.recv(65535)
-        except BlockingIOError:
+    def _receive(self, server: Address, data: bytes | None) -> None:
+        if self._ended:
             return
-        except OSError:
-            self.refused.add(server)
-        else:
-            if self.reply is not None or not matches(message, data):
+        if data is not None:
+            self.reply, self.server = self._request[:2] + data[2:], server
+            if data[3] & 0xF not in self._unwanted:
+                self._end()
                 return
-            outcome = server, self._request[:2] + data[2:]
-            if data[3] & 0xF in self._unwanted:
-                self.refused.add(server)
-                self.rejected = outcome
-            else:
-                self.reply = outcome
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        self._out.add(server)
+        if data is None:
+            self._suspects(server)
+        if self._timer is not None and self._next and self._servers[self._next - 1] == server:
+            self._timer.cancel()
+            self._attempt()
 
-    async def wait(self, seconds: float) -> None:
-        """Returns when a reply or a refusal arrives, or after ``seconds``."""
-        if self.reply is not None:
+    def _end(self) -> None:
+        if self._ended:
             return
-        self._news = self._loop.create_future()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._news
-        except TimeoutError:
-            return
+        self.close()
+        self._on_end(self)
 
     def close(self) -> None:
-        """Closes the sockets."""
-        for link, _ in self._links.values():
-            self._loop.remove_reader(link)
-            link.close()
+        """Ends the request; ``on_end`` is not called any more."""
+        self._ended = True
+        for timer in (self._timer, self._deadline):
+            if timer is not None:
+                timer.cancel()
+        for sent in self._sent.values():
+            sent.cancel()
 
 
-def prepare(request: bytes) -> bytes:
-    """The request under a new random ID."""
-    return secrets.token_bytes(2) + request[2:]
+async def ask_once(server: Address, request: bytes, seconds: float) -> bytes | None:
+    """The reply of one server within ``seconds``; the request is sent twice."""
+    links = UdpLinks(server)
+    future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
 
+    def ended(asked: UdpRequest) -> None:
+        if not future.done():
+            future.set_result(asked.reply)
 
-def matches(request: bytes, reply: bytes) -> bool:
-    """Whether a message is the reply to a request: the same ID and the same question."""
-    if len(reply) < wire.HEADER_BYTES or reply[:2] != request[:2] or not reply[2] & 0x80:
-        return False
-    if reply[4:6] == b"\x00\x00":
-        # A server that refuses (FORMERR, REFUSED) may omit the question.
-        return reply[3] & 0xF != 0
+    asking = UdpRequest(request, {server: links}, ended)
     try:
-        question = wire.read_question(request).lower()
-    except ProtocolError:
-        return False
-    return (
-        reply[4:6] == b"\x00\x01" and reply[wire.HEADER_BYTES : wire.HEADER_BYTES + len(question)].lower() == question
-    )
+        asking.start((server,), seconds / 2, seconds)
+        return await future
+    finally:
+        asking.close()
+        links.close()

@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from podwire.dns import wire
-from podwire.dns.exchange import Address, UdpExchange
+from podwire.dns.exchange import UdpRequest
+from podwire.dns.links import Address, OnReply, UdpLinks
 from podwire.dns.loops import LoopDetector
 from podwire.dns.names import encode_name
 from podwire.dns.streams import StreamPool
@@ -96,7 +97,9 @@ class Forwarder:
         self._turn = 0
         self.loops = LoopDetector(upstreams, clock, self._tasks, answering)
         self._questions: dict[bytes, int] = {}
-        self._waiting: dict[tuple[bool, bytes], asyncio.Future[bytes | None]] = {}
+        self._waiting: dict[tuple[bool, bytes], list[tuple[bytes, OnReply]]] = {}
+        self._asking: set[UdpRequest] = set()
+        self._links = {server: UdpLinks(server) for server in upstreams}
         self.sent = 0
         self.failed = 0
         self.rejected = 0
@@ -109,10 +112,15 @@ class Forwarder:
         return len(self._waiting)
 
     async def close(self) -> None:
-        """Ends the probes and the idle connections."""
+        """Ends the probes, the requests under way and the idle connections."""
+        for asking in tuple(self._asking):
+            asking.close()
+        self._asking.clear()
         await self._tasks.close()
         for pool in self.streams.values():
             pool.close()
+        for links in self._links.values():
+            links.close()
 
     async def _answers(self, server: Address, request: bytes, seconds: float) -> bool:
         """Whether a server replies over a stream within ``seconds``."""
@@ -128,23 +136,28 @@ class Forwarder:
 
         Raises: Overloaded, Looping.
         """
+        future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+        def arrived(reply: bytes | None) -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        self.submit(request, arrived, tcp=tcp)
+        return await future
+
+    def submit(self, request: bytes, on_reply: OnReply, *, tcp: bool) -> None:
+        """Asks as :meth:`ask`; the reply is passed to ``on_reply``, perhaps before this returns.
+
+        Raises: Overloaded, Looping.
+        """
         if self._upstreams and self.loops.looping.issuperset(self._upstreams):
             raise Looping
         key = (tcp, request[2:])
         waiting = self._waiting.get(key)
-        if waiting is None:
-            waiting = self._waiting[key] = self._start(request, tcp=tcp)
-            waiting.add_done_callback(lambda _: self._waiting.pop(key, None))
-            # The request of another client must not end when this client's does.
-            reply = await asyncio.shield(waiting)
-        else:
+        if waiting is not None:
             self.loops.suspect(at_once=False)
-            reply = await asyncio.shield(waiting)
-            if reply is None:
-                self.loops.suspect(at_once=True)
-        return None if reply is None else request[:2] + reply[2:]
-
-    def _start(self, request: bytes, *, tcp: bool) -> asyncio.Task[bytes | None]:
+            waiting.append((request[:2], on_reply))
+            return
         question = wire.read_question(request).lower()
         equal = self._questions.get(question, 0)
         if equal:
@@ -153,31 +166,55 @@ class Forwarder:
             self.rejected += 1
             raise Overloaded
         self._questions[question] = equal + 1
-        task = self._tasks.start("forward", self._ask(request, tcp=tcp))
-        task.add_done_callback(lambda _: self._ended(question))
-        return task
+        self._waiting[key] = [(request[:2], on_reply)]
+        self._start(request, key, question)
 
-    def _ended(self, question: bytes) -> None:
+    def _start(self, request: bytes, key: tuple[bool, bytes], question: bytes) -> None:
+        # Stable: in the order of the policy, good servers first.
+        straight = (server for server in self._in_order() if server not in self.loops.looping)
+        servers = sorted(straight, key=lambda server: not self.health.good(server))
+        if servers and not self.health.good(servers[0]):
+            self.all_bad += 1
+            if self._options.fail_fast:
+                servers = []
+        if key[0] or self._options.encrypted:
+            task = self._tasks.start("ask over TCP", self._ask_tcp(servers, request))
+            task.add_done_callback(
+                lambda done: self._arrived(key, question, None if done.cancelled() else done.result())
+            )
+            return
+
+        def ended(asked: UdpRequest) -> None:
+            self._asking.discard(asked)
+            self.sent += asked.count
+            if asked.server is not None:
+                self.health.replied(asked.server)
+            self._arrived(key, question, asked.reply)
+
+        asking = UdpRequest(
+            request,
+            self._links,
+            ended,
+            suspects=self.health.suspect,
+            unwanted=self._options.failover,
+            left_out=self.loops.looping,
+        )
+        self._asking.add(asking)
+        asking.start(servers, self._options.resend_s, self._options.deadline_s)
+
+    def _arrived(self, key: tuple[bool, bytes], question: bytes, reply: bytes | None) -> None:
         rest = self._questions[question] - 1
         if rest:
             self._questions[question] = rest
         else:
             del self._questions[question]
-
-    async def _ask(self, request: bytes, *, tcp: bool) -> bytes | None:
-        # Stable: in the order of the policy, good servers first.
-        straight = (server for server in self._in_order() if server not in self.loops.looping)
-        servers = sorted(straight, key=lambda server: not self.health.good(server))
-        if self._options.fail_fast and not any(map(self.health.good, servers)):
-            self.failed += 1
-            return None
-        if servers and not any(map(self.health.good, servers)):
-            self.all_bad += 1
-        over_streams = tcp or bool(self._options.encrypted)
-        reply = await (self._ask_tcp if over_streams else self._ask_udp)(servers, request)
         if reply is None:
             self.failed += 1
-        return reply
+        waiting = self._waiting.pop(key)
+        if reply is None and len(waiting) > 1:
+            self.loops.suspect(at_once=True)
+        for ident, on_reply in waiting:
+            on_reply(None if reply is None else ident + reply[2:])
 
     def _in_order(self) -> Sequence[Address]:
         upstreams = self._upstreams
@@ -189,38 +226,6 @@ class Forwarder:
                 first = self._turn % max(1, len(upstreams))
                 return upstreams[first:] + upstreams[:first]
         return upstreams
-
-    async def _ask_udp(self, servers: list[Address], request: bytes) -> bytes | None:
-        exchange = UdpExchange(request, self._options.failover)
-        try:
-            async with asyncio.timeout(self._options.deadline_s):
-                await self._repeat(exchange, servers)
-        except TimeoutError:
-            pass
-        finally:
-            exchange.close()
-        outcome = exchange.reply or exchange.rejected
-        if outcome is None:
-            return None
-        server, reply = outcome
-        self.health.replied(server)
-        return reply
-
-    async def _repeat(self, exchange: UdpExchange, servers: list[Address]) -> None:
-        """Sends the request to the servers in turn until one replies or all of them refuse."""
-        wait_s = self._options.resend_s
-        while exchange.reply is None and servers:
-            for server in servers:
-                self.sent += 1
-                if exchange.send(server):
-                    await exchange.wait(wait_s)
-                if exchange.reply is not None:
-                    return
-                if exchange.rejected is None or exchange.rejected[0] != server:
-                    self.health.suspect(server)
-            out = exchange.refused | self.loops.looping
-            servers = [server for server in servers if server not in out]
-            wait_s *= 2
 
     async def _ask_tcp(self, servers: list[Address], request: bytes) -> bytes | None:
         attempts: dict[asyncio.Task[bytes | None], Address] = {}

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterable
 
 from podwire.dns import wire
-from podwire.dns.exchange import Address
+from podwire.dns.links import Address
 from podwire.dns.names import encode_name
 from podwire.dns.upstream_health import Answers, answers
 from podwire.dns.wire import DnsMessage

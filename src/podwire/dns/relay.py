@@ -17,7 +17,7 @@ from podwire.dns.plugins.chain import ChainOutcome, ChainQuery, PluginChain, Rep
 from podwire.dns.plugins.plugin import UpstreamAsk
 from podwire.dns.replies import Send, labels_of
 from podwire.dns.respond import Reply, UpstreamQuery, failure, merge, udp_limit
-from podwire.dns.routes import ForwardRoutes
+from podwire.dns.routes import ForwardRoute, ForwardRoutes
 from podwire.dns.wire import DnsMessage, Edns
 from podwire.errors import ProtocolError
 from podwire.observe.log import Log
@@ -106,7 +106,26 @@ class ForeignRelay:
                 self._count(reply, tcp)
                 send(reply.turned(random()))
                 return
+        route = self.routes.choose(upstream_query.name)
+        if not tcp and upstream_query.answer is None and route.plain_udp:
+            self._submit(route, upstream_query, data, send)
+            return
         self._asking.start("forward", self._forward(upstream_query, data, tcp, send))
+
+    def _submit(self, route: ForwardRoute, upstream_query: UpstreamQuery, data: bytes, send: Send) -> None:
+        """Asks over UDP without a task of its own, as most requests are."""
+
+        def arrived(raw: bytes | None) -> None:
+            reply = self._received(upstream_query, data, False, raw)
+            self._count(reply, False)
+            send(reply.turned(random()))
+
+        try:
+            route.forwarder.submit(data, arrived, tcp=False)
+        except (Overloaded, Looping):
+            reply = failure(upstream_query.query, self._limit(upstream_query, tcp=False), wire.REFUSED)
+            self._count(reply, False)
+            send(reply.data)
 
     def _limit(self, upstream_query: UpstreamQuery, *, tcp: bool) -> int:
         return 65535 if tcp else udp_limit(upstream_query.query, self._config.udp_size)
@@ -150,7 +169,7 @@ class ForeignRelay:
         limit = self._limit(upstream_query, tcp=tcp)
         try:
             reply = await (
-                self._relay(upstream_query, data, tcp, limit)
+                self._relay(upstream_query, data, tcp)
                 if upstream_query.answer is None
                 else self._chase(upstream_query, tcp, limit)
             )
@@ -162,17 +181,21 @@ class ForeignRelay:
         self._count(reply, tcp)
         send(reply.turned(random()))
 
-    async def _relay(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, limit: int) -> Reply:  # noqa: FBT001
-        cache = self.caches.choose(upstream_query.name)
-        reply = await self.routes.choose(upstream_query.name).ask(data, tcp=tcp)
-        if reply is None:
-            stale = cache.stale(data, tcp=tcp, now_s=self._clock.monotonic())
-            return stale or failure(upstream_query.query, limit)
-        if len(reply) > limit:
+    async def _relay(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool) -> Reply:  # noqa: FBT001
+        raw = await self.routes.choose(upstream_query.name).ask(data, tcp=tcp)
+        return self._received(upstream_query, data, tcp, raw)
+
+    def _received(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, raw: bytes | None) -> Reply:  # noqa: FBT001
+        """The reply to a request, from what an upstream server has sent (None: nothing); it is cached."""
+        cache, now_s = self.caches.choose(upstream_query.name), self._clock.monotonic()
+        limit = self._limit(upstream_query, tcp=tcp)
+        if raw is None:
+            return cache.stale(data, tcp=tcp, now_s=now_s) or failure(upstream_query.query, limit)
+        if len(raw) > limit:
             # An upstream that ignores the size asked for: the client must come again over TCP.
             return _truncated(upstream_query, limit)
-        cache.put(data, reply, tcp=tcp, now_s=self._clock.monotonic())
-        return Reply(reply, upstream_query.query.qtype, reply[3] & 0xF)
+        cache.put(data, raw, tcp=tcp, now_s=now_s)
+        return Reply(raw, upstream_query.query.qtype, raw[3] & 0xF)
 
     async def _chase(self, upstream_query: UpstreamQuery, tcp: bool, limit: int) -> Reply:  # noqa: FBT001
         """The reply for an alias whose target is foreign."""

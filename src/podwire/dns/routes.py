@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from podwire.dns import wire
 from podwire.dns.config import DnsConfig, ForwardConfig
-from podwire.dns.exchange import Address
 from podwire.dns.forward import Forwarder, ForwardOptions, parse_upstream, read_resolv_conf
+from podwire.dns.links import Address
 from podwire.dns.metrics import Series
 from podwire.dns.names import encode_name, match_zone
 from podwire.dns.streams import make_context
@@ -55,6 +55,11 @@ class ForwardRoute:
     def excepts(self, name: bytes) -> bool:
         """Whether a name is not to be asked for."""
         return bool(self._excepted) and match_zone(name, self._excepted) is not None
+
+    @property
+    def plain_udp(self) -> bool:
+        """Whether a request that came over UDP is asked for over UDP, whatever its name is."""
+        return not (self._force_tcp or self._excepted)
 
     async def ask(self, request: bytes, *, tcp: bool) -> bytes | None:
         """As :meth:`Forwarder.ask`, over the transport that the configuration prefers.

@@ -6,10 +6,11 @@ request is sent again over another one. Sources: RFC 7766 section 6.2 (TCP), RFC
 """
 
 import asyncio
+import secrets
 import ssl
 
 from podwire.dns.config import TlsConfig
-from podwire.dns.exchange import Address, matches, prepare
+from podwire.dns.links import Address, matches
 from podwire.errors import ConfigError
 
 _IDLE = 64
@@ -36,7 +37,7 @@ class StreamPool:
         Raises: OSError when the server cannot be reached, or its certificate is not valid; EOFError when it closes the
         connection or replies to another request.
         """
-        message = prepare(request)
+        message = secrets.token_bytes(2) + request[2:]
         while self._idle:
             connection = self._idle.pop()
             connection.expiry.cancel()

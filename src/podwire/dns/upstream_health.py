@@ -8,11 +8,11 @@ less often, at least every 5 s; 4. a server that was never suspected is not prob
 not probed again within 0.5 s.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from podwire.dns import wire
-from podwire.dns.exchange import Address, UdpExchange
+from podwire.dns.exchange import ask_once
+from podwire.dns.links import Address
 from podwire.dns.wire import DnsMessage
 from podwire.observe.log import Log
 from podwire.runtime.backoff import Backoff
@@ -91,13 +91,4 @@ class UpstreamHealth:
 
 async def answers(server: Address, request: bytes, seconds: float) -> bool:
     """Whether a server replies to a request over UDP within ``seconds``, with any response code."""
-    exchange = UdpExchange(request)
-    try:
-        async with asyncio.timeout(seconds):
-            while exchange.reply is None and server not in exchange.refused and exchange.send(server):
-                await exchange.wait(seconds / 2)
-    except TimeoutError:
-        pass
-    finally:
-        exchange.close()
-    return exchange.reply is not None
+    return await ask_once(server, request, seconds) is not None
