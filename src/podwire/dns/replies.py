@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from podwire.dns import wire
+from podwire.dns.absent import AbsentNames
 from podwire.dns.metrics import Labels, QueryCounters
 from podwire.dns.plugins.chain import DnsClient, PluginChain, ReplyStream
 from podwire.dns.querylog import QueryLog
@@ -62,6 +63,8 @@ class ReplyCache:
         self._udp_size = udp_size
         self._bytes = 0
         self.by_request: dict[bytes, CachedReply] = {}
+        self._absent = AbsentNames(zone, udp_size)
+        self._absent_cells: dict[tuple[int, str], list[int]] = {}
         self.chain: PluginChain | None = None
         """The plugins that handle requests, if there are any."""
         self.server = ("", 53)
@@ -91,6 +94,28 @@ class ReplyCache:
                 self._bytes = 0
             replies[data[2:]] = CachedReply(outcome, cell)
         return outcome
+
+    def absent(self, data: bytes, family: str) -> CachedReply | None:
+        """The reply to a request for a missing name, put into the cache; None: ask :meth:`respond`."""
+        outcome = self._absent.reply(data) if self.chain is None and self._log is None else None
+        if outcome is None:
+            return None
+        tail, qtype = outcome
+        cell = self._absent_cells.get((qtype, family))
+        if cell is None:
+            reply = Reply(b"", qtype, wire.NXDOMAIN, self._zone.domain)
+            cell = self._absent_cells[qtype, family] = self._cell(reply, family)
+        entry = CachedReply(Reply(data[:2] + tail), cell)
+        self._keep(data, entry)
+        return entry
+
+    def _keep(self, data: bytes, entry: CachedReply) -> None:
+        replies = self.by_request
+        self._bytes += len(entry.tail) + len(data)
+        if len(replies) >= CAPACITY or self._bytes > BYTES:
+            replies.clear()
+            self._bytes = 0
+        replies[data[2:]] = entry
 
     def report(self, request: bytes, reply: bytes, peer: tuple[Any, ...]) -> None:
         """Writes the line of the query log, if it is on."""

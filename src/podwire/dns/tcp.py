@@ -209,7 +209,8 @@ class _Connection(asyncio.Protocol):
 
     def _respond(self, request: bytes) -> bool:
         """Answers a request or asks upstream; False for what is no request."""
-        entry = self._listener.replies.by_request.get(request[2:])
+        replies = self._listener.replies
+        entry = replies.by_request.get(request[2:]) or replies.absent(request, self._family)
         if entry is not None:
             entry.cell[0] += 1
             self._write(request[:2] + (entry.turned(random()) if entry.step else entry.tail))

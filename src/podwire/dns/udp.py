@@ -68,11 +68,11 @@ class UdpListener:
             self._socket.close()
 
     def _serve(self, link: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        receive, send, drop, replies = link.recvfrom, link.sendto, link.recv, self.replies
+        receive, send, drop, replies, family = link.recvfrom, link.sendto, link.recv, self.replies, self._family
         while not self._closing:
             try:
                 data, peer = receive(4096, socket.MSG_PEEK)
-                entry = replies.by_request.get(data[2:])
+                entry = replies.by_request.get(data[2:]) or replies.absent(data, family)
                 if entry is None:
                     self._answer_contained(data, peer, loop)
                 else:

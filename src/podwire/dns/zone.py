@@ -389,6 +389,22 @@ class Zone:
         rcode = wire.NXDOMAIN if self.index.synced else wire.SERVFAIL
         return ZoneAnswer(rcode=rcode, zone=question.zone, soa=self._encoded_soa(question))
 
+    @property
+    def domain(self) -> str:
+        """The name of the cluster's zone in lower case."""
+        return self._domain
+
+    @property
+    def plain(self) -> bool:
+        """Whether missing names of the zone depend on its objects alone, not on fixed names or options."""
+        passed_on = self._domain in self._fallthrough or "" in self._fallthrough
+        return not (self._hosts.names or self._options.namespaces or passed_on)
+
+    def absent_soa(self, name: bytes, skipped: int) -> bytes:
+        """The encoded SOA record for a missing name of the zone, which begins after ``skipped`` bytes of the name."""
+        soa = self._soas.get((skipped, self.index.serial))
+        return soa or self._encoded_soa(_Question(name, wire.A, (), skipped, self._domain))
+
     def _encoded_soa(self, question: _Question) -> bytes:
         """The SOA record of a negative answer: all names are pointers to the zone in the question."""
         key = (question.skipped, self.index.serial)
