@@ -2,10 +2,10 @@
 
 Why: a resolver with a search path asks for three or more missing names before the right one. Most of such requests have
 the plainest form, and their reply is the question with a header and the SOA record. This module makes these replies,
-byte for byte those of :mod:`podwire.dns.respond`, and leaves every other request to it: other opcodes and classes, unusual
-EDNS, names that exist, names of pods, and zones with fixed names, with fallthrough or with hidden namespaces.
+byte for byte those of :mod:`podwire.dns.respond`, and leaves every other request to it: other opcodes and classes,
+unusual EDNS, names that exist, names of pods, and zones with fixed names, with fallthrough or with hidden namespaces.
 
-Cost: 3 to 4 us instead of 9 to 10 us.
+Cost: 5 us instead of 9 us, measured without sockets.
 """
 
 from podwire.dns import wire
@@ -76,8 +76,6 @@ class AbsentNames:
             return False
         # Labels with bytes that are no ASCII stay different from all names of the cluster.
         namespace = name[starts[own - 2] + 1 : starts[own - 1]].decode("latin-1")
-        if namespace not in self._index.namespaces:
-            return True
         service = name[starts[own - 3] + 1 : starts[own - 2]].decode("latin-1")
         return (namespace, service) not in self._index.records
 
