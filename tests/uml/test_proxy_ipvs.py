@@ -37,6 +37,7 @@ from tests.uml.ipvs_connections import (
 )
 
 from podwire.dataplane.tracing import trace_held
+from podwire.install.migration.nodecheck import kube_proxy_mode
 from podwire.kernel import iptables_chains, looks, netns
 from podwire.kernel.ipvs import Ipvs
 from podwire.kernel.netlink import Netlink
@@ -250,6 +251,16 @@ def test_virtual_servers_of_kube_proxy_are_taken_over(world: World, plane: Servi
     ]
     assert "10.96.0.77" not in inside("node", "ip", "address", "show", "kube-ipvs0")
     ipvsadm("-C")
+
+
+def test_mode_of_kube_proxy_is_recognized(world: World, plane: ServiceOwner) -> None:
+    with netns.inside(path("node")):
+        assert kube_proxy_mode() == ""
+        for line in KUBE_PROXY.splitlines():
+            inside("node", "ip", *line.split())
+        assert kube_proxy_mode() == "ipvs"
+        plane.load({"default/web": web("one")})
+        assert kube_proxy_mode() == "", "podwire has taken over the device"
 
 
 def test_everything_that_podwire_added_can_be_removed(plane: ServiceOwner) -> None:
