@@ -12,8 +12,10 @@ from tests.kernel.bridge_pods import NETWORK, BridgeRuntime
 from tests.kernel.cni_node import NodeAgent, ping
 from tests.kernel.reference_plugins import BRIDGE, PLUGINS
 
+from podwire.agent.config import AgentConfig
 from podwire.cni.bridgedpods import OWNER, BridgedPods
-from podwire.kernel import network
+from podwire.install import uninstall
+from podwire.kernel import netns, network
 from podwire.kernel.netlink import Netlink
 from podwire.kube.resources import NETWORKPOLICIES, PODS
 from podwire.runtime.clock import SystemClock
@@ -52,8 +54,20 @@ def test_pods_of_both_plugins_reach_each_other_in_both_families(make: Callable[.
     ]
     node.call("DEL", "new")
     node.within(bridged.hold)
+    assert entries(node) == 0
+    node.add("newer")
+    node.within(bridged.hold)
+    assert entries(node) == 2
+    with netns.inside(node.place):
+        (step,) = [step for step in uninstall.steps(AgentConfig()) if step.subject == "devices and routes"]
+        list(step.run(False))
+    assert entries(node) == 0, "podwire uninstall removes them"
+
+
+def entries(node: NodeAgent) -> int:
+    """The number of proxy entries on the node."""
     with Netlink(node.place) as netlink:
-        assert OWNER.share(network.read(netlink, OWNER)).neighbours == ()
+        return len(OWNER.share(network.read(netlink, OWNER)).neighbours)
 
 
 def pod_object(machine: Machine, name: str) -> None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from podwire.agent.config import AgentConfig
 from podwire.cni import program
+from podwire.cni.bridgedpods import OWNER as BRIDGED
 from podwire.cni.ipam.ledger import Ledger
 from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.wiring import HOST_MAC
@@ -133,7 +134,7 @@ def _children(config: AgentConfig, dry: bool) -> Iterator[str]:
 
 def _network(dry: bool) -> Iterator[str]:
     with Netlink() as netlink:
-        for owner in (ROUTING, PODS):
+        for owner in (ROUTING, PODS, BRIDGED):
             if dry:
                 yield from network.read(netlink, owner).lines()
             else:
