@@ -22,6 +22,13 @@ PATIENCE_S = 25
 """Less than a resync takes, so what is back within it was noticed."""
 
 
+class EagerClock(SystemClock):
+    """The machine's clock, but pauses take a tenth of their time: checks and runs follow one another sooner."""
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds / 10)
+
+
 class _Crash(Exception):
     """Ends the router as the crash of an agent does: the child processes stay."""
 

@@ -38,7 +38,7 @@ from podwire.routing.registry import BACKENDS
 from podwire.routing.router import Router
 from podwire.routing.settings import RoutingSettings
 from podwire.runtime.children import Children, read_record, spawn_program
-from podwire.runtime.clock import SystemClock
+from podwire.runtime.clock import Clock, SystemClock
 from podwire.runtime.process import send_signal
 from podwire.runtime.program import Child
 from podwire.runtime.registry import Registry
@@ -188,7 +188,7 @@ class ClusterNode:
         """Starts routing with empty memory, as a new agent does."""
         self.machine = KernelMachine(self.place)
         nodes, registry = self.cluster.nodes, self.cluster.registry
-        self.router = Router(self.name, lambda: nodes, self.machine, SystemClock(), registry)
+        self.router = Router(self.name, lambda: nodes, self.machine, self.cluster.clock, registry)
         self.router.cidrs = (ip_network("10.244.0.0/16"),)
         self.router.own.run_dir = str(self.cluster.root / f"{self.name}-run")
         self.router.programs = StepPrograms(Path(self.router.own.run_dir, "children"), self.place)
@@ -334,8 +334,11 @@ class Cluster:
         segments: int = 1,
         families: str = "4",
         registry: Registry[type[Backend]] = BACKENDS,
+        clock: Clock | None = None,
     ) -> None:
+        """``clock`` is that of the routers; None: the machine's."""
         self.root = root
+        self.clock = clock or SystemClock()
         self.segments = segments
         self.registry = registry
         self.v6 = "6" in families

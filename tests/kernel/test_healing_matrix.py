@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kernel.healing import checking, drift, restored, until, with_router
+from tests.kernel.healing import EagerClock, checking, drift, restored, until, with_router
 from tests.kernel.routing_nodes import Cluster, ClusterNode
 
 from podwire.kernel import sysctl
@@ -31,7 +31,7 @@ Case = tuple[str, list[str]]
 @pytest.fixture(params=BACKENDS)
 def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ClusterNode]:
     """The first of two nodes with a backend, in both families."""
-    cluster = Cluster(tmp_path, 2, families="46")
+    cluster = Cluster(tmp_path, 2, families="46", clock=EagerClock())
     try:
         cluster.configure(RoutingSettings(backend=request.param))
         cluster.settle()
