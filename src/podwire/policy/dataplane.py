@@ -6,9 +6,10 @@ fallback, switching, cleaning up, ``podwire state`` and the packet table need.
 
 Every data plane guarantees: 1. closed when in doubt: packets of an unknown device, or of a pod that uses another pod's
 address, are dropped; 2. new rules are complete before any element or jump refers to them (or a packet that meets them
-incomplete gets their verdict), so a packet is checked by the rules before a change or by the rules after the change; 3. a load with nothing changed writes nothing; 4. a change that
-the kernel refuses leaves the last good state in force, and the error is raised; 5. ``close`` leaves everything in
-force, ``remove`` and ``clear`` delete only objects with podwire's owner mark.
+incomplete gets their verdict), so a packet is checked by the rules before a change or by the rules after the change; 3.
+a load with nothing changed writes nothing; 4. a change that the kernel refuses leaves the last good state in force, and
+the error is raised; 5. ``close`` leaves everything in force, ``remove`` and ``clear`` delete only objects with
+podwire's owner mark.
 """
 
 from collections.abc import Mapping
