@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from tests.fakes.alibaba_cloud import KEY, SECRET, AlibabaCloud, served
 from tests.kernel.agent_cluster import Machine, eventually
 from tests.kernel.emulated_cloud import Killed, Vpc, controlling, emulated, killed_after, refuse
-from tests.kernel.routing_nodes import SOURCE_REPLY_SERVER, Cluster, Pod, inside, ip_batch, source_seen
+from tests.kernel.routing_nodes import SOURCE_REPLY_SERVER, Cluster, ClusterNode, Pod, inside, ip_batch, source_seen
 
-from podwire.cluster.cloudinterfaces import NodeInterfaces, read_interfaces
+from podwire.cluster.cloudinterfaces import NodeInterfaces, PodInterface, read_interfaces
 from podwire.controllers.cloudaddresses.controller import CloudAddressesController
 from podwire.controllers.cloudaddresses.plan import AddressTargets, NodeDemand, plan
 from podwire.controllers.cloudaddresses.provider import AddressProvider
@@ -270,3 +270,66 @@ def test_an_agent_gives_pods_the_addresses_of_the_controller(machine: Machine, v
     conditions = machine.api("get", NODES, "node-1")["status"]["conditions"]
     assert [c["reason"] for c in conditions if c["type"] == "NetworkUnavailable"] == ["PodwireIsUp"]
     assert machine.drift("node-1") == []
+
+
+def with_ipv6(have: NodeInterfaces, number: int) -> NodeInterfaces:
+    """The interfaces with addresses of IPv6, too: the router has a link-local address, as in clouds."""
+    twins = [
+        PodInterface(
+            index=each.index,
+            mac=each.mac,
+            address=f"fd89:0:0:{number}::{each.index}/64",
+            gateway="fe80::1",
+            pods=tuple(f"fd89:0:0:{number}::{each.index}{pod}/128" for pod in range(len(each.pods))),
+        )
+        for each in have.interfaces
+    ]
+    return replace(have, networks=(*have.networks, "fd89::/32"), interfaces=(*have.interfaces, *twins))
+
+
+@pytest.mark.slow
+def test_interfaces_give_pods_addresses_of_both_families(tmp_path: Path, vpc: Vpc) -> None:
+    made = Cluster(tmp_path, 2, families="46")
+    try:
+        prepare(made, vpc, vpc.addresses())
+        sysctl.write("net/ipv6/conf/all/forwarding", "1", made.fabric)
+        inside(made.fabric, "ip", "address", "add", "fd89::1/64", "dev", "br0", "nodad")
+        for node in made.all:
+            read = read_interfaces(node.annotations)
+            assert read is not None
+            both = with_ipv6(read, node.number)
+            for each in both.interfaces[len(read.interfaces) :]:
+                end, addresses = f"{node.name}e{each.index}", [pods.partition("/")[0] for pods in each.pods]
+                ip_batch(
+                    made.fabric,
+                    f"address add fe80::1/64 dev {end} nodad",
+                    *(f"route add {address}/128 dev {end}" for address in addresses),
+                    *(f"neigh add {address} lladdr {each.mac} dev {end} nud permanent" for address in addresses),
+                )
+            inside(node.place, "ip", "-6", "route", "add", "default", "via", "fd89::1")
+            node.annotations = both.annotation()
+            made.nodes[node.name] = node.object()
+            node.leases.serve(both.pod_networks, whole=True)
+        made.settle()
+        first, second = made.all
+        pods = [first.pod(f"d{number}") for number in range(5)]
+        far, near = second.pod("e"), Pod(second.place, second.ip6)
+        assert {pod.address6[-2] for pod in pods} == {"1", "2"}, "pods of both interfaces"
+        with far.running(SOURCE_REPLY_SERVER), near.running(SOURCE_REPLY_SERVER):
+            for pod in pods:
+                assert source_seen(pod.place, far.address6) == pod.address6
+                assert source_seen(pod.place, far.address) == pod.address
+                assert source_seen(pod.place, near.address) == pod.address6
+        assert "fwmark 0x80/0x80" in first.shows("ip", "-6", "rule")
+        with far.running(SOURCE_REPLY_SERVER):
+            leaving = {f"ens{index}": packets(first, f"ens{index}") for index in (1, 2)}
+            for pod in pods:
+                assert source_seen(pod.place, far.address6) == pod.address6
+            assert all(packets(first, device) > before for device, before in leaving.items()), "by their own interfaces"
+    finally:
+        made.close()
+
+
+def packets(node: ClusterNode, device: str) -> int:
+    """The packets that left by a device."""
+    return int(json.loads(node.shows("ip", "-j", "-s", "link", "show", device))[0]["stats64"]["tx"]["packets"])

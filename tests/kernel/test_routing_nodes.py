@@ -248,7 +248,7 @@ def heard_changes(heard: socket.socket, device: int) -> list[str]:
     return changes
 
 
-def test_entries_of_a_peer_come_before_its_route_and_go_after(make: Make) -> None:
+def test_the_route_to_a_peer_comes_last_and_goes_first(make: Make) -> None:
     cluster = make(3)
     first, _, last = cluster.all
     cluster.configure(RoutingSettings(backend="vxlan"))

@@ -20,7 +20,7 @@ Network = IPv4Network | IPv6Network
 class PodInterface(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """An interface of a node: its number at the instance, hardware address, own address with prefix, and router.
 
-    ``pods`` are the addresses and prefixes for pods.
+    ``pods`` are the addresses and prefixes for pods. All are of one family: an interface with both is there twice.
     """
 
     index: int

@@ -112,6 +112,26 @@ def test_terway_has_other_numbers() -> None:
     assert {route.table for route in made.routes} == {1001}
 
 
+def test_an_interface_of_both_families_is_there_twice() -> None:
+    four = INTERFACES.interfaces[0]
+    six = PodInterface(index=1, mac=MAC, address="fd89::5/64", gateway="fe80::1", pods=("fd89::8/128",))
+    both = NodeInterfaces(("10.0.0.0/16", "fd89::/32"), (four, six))
+    me = replace(ON_INTERFACES, annotations=both.annotation())
+    options = CloudOptions(cloudroutes=CloudSection(pods="interfaces"))
+    network = CloudRoutes(options).plan(me, [FAR], ClusterView((FAR,))).network
+    assert [str(link) for link in network.links] == ["link eth1 mtu 9001 up"]
+    assert [str(route) for route in network.routes if ":" in route.dst] == [
+        "route ::/0 via fe80::1 dev eth1 onlink table 2",
+        "route fe80::1/128 dev eth1 table 2",
+    ]
+    assert [str(rule) for rule in network.rules if rule.v6] == [
+        "rule 512 -6 to fd89::8/128 table 254",
+        "rule 1024 -6 fwmark 0x80 mask 0x80 table 254",
+        "rule 1536 -6 from fd89::8/128 to fd89::/32 table 2",
+    ]
+    assert "sysctl net/ipv6/conf/eth1/accept_ra = 0" in str(network)
+
+
 def test_answers_from_the_first_interface_return_there() -> None:
     table = next(value for value in of_interfaces().values if isinstance(value, Table) and value.name == MARKS_TABLE)
     assert [str(rule) for rule in table.chains[0].rules] == [

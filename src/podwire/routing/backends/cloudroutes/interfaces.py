@@ -15,6 +15,8 @@ interface for the node itself (NodePorts): their answers have the address of a p
 The numbers are those of amazon-vpc-cni-k8s (layout ``aws``) and of Alibaba's Terway in its mode ENIIP with policy
 routing (layout ``terway``), so what an operator knows of these holds here, too. Neither is used by podwire.
 
+An interface with addresses of both families is there twice, with the same hardware address: once for each family.
+
 Cost: two rules for each merged network of addresses; a packet passes the rules in their order.
 """
 
@@ -74,8 +76,8 @@ def plan_interfaces(me: LocalNode, node: NodeInterfaces, layout: Layout, *, exte
         routes += _ways_out(interface, device, table)
         sysctls += _sysctls(interface, device)
         rules += _rules(interface, node, layout, external_nat=external_nat)
-    if rules:
-        rules.append(FibRule(priority=layout.answers, mark=MARK, mask=MARK, table=TABLE_MAIN))
+    for six in sorted({rule.v6 for rule in rules}):
+        rules.append(FibRule(priority=layout.answers, mark=MARK, mask=MARK, table=TABLE_MAIN, v6=six))
     return NetworkState(
         links=tuple(links),
         addresses=tuple(addresses),
@@ -123,6 +125,8 @@ def _rules(interface: PodInterface, node: NodeInterfaces, layout: Layout, *, ext
 
 def _sysctls(interface: PodInterface, device: str) -> Iterator[Sysctl]:
     if ":" in interface.gateway:
+        # Else a router announcement adds a default route by this device to the main table.
+        yield Sysctl(path=f"net/ipv6/conf/{device}/accept_ra", value="0")
         return
     # The way back of a packet is found without the rule for its source, so a strict check would drop it.
     yield Sysctl(path=f"net/ipv4/conf/{device}/rp_filter", value="2")
