@@ -9,7 +9,7 @@ import ipaddress
 import re
 from functools import lru_cache
 
-from podwire.model.ip import IPV4, IPV4_NETWORK, ipv4_bytes
+from podwire.model.ip import IPV4, ipv4_bytes, split_ipv4_network
 
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _CACHED = 1 << 16
@@ -39,11 +39,13 @@ def network_text(text: str) -> str:
 
     Raises: ValueError when the text is not a prefix.
     """
-    if (match := IPV4_NETWORK.fullmatch(text)) is not None:
-        address, length = match.groups()
-        if not int.from_bytes(ipv4_bytes(address), "big") & ((1 << (32 - int(length))) - 1):
-            return text
-    return str(ipaddress.ip_network(text))
+    try:
+        packed, length = split_ipv4_network(text)
+    except (ValueError, KeyError):
+        return str(ipaddress.ip_network(text))
+    if int.from_bytes(packed, "big") & ((1 << (32 - length)) - 1):
+        return str(ipaddress.ip_network(text))  # which says what is wrong
+    return text
 
 
 @lru_cache(_CACHED)
@@ -61,7 +63,10 @@ def mac_text(text: str) -> str:
 @lru_cache(_CACHED)
 def pack_ip(text: str) -> bytes:
     """The address in network byte order, 4 or 16 bytes."""
-    return ipv4_bytes(text) if IPV4.fullmatch(text) else ipaddress.ip_address(text).packed
+    try:
+        return ipv4_bytes(text)
+    except (ValueError, KeyError):
+        return ipaddress.ip_address(text).packed
 
 
 @lru_cache(_CACHED)
