@@ -3,8 +3,9 @@
 In turns, in a node namespace of their own: each plugin is executed as a container runtime does it, for a namespace that
 exists already. podwire is measured with its compiled program and with the one in Python; the agent's CNI part runs
 in a process of its own with the address ledger on disk (`synchronous=FULL`). ptp and bridge come with host-local from
-Debian's package `containernetworking-plugins`; without it they are left out. A DEL of podwire ends when the pod's
-address is out of the network and may be given out later; the device goes in the background.
+Debian's package `containernetworking-plugins`; without it they are left out. podwire is also measured with a hostPort of
+each pod, beside bridge with portmap and firewall (iptables). A DEL of podwire ends when the pod's address is out of the
+network and may be given out later; the device goes in the background.
 
     sudo python -m bench.cni [--quick]
 """
@@ -12,6 +13,7 @@ address is out of the network and may be given out later; the device goes in the
 import asyncio
 import json
 import multiprocessing
+import os
 import statistics
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 
 from bench.alone import run_alone
 from bench.table import Row
@@ -32,21 +35,38 @@ from podwire.kernel import netns
 from podwire.runtime.clock import SystemClock
 
 _WIDTH = 8
+_FIRST_PORT = 20000
 _PLUGINS = Path("/usr/lib/cni")
 _SHIM = Path(program.__file__).with_name("shim.py")
 
 
-class Plugin:
-    """What is measured: a command line, a configuration, an environment."""
+Conf = dict[str, Any]
 
-    def __init__(self, name: str, command: list[str], conf: dict[str, object], env: dict[str, str]) -> None:
+
+class Plugin:
+    """What is measured: programs with their configurations, which run one after the other, and an environment.
+
+    With ``ports`` each pod has a hostPort of its own.
+    """
+
+    def __init__(self, name: str, programs: list[tuple[list[str], Conf]], env: dict[str, str]) -> None:
         self.name = name
-        self.command = command
-        self.conf = json.dumps(conf).encode()
+        self.programs = programs
         self.env = env
+        self.ports = False
+        self._results: dict[str, Any] = {}
+
+    def with_ports(self) -> "Plugin":
+        """The same with hostPorts."""
+        self.ports = True
+        return self
 
     def call(self, verb: str, container: str, netns_path: Path) -> float:
-        """Milliseconds of one execution."""
+        """Milliseconds of one request: as libcni makes it, each program gets the result of the one before."""
+        more: Conf = {}
+        if self.ports:
+            port = {"hostPort": _FIRST_PORT + int(netns_path.name[1:]), "containerPort": 80, "protocol": "tcp"}
+            more = {"runtimeConfig": {"portMappings": [port]}}
         environment = {
             "CNI_COMMAND": verb,
             "CNI_CONTAINERID": container,
@@ -56,11 +76,18 @@ class Plugin:
             **self.env,
         }
         started = time.perf_counter()
-        done = subprocess.run(
-            self.command, input=self.conf, env=environment, capture_output=True, check=False, close_fds=False
-        )
-        if done.returncode:
-            raise SystemExit(f"{self.name} {verb}: {done.stdout.decode()}{done.stderr.decode()}")
+        previous = self._results.pop(container, None) if verb == "DEL" else None
+        for command, conf in self.programs if verb == "ADD" else reversed(self.programs):
+            document = json.dumps(conf | more | ({"prevResult": previous} if previous else {})).encode()
+            done = subprocess.run(
+                command, input=document, env=environment, capture_output=True, check=False, close_fds=False
+            )
+            if done.returncode:
+                raise SystemExit(f"{self.name} {verb}: {done.stdout.decode()}{done.stderr.decode()}")
+            if verb == "ADD":
+                previous = json.loads(done.stdout)
+        if verb == "ADD":
+            self._results[container] = previous
         return (time.perf_counter() - started) * 1000
 
 
@@ -99,20 +126,33 @@ def measure(plugin: Plugin, netns_paths: list[Path]) -> dict[str, float]:
 
 def plugins_of(root: Path, directory: Path) -> list[Plugin]:
     """What is measured in turns, podwire first."""
-    own: dict[str, object] = {"cniVersion": "1.0.0", "name": "podwire", "type": "podwire-cni"}
+    own: Conf = {"cniVersion": "1.0.0", "name": "podwire", "type": "podwire-cni"}
     env = {"PODWIRE_CNI_SOCKET": str(root / "cni.sock")}
+    compiled = ([str(program.path())], own)
     plugins = [
-        Plugin("podwire", [str(program.path())], own, env),
-        Plugin("podwire, program in Python", ["/usr/bin/python3", "-I", "-S", str(_SHIM)], own, env),
+        Plugin("podwire", [compiled], env),
+        Plugin("podwire with hostPort", [compiled], env).with_ports(),
+        Plugin("podwire, program in Python", [(["/usr/bin/python3", "-I", "-S", str(_SHIM)], own)], env),
     ]
     if not (directory / "ptp").exists():
         print("bench.cni: no ptp and bridge; install containernetworking-plugins", file=sys.stderr)
         return plugins
-    more: dict[str, dict[str, object]] = {"ptp": {}, "bridge": {"bridge": "reference0", "isGateway": True}}
+    more: dict[str, Conf] = {"ptp": {}, "bridge": {"bridge": "reference0", "isGateway": True}}
+    references = {}
     for number, (name, fields) in enumerate(more.items()):
         ipam = {"type": "host-local", "subnet": f"10.{245 + number}.0.0/16", "dataDir": str(root / name)}
         conf = {"cniVersion": "1.0.0", "name": f"reference-{name}", "type": name, "ipam": ipam, **fields}
-        plugins.append(Plugin(f"{name} + host-local", [str(directory / name)], conf, {"CNI_PATH": str(directory)}))
+        references[name] = ([str(directory / name)], conf)
+        plugins.append(Plugin(f"{name} + host-local", [references[name]], {"CNI_PATH": str(directory)}))
+    common: Conf = {"cniVersion": "1.0.0", "name": "reference-bridge"}
+    portmap = ([str(directory / "portmap")], common | {"type": "portmap", "snat": True})
+    firewall = ([str(directory / "firewall")], common | {"type": "firewall", "backend": "iptables"})
+    chain = Plugin(
+        "bridge + host-local + portmap + firewall",
+        [references["bridge"], portmap, firewall],
+        {"CNI_PATH": str(directory), "PATH": os.environ["PATH"]},
+    )
+    plugins.append(chain.with_ports())
     return plugins
 
 

@@ -125,6 +125,7 @@ class Attachments:
         self.plumber = plumber
         self._log = Log("cni")
         self._released: set[str] = set()
+        self._with_new_ports: dict[AttachmentKey, Attachment] = {}
 
     @property
     def by_key(self) -> Mapping[AttachmentKey, Attachment]:
@@ -218,6 +219,17 @@ class Attachments:
         Raises: KernelError.
         """
         self.plumber.ports.hold(ports.plan(self.leases.held.values()))
+
+    def got_ports(self, attachment: Attachment) -> None:
+        """Takes note of an attachment whose hostPorts may have stale connections."""
+        if attachment.ports:
+            self._with_new_ports[attachment.key] = attachment
+
+    def take_new_ports(self) -> list[Attachment]:
+        """The attachments of :meth:`got_ports` since the last call that are still held."""
+        fresh = [self.leases.held[key] for key in self._with_new_ports if key in self.leases.held]
+        self._with_new_ports.clear()
+        return fresh
 
     def take_released(self) -> frozenset[str]:
         """The addresses released since the last call that no pod holds again: their connections may be deleted."""

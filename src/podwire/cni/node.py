@@ -149,8 +149,6 @@ class PodNetwork:
                 self._attachments.hold_ports()  # The guard of the node's loopback network comes before the device.
             if not self._plumber.wire(planned, netns):
                 self._not_ready[request.key] = planned
-            if attachment.ports:
-                self._plumber.ports.forget_stale(attachment)
         except KernelError as failure:
             self._attachments.undo(attachment)
             if isinstance(failure, KernelExists):
@@ -158,6 +156,7 @@ class PodNetwork:
                 if families != beside:
                     raise _DefaultRouteExists(families) from failure
             raise _add_failure(failure, request, attachment) from failure
+        self._attachments.got_ports(attachment)
         return attachment
 
     def delete(self, request: CniRequest, _netns: str) -> bytes:

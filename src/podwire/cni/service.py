@@ -9,7 +9,9 @@ STATUS is answered when the node's pod CIDR is known, or after :data:`STATUS_S`,
 request while the node starts.
 
 ``delete_detached`` deletes detached devices in a thread, :data:`DELETE_S` after the first DEL, so that a burst of DEL
-is one deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL.
+is one deletion. It also deletes stale connections to hostPorts of new pods: the kernel walks through the connections of
+all namespaces for each listing, which takes 5 to 10 ms (measured), longer than the rest of ADD. ``sweep`` looks every
+:data:`SWEEP_S` for pods that vanished without a DEL.
 
 :mod:`podwire.cni.healing` restores what another program changed; :mod:`podwire.cni.hardware` follows the hardware
 addresses of pods.
@@ -173,6 +175,8 @@ class CniService:
             if not legs:
                 self.set_node(msgspec.structs.replace(node, leg=None))
         self.repair.recover(self._settings.network)
+        for attachment in self.leases.held.values():
+            self.attachments.got_ports(attachment)
         self._unwired.set()
         self.healing.disturbed.set()
 
@@ -190,16 +194,18 @@ class CniService:
         await self._server.run()
 
     async def delete_detached(self) -> None:
-        """Deletes the devices of deleted pods, until cancelled."""
+        """Deletes the devices of deleted pods, and stale connections to new hostPorts, until cancelled."""
         while True:
             await self._unwired.wait()
             await self._clock.sleep(DELETE_S)
             self._unwired.clear()
-            addresses = self.attachments.take_released()
+            addresses, fresh = self.attachments.take_released(), self.attachments.take_new_ports()
             try:
                 await asyncio.to_thread(self._plumber.delete_detached, addresses)
+                for attachment in fresh:
+                    await asyncio.to_thread(self._plumber.ports.forget_stale, attachment)
             except KernelError as failure:
-                self._log.warning("cannot delete the devices of deleted pods", problem=failure)
+                self._log.warning("cannot delete the devices and connections of pods", problem=failure)
 
     async def sweep(self) -> None:
         """Releases the addresses and devices of pods that vanished without a DEL, until cancelled."""
@@ -279,7 +285,7 @@ class CniService:
         try:
             return self._pods.handle(request, netns)
         finally:
-            if request.command in ("DEL", "GC"):
+            if request.command in ("DEL", "GC") or request.conf.runtime_config.port_mappings:
                 self._unwired.set()
 
 

@@ -102,9 +102,7 @@ def test_half_written_tail_is_left_out(written: tuple[Path, list[int]], tmp_path
         assert after(image, tmp_path / "cut", log[:length] + garbage) == expected(done)
 
 
-def test_pages_that_reached_the_disk_out_of_order_count_for_nothing(
-    written: tuple[Path, list[int]], tmp_path: Path
-) -> None:
+def test_pages_written_out_of_order_count_for_nothing(written: tuple[Path, list[int]], tmp_path: Path) -> None:
     image, lengths = written
     log = (image / "ipam.db-wal").read_bytes()
     first, last = lengths[4], lengths[6]
