@@ -3,9 +3,9 @@
 In turns, in a node namespace of their own: each plugin is executed as a container runtime does it, for a namespace that
 exists already. podwire is measured with its compiled program and with the one in Python; the agent's CNI part runs
 in a process of its own with the address ledger on disk (`synchronous=FULL`). ptp and bridge come with host-local from
-Debian's package `containernetworking-plugins`; without it they are left out. podwire is also measured with a hostPort of
-each pod, beside bridge with portmap and firewall (iptables). A DEL of podwire ends when the pod's address is out of the
-network and may be given out later; the device goes in the background.
+Debian's package `containernetworking-plugins`; without it they are left out. podwire is also measured with a hostPort
+for each pod, and bridge with portmap and firewall (iptables) behind it. A DEL of podwire ends when the pod's address is
+out of the network and may be given out later; the device goes in the background.
 
     sudo python -m bench.cni [--quick]
 """

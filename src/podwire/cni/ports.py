@@ -11,17 +11,20 @@ of pods with hostPorts have ``route_localnet`` for the replies, and the chain ``
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.spec import INVALID_CONFIG, PortMapping
 from podwire.errors import CniError
-from podwire.state.nft import Chain, Set, Table
+from podwire.state.nft import Chain, Element, Set, Table
 from podwire.state.nft_rules import Concat, Field, LiteralValue, Mapped, Masquerade, Match, Nat, Rule, SetRef, Verdict
 from podwire.state.nft_types import unpack
 
 TABLE = "podwire-hostport"
 _FAMILIES = {4: ("ip", "ipv4_addr"), 6: ("ip6", "ipv6_addr")}
+_PACKED = 4096
+"""More than the hostPorts of a node."""
 _PROTOCOLS = ("tcp", "udp", "sctp")
 _PRIORITY_RAW, _PRIORITY_DSTNAT, _PRIORITY_SRCNAT = -300, -100, 100
 _LOOPBACK, _LOOPBACK6 = "127.0.0.0/8", "::1"
@@ -117,7 +120,7 @@ def plan(attachments: Iterable[Attachment]) -> Table | None:
     if not with_ports:
         return None
     devices = Set(name="devices", key=("ifname",))
-    devices = devices.with_elements(devices.element(a.host_link) for a in with_ports if on_loopback(a.ports))
+    devices = devices.with_elements(_element(devices, a.host_link) for a in with_ports if on_loopback(a.ports))
     sets: list[Set] = [devices]
     translate: list[Rule] = []
     masquerade: list[Rule] = [_from_loopback(devices.name)]
@@ -134,6 +137,16 @@ def plan(attachments: Iterable[Attachment]) -> Table | None:
         Chain(name="postrouting", type="nat", hook="postrouting", priority=_PRIORITY_SRCNAT, rules=behind),
     )
     return Table(family="inet", name=TABLE, comment="podwire cni", chains=chains, sets=tuple(sets))
+
+
+def _element(of: Set, key: str, value: str = "", comment: str = "") -> tuple[bytes, Element]:
+    """An element of a set; those of pods that stay are packed once."""
+    return _packed(of.key, of.data, key, value, comment)
+
+
+@lru_cache(_PACKED)
+def _packed(kinds: tuple[str, ...], data: tuple[str, ...], key: str, value: str, comment: str) -> tuple[bytes, Element]:
+    return Set(name="", key=kinds, data=data).element(key, value, comment)
 
 
 def _guard(devices: str) -> tuple[Rule, ...]:
@@ -159,15 +172,15 @@ def _family(version: int, attachments: list[Attachment]) -> tuple[list[Set], lis
         ip = next((ip for ip in attachment.ips if ip.version == version), None)
         if ip is None:
             continue
-        own_elements.append(own.element(f"{ip} . {ip}"))
+        own_elements.append(_element(own, f"{ip} . {ip}"))
         for mapping in attachment.ports:
             protocol, port, host = _claim(mapping)
             comment = f"{attachment.namespace}/{attachment.pod}"[:100]
             value = f"{ip} . {mapping.container_port}"
             if not host:
-                any_elements.append(anywhere.element(f"{protocol} . {port}", value, comment))
+                any_elements.append(_element(anywhere, f"{protocol} . {port}", value, comment))
             elif ip_address(host).version == version:
-                bound_elements.append(bound.element(f"{host} . {protocol} . {port}", value, comment))
+                bound_elements.append(_element(bound, f"{host} . {protocol} . {port}", value, comment))
     destination, protocol_field, port_field = Field(f"{nft} daddr"), Field("meta l4proto"), Field("th dport")
     local = Match(Field("fib daddr type"), LiteralValue("local"))
     translate = [
