@@ -102,6 +102,7 @@ def serve(node: Path, root: Path, ready: Event) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(service.run())
             group.create_task(service.delete_detached())
+            group.create_task(service.forget_stale())
             await asyncio.sleep(0.05)
             ready.set()
 

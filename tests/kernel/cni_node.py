@@ -85,6 +85,7 @@ class NodeAgent:
             for body in (
                 self.service.run,
                 self.service.delete_detached,
+                self.service.forget_stale,
                 self.service.healing.run,
                 self.service.hardware.run,
             )

@@ -30,6 +30,7 @@ async def main():
     async with asyncio.TaskGroup() as group:
         group.create_task(service.run())
         group.create_task(service.delete_detached())
+        group.create_task(service.forget_stale())
 asyncio.run(main())
 """
 

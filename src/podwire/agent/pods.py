@@ -36,6 +36,7 @@ def add(shared: Shared) -> CniService:
     shared.tasks |= {
         "cni": service.run,
         "cni deletion": service.delete_detached,
+        "cni connections": service.forget_stale,
         "cni sweep": service.sweep,
         "cni heal": service.healing.run,
         "cni hardware addresses": service.hardware.run,

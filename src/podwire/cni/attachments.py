@@ -39,8 +39,8 @@ class HostPortHolder(Protocol):
         """
         ...
 
-    def forget_stale(self, attachment: Attachment) -> None:
-        """Deletes tracked connections that keep packets to the pod's hostPorts from it."""
+    def forget_stale(self, attachments: Collection[Attachment]) -> None:
+        """Deletes tracked connections that keep packets to the pods' hostPorts from them."""
         ...
 
 

@@ -7,7 +7,7 @@ program has changed it, either the kernel refuses this difference, or the watch 
 table is read again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from podwire.cni import staleflows
 from podwire.cni.ipam.ledger import Attachment
@@ -107,8 +107,8 @@ class HostPorts:
         table = self._nft.read("inet", TABLE) if self._nft is not None else None
         return {} if table is None else held_in(table)
 
-    def forget_stale(self, attachment: Attachment) -> None:
-        """Deletes tracked connections that keep packets to the pod's hostPorts from it.
+    def forget_stale(self, attachments: Collection[Attachment]) -> None:
+        """Deletes tracked connections that keep packets to the pods' hostPorts from them.
 
         Raises: KernelError.
         """
@@ -116,4 +116,4 @@ class HostPorts:
             with Netlink(self._netns_path) as netlink:
                 node = {x.cidr.partition("/")[0] for x in network.read_paths(netlink).addresses}
             with Conntrack(self._netns_path) as conntrack:
-                staleflows.forget(conntrack, attachment.ports, attachment.addresses, node)
+                staleflows.forget(conntrack, attachments, node)

@@ -9,9 +9,9 @@ STATUS is answered when the node's pod CIDR is known, or after :data:`STATUS_S`,
 request while the node starts.
 
 ``delete_detached`` deletes detached devices in a thread, :data:`DELETE_S` after the first DEL, so that a burst of DEL
-is one deletion. It also deletes stale connections to hostPorts of new pods: the kernel walks through the connections of
-all namespaces for each listing, which takes 5 to 10 ms (measured), longer than the rest of ADD. ``sweep`` looks every
-:data:`SWEEP_S` for pods that vanished without a DEL.
+is one deletion. ``forget_stale`` deletes stale connections to hostPorts of new pods in a thread, :data:`STALE_S` after
+the first ADD: a listing of connections takes longer than the rest of ADD. ``sweep`` looks every :data:`SWEEP_S` for
+pods that vanished without a DEL.
 
 :mod:`podwire.cni.healing` restores what another program changed; :mod:`podwire.cni.hardware` follows the hardware
 addresses of pods.
@@ -51,6 +51,7 @@ ADDRESSES_S = 10.0
 """ADD waits so long for addresses, where the node can claim a block."""
 _ADDRESSES_POLL_S = 0.02
 DELETE_S = 0.05
+STALE_S = 0.2
 SWEEP_S = 60.0
 
 
@@ -93,6 +94,7 @@ class CniService:
         self.served = asyncio.Event()
         """Set while the node has a pod CIDR."""
         self._unwired = asyncio.Event()
+        self._got_ports = asyncio.Event()
         self._plumber = KernelPlumber(settings.netns)
         self.leases = Leases(self._ledger, clock.now, settings.cooldown_s)
         self.attachments = Attachments(self.leases, self._plumber)
@@ -177,6 +179,7 @@ class CniService:
         self.repair.recover(self._settings.network)
         for attachment in self.leases.held.values():
             self.attachments.got_ports(attachment)
+            self._got_ports.set()
         self._unwired.set()
         self.healing.disturbed.set()
 
@@ -194,18 +197,28 @@ class CniService:
         await self._server.run()
 
     async def delete_detached(self) -> None:
-        """Deletes the devices of deleted pods, and stale connections to new hostPorts, until cancelled."""
+        """Deletes the devices of deleted pods, until cancelled."""
         while True:
             await self._unwired.wait()
             await self._clock.sleep(DELETE_S)
             self._unwired.clear()
-            addresses, fresh = self.attachments.take_released(), self.attachments.take_new_ports()
+            addresses = self.attachments.take_released()
             try:
                 await asyncio.to_thread(self._plumber.delete_detached, addresses)
-                for attachment in fresh:
-                    await asyncio.to_thread(self._plumber.ports.forget_stale, attachment)
             except KernelError as failure:
-                self._log.warning("cannot delete the devices and connections of pods", problem=failure)
+                self._log.warning("cannot delete the devices of deleted pods", problem=failure)
+
+    async def forget_stale(self) -> None:
+        """Deletes stale connections to hostPorts of new pods, until cancelled."""
+        while True:
+            await self._got_ports.wait()
+            await self._clock.sleep(STALE_S)
+            self._got_ports.clear()
+            fresh = self.attachments.take_new_ports()
+            try:
+                await asyncio.to_thread(self._plumber.ports.forget_stale, fresh)
+            except KernelError as failure:
+                self._log.warning("cannot delete stale connections to hostPorts", problem=failure)
 
     async def sweep(self) -> None:
         """Releases the addresses and devices of pods that vanished without a DEL, until cancelled."""
@@ -285,8 +298,10 @@ class CniService:
         try:
             return self._pods.handle(request, netns)
         finally:
-            if request.command in ("DEL", "GC") or request.conf.runtime_config.port_mappings:
+            if request.command in ("DEL", "GC"):
                 self._unwired.set()
+            elif request.conf.runtime_config.port_mappings:
+                self._got_ports.set()
 
 
 def _is_gone(netns: str) -> bool:
