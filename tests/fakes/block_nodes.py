@@ -101,7 +101,7 @@ class BlockNode:
     def _changed(self, key: str, _old: Node | None, new: Node | None) -> None:
         if key == self.name and new is not None:
             self.leases.serve(new.pod_networks)
-        self.keeper.disturbed()
+        self.keeper.nodes_changed()
 
     @property
     def announced(self) -> tuple[IPv4Network | IPv6Network, ...]:

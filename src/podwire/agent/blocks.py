@@ -13,8 +13,9 @@ def add(shared: Shared, cni: CniService) -> None:
     keeper = BlockKeeper(shared.client, node, shared.all_nodes, cni.leases, shared.announcer.announce, settings)
     keeper.events = shared.events
     shared.events.follow_rejected(keeper.pools, keeper.blocks)
-    shared.nodes.subscribe(lambda _key, _old, _new: keeper.disturbed(), replay=False)
+    shared.nodes.subscribe(lambda _key, _old, _new: keeper.nodes_changed(), replay=False)
     cni.address_source = keeper
+    shared.health.ready["blocks"] = lambda: keeper.problem
 
     async def keep() -> None:
         await shared.nodes.synced.wait()

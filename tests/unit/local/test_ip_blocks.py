@@ -179,6 +179,20 @@ def test_node_selector_follows_the_labels(plane: StartControlPlane, tmp_path: Pa
     asyncio.run(run())
 
 
+def test_node_without_a_pool_says_so(plane: StartControlPlane, tmp_path: Path) -> None:
+    other: Json = {"cidr": "10.1.0.0/27", "blockSize": 29, "nodeSelector": "zone == 'b'"}
+
+    async def run() -> None:
+        async with cluster(plane, tmp_path, [other], nodes=1) as (control, (one,)):
+            await until(lambda: one.keeper.problem)
+            assert one.keeper.problem == "node node-1 has no addresses for pods: no IPPool is for it"
+            await control.client.patch(NODES, "node-1", {"metadata": {"labels": {"zone": "b"}}})
+            await until(lambda: one.announced)
+            assert one.keeper.problem == ""
+
+    asyncio.run(run())
+
+
 def test_both_families_or_none(plane: StartControlPlane, tmp_path: Path) -> None:
     six: Json = {"cidr": "fd00::/120", "blockSize": 125}
 

@@ -7,11 +7,12 @@ addresses, and is taken from the Node before its block is released; 4. while the
 blocks that the node has; 5. an agent that was killed between two steps goes on from the objects; 6. the next look is
 at most 30 s after the last one, and follows each change of an object or an address within 50 ms.
 
-Cost: one watch of all blocks and one of the pools; 0.3 ms for a look with 1,000 blocks.
+Cost: one watch of all blocks and one of the pools; 0.3 ms for a look with 1,000 blocks, 4 ms when it claims one
+(measured).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -105,6 +106,8 @@ class BlockKeeper:
         self.events: EventRecorder | None = None
         self.waiting = 0
         """The number of pods that wait for addresses."""
+        self.problem = ""
+        """Why the node has no range for pods; empty when it has one, or is about to claim one."""
         self._client = client
         self._node = node
         self._nodes = nodes
@@ -113,6 +116,8 @@ class BlockKeeper:
         self._settings = settings
         self._changed = asyncio.Event()
         self._reader = PoolReader()
+        self._read: dict[str, tuple[IpamBlock, Block]] = {}
+        self._peer_ranges: tuple[Network, ...] | None = None
         self._log = Log("ipam")
         self._unanswered: dict[str, float] = {}
         self._refused: dict[Network, float] = {}
@@ -129,6 +134,11 @@ class BlockKeeper:
     def disturbed(self) -> None:
         """Requests a look at objects and addresses."""
         self._changed.set()
+
+    def nodes_changed(self) -> None:
+        """Requests a look with the ranges that Nodes announce now."""
+        self._peer_ranges = None
+        self.disturbed()
 
     async def follow_pools(self) -> None:
         """Follows the pools, until cancelled."""
@@ -157,7 +167,9 @@ class BlockKeeper:
         node = self._nodes().get(self._node)
         if node is None or not await self._settled():
             return _RETRY_S
-        decision = decide(self._situation(node))
+        situation = self._situation(node)
+        decision = decide(situation)
+        self._note_problem(situation, decision)
         self._report_stolen(node, decision)
         try:
             if not isinstance(decision.action, LendAddresses):
@@ -181,18 +193,17 @@ class BlockKeeper:
         now = self._client.clock.monotonic()
         self._unanswered = {name: at for name, at in self._unanswered.items() if now - at < _UNANSWERED_S}
         self._refused = {network: at for network, at in self._refused.items() if now - at < _REFUSED_S}
-        blocks = tuple(self._read_blocks())
+        blocks = self._read_blocks()
         pools = self._reader.read(self.pools.objects.values())
         self._report(IPPOOLS.kind, {(IPPOOLS.kind, name): text for name, text in self._reader.problems.items()})
         self._note_answers(blocks, now)
-        peers = (peer for name, peer in self._nodes().items() if name != self._node)
         return BlockSituation(
             node=self._node,
             labels=node.metadata.labels,
             pools=pools,
             blocks=blocks,
             usage=self._leases.usages(),
-            peer_ranges=tuple(network for peer in peers for network in peer.pod_networks),
+            peer_ranges=self._ranges_of_peers(),
             announced=node.pod_networks if NODE_POD_BLOCKS in node.metadata.annotations else (),
             former=node.spec.networks,
             waiting=self.waiting > 0,
@@ -203,14 +214,27 @@ class BlockKeeper:
             most=self._settings.most,
         )
 
-    def _read_blocks(self) -> Iterator[Block]:
+    def _read_blocks(self) -> tuple[Block, ...]:
+        """All valid blocks; each version of an object is read once."""
         problems: dict[tuple[str, str], str] = {}
-        for name, obj in sorted(self.blocks.objects.items()):
+        known, self._read = self._read, {}
+        for name, obj in self.blocks.objects.items():
+            before = known.get(name)
+            if before is not None and before[0] is obj:
+                self._read[name] = before
+                continue
             try:
-                yield read_block(obj)
+                self._read[name] = (obj, read_block(obj))
             except ConfigError as problem:
                 problems[IPAMBLOCKS.kind, name] = str(problem)
         self._report(IPAMBLOCKS.kind, problems)
+        return tuple(block for _, block in self._read.values())
+
+    def _ranges_of_peers(self) -> tuple[Network, ...]:
+        if self._peer_ranges is None:
+            peers = (peer for name, peer in self._nodes().items() if name != self._node)
+            self._peer_ranges = tuple(network for peer in peers for network in peer.pod_networks)
+        return self._peer_ranges
 
     def _note_answers(self, blocks: Sequence[Block], now: float) -> None:
         """Remembers an owner that answered without an address."""
@@ -289,6 +313,17 @@ class BlockKeeper:
         if not version or not known:
             return known == version
         return known == version or (known.isdecimal() and version.isdecimal() and int(known) > int(version))
+
+    def _note_problem(self, situation: BlockSituation, decision: BlockDecision) -> None:
+        """Sets :attr:`problem`, and logs a new one."""
+        problem = ""
+        if decision.action is None and not decision.routed:
+            some = any(pool.is_for(situation.labels) for pool in situation.pools)
+            problem = "the IPPools have no free block, and no node lends an address" if some else "no IPPool is for it"
+            problem = f"node {self._node} has no addresses for pods: {problem}"
+        if problem and problem != self.problem:
+            self._log.warning("cannot claim a block", problem=problem)
+        self.problem = problem
 
     def _report_stolen(self, node: Node, decision: BlockDecision) -> None:
         """Reports pods whose addresses are in a block of another node: they cannot be reached."""

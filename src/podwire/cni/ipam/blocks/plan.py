@@ -177,13 +177,19 @@ class _Planner:
             (block for block in own if block.confirmed),
             key=lambda block: (order.get(block.network, len(order)), block.network.version, int(block.network[0])),
         )
-        self._borrowed = [
+        borrowed: list[tuple[Network, Block]] = [
             (ip_network(address), block)
             for block in situation.blocks
-            if block.node != situation.node
+            if block.lent and block.node != situation.node
             for address in block.lent_to(situation.node)
         ]
-        self._wide_peer_ranges = [network for network in situation.peer_ranges if not _is_single(network)]
+        self._borrowed = sorted(
+            borrowed, key=lambda entry: (order.get(entry[0], len(order)), entry[0].version, int(entry[0][0]))
+        )
+        self._wide_peer_ranges: list[Network] = []
+        self._borrowed_by_peers: list[Network] = []
+        for network in situation.peer_ranges:
+            (self._borrowed_by_peers if _is_single(network) else self._wide_peer_ranges).append(network)
         self._former, self._stolen = self._without_block()
 
     def decide(self) -> BlockDecision:
@@ -207,8 +213,8 @@ class _Planner:
         """The addresses that are lent, and those that other nodes still announce after an object was lost."""
         lent = {address for block in self._mine for address in block.lent}
         networks = [block.network for block in self._mine]
-        singles = (network for network in self._s.peer_ranges if _is_single(network))
-        return frozenset(lent | {single[0] for single in singles if any(overlapping(single, networks))})
+        singles = (single for single in self._borrowed_by_peers if any(overlapping(single, networks)))
+        return frozenset(lent | {single[0] for single in singles})
 
     def _without_block(self) -> tuple[tuple[Network, ...], tuple[Network, ...]]:
         """The ranges with pods for which this node has no block: its own all the same, and those of other nodes."""
