@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "dns": ("podwire.cli.component:dns", "Run cluster DNS."),
     "apiserver": ("podwire.cli.component:apiserver", "Run the embedded Kubernetes API server."),
     "kubelet": ("podwire.cli.component:kubelet", "Run the local kubelet: pods as processes in namespaces."),
+    "install": ("podwire.cli.install:install", "Install podwire in a cluster."),
     "preflight": ("podwire.cli.preflight:preflight", "Check whether podwire can run on this node, and what to do."),
     "migrate": (
         "podwire.cli.migrate:migrate",

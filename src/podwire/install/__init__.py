@@ -1,1 +1,1 @@
-"""What an administrator does with podwire on a node besides running it: check the node before, take it off again."""
+"""What an administrator does with podwire besides running it: check a node or cluster, install, take it off again."""

@@ -1,0 +1,233 @@
+"""Parts of podwire alone, as deploy/values has them, installed by ``podwire install`` beside another network.
+
+The other network is the plugins ``bridge`` and ``host-local`` with routes between the nodes; the cluster has neither
+kube-proxy nor CoreDNS, so that what works is the work of the installed part.
+"""
+
+import json
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.e2e.clusters import address_of, in_node, netns_of, own_name, running, server, topology
+from tests.e2e.driver import Cluster, eventually, podwire
+
+from podwire.kernel import netns
+
+ROOT = Path(__file__).parents[2]
+PLUGINS = Path("/usr/lib/cni")
+NODES = ("node-1", "node-2")
+NAMESPACE = "kube-system"
+SERVICE = """
+---
+apiVersion: v1
+kind: Service
+metadata: {name: two}
+spec: {selector: {app: two}, clusterIP: 10.96.7.7, ports: [{port: 80}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: nobody}
+spec: {podSelector: {matchLabels: {app: two}}, policyTypes: [Ingress], ingress: [{ports: [{port: 81}]}]}
+"""
+VIP = "10.96.7.7"
+OBJECTS = (
+    "daemonsets,deployments,services,configmaps,networkpolicies,poddisruptionbudgets,serviceaccounts,roles,rolebindings"
+)
+
+pytestmark = pytest.mark.skipif(not (PLUGINS / "bridge").exists(), reason="needs containernetworking-plugins")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two nodes with another network."""
+    config = tmp_path_factory.mktemp("alone") / "cluster.yaml"
+    command = [str(Path(sys.executable).parent / "podwire")]
+    document = {"nodes": 2, "network": "none", "images": [{"name": "podwire", "command": command}]}
+    config.write_text(yaml.safe_dump(document))
+    with running(own_name("alone"), "--config", str(config)) as created:
+        yield created
+
+
+def run_of(cluster: Cluster, node: str) -> Path:
+    return Path(topology(cluster).node_run(node))
+
+
+@contextmanager
+def other_network(cluster: Cluster) -> Iterator[None]:
+    """Pods ``one`` and ``two`` on the two nodes, wired by other plugins."""
+    nodes = {node["metadata"]["name"]: node for node in cluster.get("nodes")["items"]}
+    for name in NODES:
+        run = run_of(cluster, name)
+        (run / "cni/bin").mkdir(parents=True, exist_ok=True)
+        (run / "cni/net.d").mkdir(parents=True, exist_ok=True)
+        for plugin in ("bridge", "host-local"):
+            (run / "cni/bin" / plugin).symlink_to(PLUGINS / plugin)
+        (cidr,) = nodes[name]["spec"]["podCIDRs"]
+        ipam = {"type": "host-local", "subnet": cidr, "routes": [{"dst": "0.0.0.0/0"}], "dataDir": str(run / "ipam")}
+        bridge = {
+            "type": "bridge",
+            "bridge": "cni0",
+            "isGateway": True,
+            "ipMasq": True,
+            "hairpinMode": True,
+            "ipam": ipam,
+        }
+        conf = {"cniVersion": "1.0.0", "name": "other", "plugins": [bridge]}
+        (run / "cni/net.d/05-other.conflist").write_text(json.dumps(conf))
+        for other in set(NODES) - {name}:
+            address = nodes[other]["status"]["addresses"][0]["address"]
+            in_node(cluster, name, "ip", "route", "replace", *nodes[other]["spec"]["podCIDRs"], "via", address)
+    cluster.apply(server("one", "node-1") + server("two", "node-2") + SERVICE)
+    cluster.ready("one", "two")
+    yield
+    cluster.kubectl("delete", "pod", "one", "two", "--force", "--grace-period=0")
+    for name in NODES:
+        (run_of(cluster, name) / "cni/net.d/05-other.conflist").unlink()
+        in_node(cluster, name, "ip", "link", "delete", "cni0")
+        (route,) = (nodes[other]["spec"]["podCIDR"] for other in NODES if other != name)
+        in_node(cluster, name, "ip", "route", "delete", route)
+
+
+def reaches(cluster: Cluster, address: str, patience_s: float = 0.3) -> bool:
+    """Whether the pod ``one`` gets a connection to port 80 of an address."""
+    with netns.inside(netns_of(cluster, "one")):
+        client = socket.socket()
+    with client:
+        client.settimeout(patience_s)
+        return client.connect_ex((address, 80)) == 0
+
+
+def install(cluster: Cluster, name: str, folder: Path, *options: str) -> str:
+    """Installs with a file of deploy/values and what this cluster needs; the output."""
+    (endpoint,) = cluster.get("endpointslices", "kubernetes")["endpoints"]
+    (port,) = cluster.get("endpointslices", "kubernetes")["ports"]
+    root = {"securityContext": {"runAsNonRoot": False, "runAsUser": 0}}
+    own = {
+        "api": {"host": endpoint["addresses"][0], "port": port["port"]},
+        "serviceCIDRs": ["10.96.0.0/16"],
+        "controller": root,
+        "dns": {"securityContext": {**root["securityContext"], "capabilities": {"drop": []}}},
+    }
+    file = folder / "own.yaml"
+    file.write_text(yaml.safe_dump(own))
+    command = [*podwire(), "install", "--chart", "deploy/helm/podwire", "--values", f"deploy/values/{name}.yaml"]
+    done = cluster.run([*command, "--values", str(file), "--wait", "60", *options])
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def remove(cluster: Cluster, folder: Path) -> None:
+    """Removes what was installed, and podwire from the nodes; nothing of podwire is left in their kernels."""
+    config_map = cluster.run(["kubectl", "get", "configmap", "podwire-agent", "-n", NAMESPACE, "-o", "json"])
+    cluster.kubectl("delete", OBJECTS, "-n", NAMESPACE, "-l", "app.kubernetes.io/instance=podwire", "--wait=false")
+    eventually(lambda: cluster.get("pods", "-n", NAMESPACE)["items"] == [])
+    if config_map.returncode:
+        return
+    document: dict[str, Any] = yaml.safe_load(json.loads(config_map.stdout)["data"]["agent.yaml"])
+    for node in NODES:
+        run, state = run_of(cluster, node), Path(topology(cluster).node_state(node))
+        document |= {"nodeName": node, "runDir": str(run / "podwire"), "stateDir": str(state / "podwire")}
+        if "cni" in document:
+            document["cni"] = {"confDir": str(run / "cni/net.d"), "binDir": str(run / "cni/bin")}
+        file = folder / f"{node}.yaml"
+        file.write_text(yaml.safe_dump(document))
+        in_node(cluster, node, *podwire(), "uninstall", "--config", str(file))
+        assert "podwire" not in in_node(cluster, node, "nft", "list", "tables")
+
+
+def tables(cluster: Cluster) -> str:
+    return in_node(cluster, "node-2", "nft", "list", "tables")
+
+
+def test_each_part_works_alone(cluster: Cluster, tmp_path: Path) -> None:
+    with other_network(cluster):
+        two = address_of(cluster, "two")
+        assert reaches(cluster, two, 10) and not reaches(cluster, VIP)
+        dry = install(cluster, "policy-only", tmp_path, "--dry-run")
+        assert "would create DaemonSet kube-system/podwire-agent" in dry and "kube-dns" not in dry
+        assert cluster.get("daemonsets", "-n", NAMESPACE)["items"] == []
+        assert "created DaemonSet kube-system/podwire-agent" in install(cluster, "policy-only", tmp_path)
+        eventually(lambda: not reaches(cluster, two))
+        assert not reaches(cluster, VIP) and "podwire-proxy" not in tables(cluster)
+        again = install(cluster, "policy-only", tmp_path)
+        assert "left as it is: DaemonSet kube-system/podwire-agent" in again
+        remove(cluster, tmp_path)
+        assert reaches(cluster, two, 10)
+
+        install(cluster, "proxy-only", tmp_path)
+        eventually(lambda: reaches(cluster, VIP))
+        assert reaches(cluster, two, 10), "the policy is not in force"
+        assert "podwire-policy" not in tables(cluster)
+        remove(cluster, tmp_path)
+        assert not reaches(cluster, VIP)
+
+        install(cluster, "dns-only", tmp_path)
+        assert cluster.get("daemonsets", "-n", NAMESPACE)["items"] == []
+        pods = cluster.get("pods", "-n", NAMESPACE, "-l", "k8s-app=kube-dns")["items"]
+        assert answer(cluster, pods[0]["status"]["podIP"]) == VIP
+        assert not reaches(cluster, VIP)
+        remove(cluster, tmp_path)
+
+    install(cluster, "beside-kube-proxy", tmp_path)
+    cluster.apply(server("one", "node-1") + server("two", "node-2"))
+    cluster.ready("one", "two")
+    two = address_of(cluster, "two")
+    assert not reaches(cluster, two) and not reaches(cluster, VIP)
+    cluster.kubectl("delete", "networkpolicy", "nobody")
+    eventually(lambda: reaches(cluster, two))
+    assert not reaches(cluster, VIP) and "podwire-proxy" not in tables(cluster)
+    cluster.kubectl("delete", "pod", "one", "two", "--grace-period=1")
+    remove(cluster, tmp_path)
+
+
+def answer(cluster: Cluster, server_address: str) -> str:
+    """The address that a DNS server gives for the Service ``two``, asked by the pod ``one``."""
+    labels = ("two", "default", "svc", "cluster", "local")
+    name = b"".join(bytes([len(label)]) + label.encode() for label in labels) + b"\0"
+    with netns.inside(netns_of(cluster, "one")):
+        client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with client:
+        client.settimeout(10)
+        client.sendto(struct.pack("!6H", 7, 0x100, 1, 0, 0, 0) + name + struct.pack("!2H", 1, 1), (server_address, 53))
+        data = client.recv(512)
+    assert struct.unpack("!H", data[6:8]) == (1,), data
+    at = 12 + len(name) + 4
+    return str(ip_address(data[at + 12 : at + 16]))
+
+
+FLANNEL = """
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-flannel-ds, namespace: kube-system}
+spec:
+  selector: {matchLabels: {app: flannel}}
+  template:
+    metadata: {labels: {app: flannel}}
+    spec: {nodeSelector: {no: node}, containers: [{name: main, image: busybox:1.36}]}
+"""
+
+
+def test_faults_of_the_cluster_stop_an_install(cluster: Cluster) -> None:
+    command = [*podwire(), "install", "--manifest", "deploy/manifests/everything.yaml"]
+    cluster.apply(FLANNEL)
+    try:
+        done = cluster.run(command)
+    finally:
+        cluster.kubectl("delete", "daemonset", "kube-flannel-ds", "-n", NAMESPACE)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "fault: DaemonSet kube-system/kube-flannel-ds: Flannel is the network of this cluster" in done.stderr
+    assert "nothing was changed" in done.stderr
+    wrong = cluster.run([*command, "--values", "x"])
+    assert wrong.returncode == 2 and "--values and --set go with --chart" in wrong.stderr
+    both = cluster.run([*podwire(), "install"])
+    assert both.returncode == 2 and "expected exactly one of --chart and --manifest" in both.stderr
+    missing = cluster.run([*podwire(), "install", "--manifest", "/missing.yaml"])
+    assert missing.returncode == 2 and "/missing.yaml: cannot be read" in missing.stderr
