@@ -70,7 +70,7 @@ async def _install(config: "ApiConfig", objects: "tuple[Json, ...]", options: In
     from podwire.kube.client import Client
     from podwire.runtime.clock import SystemClock
 
-    asked = clusterchecks.wanted(objects, options.source)
+    asked = clusterchecks.chart_settings(objects, options.source)
     client = Client(config, SystemClock(), manager=cluster.MANAGER)
     try:
         findings = clusterchecks.find(await cluster.read_facts(client), asked)

@@ -86,9 +86,9 @@ async def apply(client: Client, objects: Iterable[Json], say: Callable[[str], No
 
     Raises: ClusterError naming the object that the API refuses; ApiUnreachable.
     """
-    words = {"create": "would create", "change": "would change", "leave": "would leave as it is:"}
+    verbs = {"create": "would create", "change": "would change", "leave": "would leave as it is:"}
     if not dry:
-        words = {"create": "created", "change": "changed", "leave": "left as it is:"}
+        verbs = {"create": "created", "change": "changed", "leave": "left as it is:"}
     for obj in objects:
         resource, meta = resource_of(obj), obj["metadata"]
         namespace = meta.get("namespace", "")
@@ -102,7 +102,7 @@ async def apply(client: Client, objects: Iterable[Json], say: Callable[[str], No
         answer = await client.raw("PATCH", path, query, msgspec.json.encode(obj), headers)
         if answer.status >= 400:
             raise ClusterError(f"{title(obj)}: {_reason(decode_failure(answer.status, answer.body), obj)}")
-        say(f"{words[difference(before, decode_object(answer.body, dict))]} {title(obj)}")
+        say(f"{verbs[difference(before, decode_object(answer.body, dict))]} {title(obj)}")
 
 
 def _reason(failure: ApiError, obj: Json) -> str:

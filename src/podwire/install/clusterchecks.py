@@ -40,7 +40,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The address of the Service ``kube-system/kube-dns``; empty: there is none."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class ChartSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the objects of the chart ask for."""
 
     parts: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """The address of the Service ``kube-dns``; empty: the chart has no DNS."""
 
 
-def wanted(objects: tuple[Json, ...], source: str) -> Wanted:
+def chart_settings(objects: tuple[Json, ...], source: str) -> ChartSettings:
     """What the objects ask for, from the ConfigMaps of agent and controller.
 
     Raises: ConfigError for a ConfigMap without a configuration.
@@ -61,7 +61,7 @@ def wanted(objects: tuple[Json, ...], source: str) -> Wanted:
     controller = _configuration(named.get(("ConfigMap", "podwire-controller")), "controller.yaml", source)
     service = named.get(("Service", "kube-dns"), {"spec": {}})
     section = controller.get("controller", {})
-    return Wanted(
+    return ChartSettings(
         parts=tuple(agent.get("parts", ())),
         controllers=tuple(section.get("parts", ())),
         cluster_cidrs=tuple(agent.get("clusterCIDRs", ())),
@@ -81,19 +81,19 @@ def _configuration(config_map: Mapping[str, Any] | None, key: str, source: str) 
     return document if isinstance(document, dict) else {}
 
 
-def find(facts: ClusterFacts, asked: Wanted) -> tuple[PreflightFinding, ...]:
+def find(facts: ClusterFacts, asked: ChartSettings) -> tuple[PreflightFinding, ...]:
     """All findings, faults first."""
     results = [finding for check in CHECKS for finding in check(facts, asked)]
     return tuple(sorted(results, key=lambda finding: finding.level != "fault"))
 
 
-def _version(facts: ClusterFacts, asked: Wanted) -> Iterator[PreflightFinding]:
+def _version(facts: ClusterFacts, asked: ChartSettings) -> Iterator[PreflightFinding]:
     if facts.version < OLDEST:
         text = f"Kubernetes {facts.version[0]}.{facts.version[1]} is older than {OLDEST[0]}.{OLDEST[1]}"
         yield PreflightFinding("fault", "API server", text, "upgrade the cluster first")
 
 
-def _networks(facts: ClusterFacts, asked: Wanted) -> Iterator[PreflightFinding]:
+def _networks(facts: ClusterFacts, asked: ChartSettings) -> Iterator[PreflightFinding]:
     for path in facts.daemonsets:
         name = path.partition("/")[2]
         if "cni" in asked.parts and name in NETWORKS:
@@ -105,7 +105,7 @@ def _networks(facts: ClusterFacts, asked: Wanted) -> Iterator[PreflightFinding]:
             yield PreflightFinding("fault", f"DaemonSet {path}", text, "delete it, or leave proxy out of agent.parts")
 
 
-def _dns(facts: ClusterFacts, asked: Wanted) -> Iterator[PreflightFinding]:
+def _dns(facts: ClusterFacts, asked: ChartSettings) -> Iterator[PreflightFinding]:
     if not asked.dns_ip:
         return
     for path in facts.deployments:
@@ -118,7 +118,7 @@ def _dns(facts: ClusterFacts, asked: Wanted) -> Iterator[PreflightFinding]:
         yield PreflightFinding("fault", "Service kube-system/kube-dns", text, action)
 
 
-def _pod_ranges(facts: ClusterFacts, asked: Wanted) -> Iterator[PreflightFinding]:
+def _pod_ranges(facts: ClusterFacts, asked: ChartSettings) -> Iterator[PreflightFinding]:
     if "cni" not in asked.parts:
         return
     empty = [node for node, cidrs in facts.nodes.items() if not cidrs]
@@ -142,7 +142,7 @@ def _contains(network: str, cidr: str) -> bool:
     return whole.version == inner.version and first <= int(inner.network_address) <= last
 
 
-def _service_ranges(facts: ClusterFacts, asked: Wanted) -> Iterator[PreflightFinding]:
+def _service_ranges(facts: ClusterFacts, asked: ChartSettings) -> Iterator[PreflightFinding]:
     address = facts.kubernetes_ip
     if not address or not asked.service_cidrs:
         return
@@ -155,6 +155,6 @@ def _service_ranges(facts: ClusterFacts, asked: Wanted) -> Iterator[PreflightFin
         yield PreflightFinding("fault", "dns.clusterIP", text, "choose an address of the range")
 
 
-CHECKS: tuple[Callable[[ClusterFacts, Wanted], Iterator[PreflightFinding]], ...] = (
+CHECKS: tuple[Callable[[ClusterFacts, ChartSettings], Iterator[PreflightFinding]], ...] = (
     _version, _networks, _dns, _pod_ranges, _service_ranges,
 )  # fmt: skip

@@ -75,9 +75,9 @@ def difference(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> st
 
 def _content(obj: Mapping[str, Any]) -> dict[str, Any]:
     """An object without what the API server keeps account of."""
-    kept = {key: value for key, value in obj.items() if key not in ("metadata", "status")}
+    content = {key: value for key, value in obj.items() if key not in ("metadata", "status")}
     meta = {k: v for k, v in obj["metadata"].items() if k not in ("managedFields", "resourceVersion", "generation")}
-    return {**kept, "metadata": meta}
+    return {**content, "metadata": meta}
 
 
 def unready(obj: Mapping[str, Any]) -> str:
@@ -86,11 +86,11 @@ def unready(obj: Mapping[str, Any]) -> str:
     if status.get("observedGeneration", 0) < obj["metadata"].get("generation", 1):
         return "not seen by its controller yet"
     if obj["kind"] == "DaemonSet":
-        wanted = status.get("desiredNumberScheduled", 0)
+        replicas = status.get("desiredNumberScheduled", 0)
         updated, ready = status.get("updatedNumberScheduled", 0), status.get("numberReady", 0)
     else:
-        wanted = spec.get("replicas", 1)
+        replicas = spec.get("replicas", 1)
         updated, ready = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
-    if updated < wanted:
-        return f"{updated} of {wanted} pods are new"
-    return f"{ready} of {wanted} pods are ready" if ready < wanted else ""
+    if updated < replicas:
+        return f"{updated} of {replicas} pods are new"
+    return f"{ready} of {replicas} pods are ready" if ready < replicas else ""

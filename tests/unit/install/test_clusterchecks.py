@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.errors import ConfigError
-from podwire.install.clusterchecks import ClusterFacts, Wanted, find, wanted
+from podwire.install.clusterchecks import ChartSettings, ClusterFacts, chart_settings, find
 
 SOUND = ClusterFacts(
     version=(1, 36),
@@ -15,7 +15,7 @@ SOUND = ClusterFacts(
     kubernetes_ip="10.96.0.1",
     dns_ip="10.96.0.10",
 )
-ASKED = Wanted(
+ASKED = ChartSettings(
     parts=("cni", "routing", "policy", "proxy"),
     controllers=("policystatus",),
     cluster_cidrs=("10.244.0.0/16", "fd44::/48"),
@@ -75,11 +75,13 @@ def test_what_is_wanted_is_read_from_the_objects() -> None:
     agent = config_map("podwire-agent", "agent.yaml", "parts: [cni]\nclusterCIDRs: [10.1.0.0/16]\n")
     controller = config_map("podwire-controller", "controller.yaml", "controller: {parts: [nodeipam]}\n")
     service = {"kind": "Service", "metadata": {"name": "kube-dns"}, "spec": {"clusterIP": "10.96.0.10"}}
-    expected = Wanted(parts=("cni",), controllers=("nodeipam",), cluster_cidrs=("10.1.0.0/16",), dns_ip="10.96.0.10")
-    assert wanted((agent, controller, service), "chart") == expected
-    assert wanted((), "chart") == Wanted()
+    expected = ChartSettings(
+        parts=("cni",), controllers=("nodeipam",), cluster_cidrs=("10.1.0.0/16",), dns_ip="10.96.0.10"
+    )
+    assert chart_settings((agent, controller, service), "chart") == expected
+    assert chart_settings((), "chart") == ChartSettings()
 
 
 def test_a_broken_configuration_is_named() -> None:
     with pytest.raises(ConfigError, match=r"chart: ConfigMap podwire-agent\.data: expected YAML in agent\.yaml"):
-        wanted((config_map("podwire-agent", "other", ""),), "chart")
+        chart_settings((config_map("podwire-agent", "other", ""),), "chart")

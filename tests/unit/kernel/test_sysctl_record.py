@@ -22,7 +22,7 @@ def test_the_first_value_before_is_kept_across_starts(file: Path) -> None:
     assert read(file).devices == ("eth0",)
 
 
-def test_a_value_of_somebody_else_is_the_one_to_go_back_to(file: Path) -> None:
+def test_a_value_of_somebody_else_is_kept(file: Path) -> None:
     record = SysctlRecord(file, ["eth0"])
     record.note(FORWARD, "0", "1")
     record.note(FORWARD, "5", "1")
