@@ -1,6 +1,7 @@
 """The chart of podwire on a cluster without a network: install, upgrade, rollback and uninstall by Helm."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.e2e import chart_rights
-from tests.e2e.clusters import flows, own_name, run, running, server
+from tests.e2e.clusters import flows, in_node, own_name, run, running, server
 from tests.e2e.driver import Cluster, eventually
 from tests.e2e.helm import Helm
 
@@ -108,6 +109,21 @@ def refused_requests(cluster: Cluster) -> list[str]:
     return [line for text in logs for line in text.splitlines() if "forbidden" in line]
 
 
+def metrics(cluster: Cluster) -> set[str]:
+    """The names of the metrics of an agent and of DNS."""
+    pods = cluster.get("pods", "-n", NAMESPACE, "-l", "k8s-app=kube-dns")["items"]
+    targets = ("127.0.0.1:9440", f"{pods[0]['status']['podIP']}:9153")
+    pages = [in_node(cluster, "node-1", "curl", "-sSf", f"http://{target}/metrics") for target in targets]
+    return {name for page in pages for name in re.findall(r"^[a-z]\w+", page, re.MULTILINE)}
+
+
+def alerting(text: str) -> set[str]:
+    """The metrics that alert rules name."""
+    rules = [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+    assert len(rules) > 5 and all({"alert", "expr", "labels", "annotations"} <= set(rule) for rule in rules)
+    return {name for rule in rules for name in re.findall(r"\b(?:podwire|kubeproxy)_\w+", rule["expr"])}
+
+
 def use_all_rights(cluster: Cluster, audit: Path, may: set[chart_rights.Action]) -> None:
     """Makes seldom objects, until podwire has used all rights but those with a reason; it used no other rights."""
     node, _, number = cluster.get("node", "node-1")["status"]["addresses"][0]["address"].rpartition(".")
@@ -157,6 +173,7 @@ def test_the_chart_makes_upgrades_and_outlives_a_network(
     eventually(lambda: bare.run(["kubectl", *blocked]).returncode != 0)
     bare.kubectl("delete", "networkpolicy", "nobody")
     eventually(lambda: bare.run(["kubectl", *blocked]).returncode == 0)
+    assert alerting((ROOT / "deploy/alerts.yaml").read_text()) - metrics(bare) == set()
     rendered = [item for item in yaml.safe_load_all(helm("template", "podwire", CHART, "-f", values)) if item]
     use_all_rights(bare, audit, chart_rights.granted(rendered))
     with flows(bare, [("one", "two"), ("two", "one")]) as traffic:
