@@ -23,6 +23,8 @@ _UP_S = 180
 _LONGEST = (
     "test_client_libraries.py",
     "test_api_away.py",
+    "test_chart.py",
+    "test_chart_alone.py",
     "test_changing_a_running_cluster.py",
     "test_why.py",
     "test_documented_commands.py",

@@ -9,6 +9,7 @@ from tests.kernel.agent_cluster import Machine
 from tests.kernel.cni_node import NodeAgent
 
 _LONGEST = (
+    "test_image.py",
     "test_proxy_scenarios.py",
     "test_proxy_following.py",
     "test_stale_flows.py",
