@@ -94,10 +94,11 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     address of the health, readiness and metrics endpoints; empty means the addresses of ``listen``, and port 0 turns
     an endpoint off. ``upstreams`` are ``address`` or ``address:port`` (IPv6 in brackets); without them those of
     ``forward`` are used, and without those the name servers of ``resolvConf``. ``stub_domains`` have upstream servers
-    of their own. ``fallthrough`` has the zones whose missing names are asked for upstream. Foreign names are cached for
-    at most ``cache_seconds``; for ``serve_stale_seconds`` longer they answer when upstream does not, or (without
-    ``serve_stale_verify``) at once while upstream is asked. ``hosts`` have addresses by name, before all other names.
-    ``caches`` are options of the cache by zone. ``view_forwards`` are the upstream servers of views, by their names and
+    of their own. ``zonal`` adds names for the endpoints of a topology zone; ``clusterset`` is the zone of Services that
+    other clusters export. ``fallthrough`` has the zones whose missing names are asked for upstream. Foreign names are
+    cached for at most ``cache_seconds``; for ``serve_stale_seconds`` longer they answer when upstream does not, or
+    (without ``serve_stale_verify``) at once while upstream is asked. ``hosts`` have addresses by name, before all other
+    names. ``caches`` are options of the cache by zone. ``view_forwards`` are the upstream servers of views, by their names and
     by zone. ``blocks`` are the server blocks of a Corefile, if one of them has plugins of its own; ``files`` are the
     files that these name. A Corefile is read again every ``reload_seconds``, 0 means never.
     """
@@ -121,6 +122,8 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     stub_domains: dict[str, ForwardConfig] = {}
     namespaces: tuple[str, ...] = ()
     ignore_empty_service: bool = False
+    zonal: bool = False
+    clusterset: str = ""
     reverse_zones: tuple[str, ...] = ("in-addr.arpa", "ip6.arpa")
     fallthrough: tuple[str, ...] = ("in-addr.arpa", "ip6.arpa")
     cache_seconds: float = 300.0

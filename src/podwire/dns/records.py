@@ -48,10 +48,11 @@ class NameRecords(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadyEndpoint(msgspec.Struct, frozen=True, gc=False):
-    """One address of a ready endpoint and its host label."""
+    """One address of a ready endpoint, its host label, and its topology zone if such names are served."""
 
     host: str
     address: bytes
+    zone: str = ""
 
 
 class SliceRecords(msgspec.Struct, frozen=True, gc=False):
@@ -141,7 +142,7 @@ def plan_slice(endpoint_slice: EndpointSlice, *, pod_names: bool = False) -> Sli
         aliases = (_alias(text) for endpoint in endpoints for text in endpoint.addresses)
         return SliceRecords(alias=next(filter(None, aliases), b""))
     ready = tuple(
-        ReadyEndpoint(endpoint_host(text, endpoint, pod_names=pod_names), packed)
+        ReadyEndpoint(endpoint_host(text, endpoint, pod_names=pod_names), packed, (endpoint.zone or "").lower())
         for endpoint in endpoints
         for text in endpoint.addresses
         if (packed := address_bytes(text))
@@ -279,6 +280,12 @@ class ServiceRecords:
     def ready_addresses(self) -> int:
         """The number of addresses of ready endpoints, those in several slices counted repeatedly."""
         return sum(len(entry.ready) for entry in self._slices)
+
+    def in_zone(self, topology_zone: str) -> NameRecords:
+        """The records of the endpoints of a topology zone, in lower case."""
+        chosen = [(e, entry.ports) for entry in self._slices for e in entry.ready if e.zone == topology_zone]
+        targets = _targets([(e.host, number) for e, ports in chosen for _, _, number in ports])
+        return NameRecords(_addresses(e.address for e, _ in chosen), targets)
 
     def host_names(self) -> frozenset[str]:
         """The host labels of the endpoints."""

@@ -5,22 +5,26 @@ Objects are reduced to the fields that answers need, before they are kept and re
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from podwire.dns.imports import service_of, slice_of
 from podwire.dns.snapshot import Snapshot
 from podwire.dns.zone import Zone
 from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder
 from podwire.kube.informer import Informer, OnChange
-from podwire.kube.resources import ENDPOINTSLICES, NAMESPACES, PODS, SERVICES
+from podwire.kube.resources import ENDPOINTSLICES, NAMESPACES, PODS, SERVICEIMPORTS, SERVICES
 from podwire.model.meta import Object, ObjectMeta
 from podwire.model.pod import Pod, PodStatus
 from podwire.model.service import SERVICE_NAME_LABEL, Endpoint, EndpointSlice, Service, ServiceSpec, ServiceStatus
+from podwire.model.serviceimport import IMPORT_NAME_LABEL, SOURCE_CLUSTER_LABEL, ServiceImport
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
 from podwire.runtime.supervise import Supervisor
 
 _CONTACT_EVERY_S = 1.0
+_LABELS = (SERVICE_NAME_LABEL, IMPORT_NAME_LABEL, SOURCE_CLUSTER_LABEL)
 
 
 class ZoneWatch:
@@ -39,8 +43,9 @@ class ZoneWatch:
         self._slices = Informer(client, ENDPOINTSLICES)
         self._namespaces = Informer(client, NAMESPACES)
         self._pods = Informer(client, PODS) if pods else None
+        self._imports = Informer(client, SERVICEIMPORTS) if zone.imported is not None else None
         self._services.trim = _trim_service
-        self._slices.trim = _trim_slice
+        self._slices.trim = partial(_trim_slice, zonal=zone.zonal)
         self._namespaces.trim = lambda item: Object(metadata=ObjectMeta(name=item.metadata.name))
         if self._pods is not None:
             self._pods.trim = _trim_pod
@@ -49,6 +54,8 @@ class ZoneWatch:
         self._namespaces.subscribe(self._on_namespace)
         if self._pods is not None:
             self._pods.subscribe(self._on_pod)
+        if self._imports is not None:
+            self._imports.subscribe(self._on_import)
         self._events = EventRecorder(client, "podwire-dns")
         self._events.follow_rejected(*self._informers())
 
@@ -77,7 +84,7 @@ class ZoneWatch:
         self._changed()
         if snapshot.collections < len(self._informers()):
             return
-        self._zone.index.mark_synced()
+        self._mark_synced()
         self._restored = True
         self._log.info(
             "answering from the snapshot of the last process",
@@ -109,9 +116,11 @@ class ZoneWatch:
 
     def _informers(
         self,
-    ) -> tuple[Informer[Service] | Informer[EndpointSlice] | Informer[Object] | Informer[Pod], ...]:
-        always = (self._services, self._slices, self._namespaces)
-        return always if self._pods is None else (*always, self._pods)
+    ) -> tuple[
+        Informer[Service] | Informer[EndpointSlice] | Informer[Object] | Informer[Pod] | Informer[ServiceImport], ...
+    ]:
+        optional = tuple(informer for informer in (self._pods, self._imports) if informer is not None)
+        return (self._services, self._slices, self._namespaces, *optional)
 
     async def synced(self, within_s: float) -> None:
         """Returns when all collections were listed or restored, or after ``within_s`` seconds."""
@@ -127,10 +136,15 @@ class ZoneWatch:
     async def _wait_synced(self) -> None:
         for informer in self._informers():
             await informer.synced.wait()
-        self._zone.index.mark_synced()
+        self._mark_synced()
         self._changed()
         if self._snapshot is not None:
             self._snapshot.mark_complete(len(self._informers()))
+
+    def _mark_synced(self) -> None:
+        self._zone.index.mark_synced()
+        if self._zone.imported is not None:
+            self._zone.imported.index.mark_synced()
 
     def _now_s(self) -> int:
         return int(self._clock.now().timestamp())
@@ -139,9 +153,20 @@ class ZoneWatch:
         self._report(self._zone.index.set_service(key, new, self._now_s()))
 
     def _on_slice(self, key: str, _old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        self._report(self._zone.index.set_slice(key, new, self._now_s()))
+        changed = self._zone.index.set_slice(key, new, self._now_s())
+        if self._zone.imported is not None:
+            imported = slice_of(new) if new is not None else None
+            changed = self._zone.imported.index.set_slice(key, imported, self._now_s()) or changed
+        self._report(changed)
+
+    def _on_import(self, key: str, _old: ServiceImport | None, new: ServiceImport | None) -> None:
+        if self._zone.imported is not None:
+            service = service_of(new) if new is not None else None
+            self._report(self._zone.imported.index.set_service(key, service, self._now_s()))
 
     def _on_namespace(self, key: str, _old: Object | None, new: Object | None) -> None:
+        if self._zone.imported is not None:
+            self._zone.imported.index.set_namespace(key, present=new is not None)
         self._report(self._zone.index.set_namespace(key, present=new is not None))
 
     def _on_pod(self, key: str, _old: Pod | None, new: Pod | None) -> None:
@@ -153,8 +178,7 @@ class ZoneWatch:
 
 
 def _meta(meta: ObjectMeta) -> ObjectMeta:
-    owner = meta.labels.get(SERVICE_NAME_LABEL)
-    labels = {SERVICE_NAME_LABEL: owner} if owner is not None else {}
+    labels = {name: meta.labels[name] for name in _LABELS if name in meta.labels}
     return ObjectMeta(
         name=meta.name,
         namespace=meta.namespace,
@@ -181,9 +205,15 @@ def _trim_service(service: Service) -> Service:
     )
 
 
-def _trim_slice(endpoint_slice: EndpointSlice) -> EndpointSlice:
+def _trim_slice(endpoint_slice: EndpointSlice, *, zonal: bool) -> EndpointSlice:
     endpoints = tuple(
-        Endpoint(addresses=e.addresses, conditions=e.conditions, hostname=e.hostname, target_ref=e.target_ref)
+        Endpoint(
+            addresses=e.addresses,
+            conditions=e.conditions,
+            hostname=e.hostname,
+            target_ref=e.target_ref,
+            zone=e.zone if zonal else None,
+        )
         for e in endpoint_slice.endpoints or ()
     )
     return EndpointSlice(

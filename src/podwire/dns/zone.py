@@ -24,7 +24,15 @@ import msgspec
 from podwire.dns import wire
 from podwire.dns.config import DnsConfig
 from podwire.dns.index import RecordIndex, ServiceKey
-from podwire.dns.names import address_bytes, encode_name, join_labels, parse_dashed, parse_reverse, split_labels
+from podwire.dns.names import (
+    address_bytes,
+    encode_name,
+    join_labels,
+    match_zone,
+    parse_dashed,
+    parse_reverse,
+    split_labels,
+)
 from podwire.dns.records import Addresses, NameRecords, ServiceRecords, ServiceTarget
 from podwire.dns.wire import TO_QUESTION, AddressRing, ResourceRecord
 from podwire.errors import ProtocolError
@@ -45,6 +53,8 @@ class ZoneOptions(msgspec.Struct, frozen=True, kw_only=True):
     Zones not in ``fallthrough`` are authoritative (NXDOMAIN for an unknown name); in the others, unknown names are
     asked for upstream. ``pods`` is disabled, insecure (any address under an existing
     namespace) or verified (addresses of live pods). No ``namespaces`` means all. ``local_ips`` are this server's.
+    ``zonal`` adds names for the endpoints of a topology zone. ``clusterset`` is the zone of imported Services, or
+    empty; it is a zone of its own, with ``imports``.
     """
 
     domain: str = "cluster.local"
@@ -55,6 +65,9 @@ class ZoneOptions(msgspec.Struct, frozen=True, kw_only=True):
     fallthrough: tuple[str, ...] = ("in-addr.arpa", "ip6.arpa")
     endpoint_pod_names: bool = False
     ignore_empty_service: bool = False
+    zonal: bool = False
+    clusterset: str = ""
+    imports: bool = False
     local_ips: tuple[bytes, ...] = ()
     hosts: dict[str, tuple[str, ...]] = {}
     hosts_ttl_s: int = 3600
@@ -69,6 +82,8 @@ def zone_options(config: DnsConfig, local_ips: tuple[bytes, ...] = ()) -> ZoneOp
         endpoint_pod_names=config.endpoint_pod_names,
         namespaces=config.namespaces,
         ignore_empty_service=config.ignore_empty_service,
+        zonal=config.zonal,
+        clusterset=config.clusterset,
         reverse_zones=config.reverse_zones,
         fallthrough=config.fallthrough,
         hosts=config.hosts,
@@ -168,9 +183,19 @@ class Zone:
         self._fallthrough = frozenset(z.removesuffix(".").lower() for z in options.fallthrough)
         self.index = RecordIndex(pod_names=options.endpoint_pod_names, ignore_empty=options.ignore_empty_service)
         """The records for the answers."""
+        self.imported: Zone | None = None
+        """The zone of imported Services, if there is one."""
+        if options.clusterset:
+            self.imported = Zone(
+                msgspec.structs.replace(
+                    options, domain=options.clusterset, clusterset="", imports=True, reverse_zones=(), hosts={}
+                )
+            )
 
     def look_up(self, name: bytes, qtype: int, aliases: tuple[bytes, ...] = ()) -> ZoneAnswer:
         """The answer for a name in wire form, in any case, and a record type; ``aliases`` led to the name."""
+        if self.imported is not None and match_zone(name, self.imported.apex) is not None:
+            return self.imported.look_up(name, qtype, aliases)
         if self._hosts.names and (entry := self._hosts.look_up(name, qtype)) is not None:
             return entry
         labels = split_labels(name.lower())
@@ -277,8 +302,12 @@ class Zone:
             return self._missing(question) if below else self._answer_alias(question, entry.alias)
         if not below:
             return self._answer_own(question, entry)
+        if len(below) == 3 and self._options.zonal and entry.headless:
+            return self._answer_zonal(question, entry)
         if len(below) == 2:
             port = entry.port(below[0].removeprefix("_"), below[1].removeprefix("_"))
+            if port is None and self._options.imports:
+                port = entry.host(".".join(below))
             return self._answer_set(question, entry, port) if port is not None else self._missing(question)
         if len(below) == 1:
             host = entry.host(below[0])
@@ -287,6 +316,16 @@ class Zone:
             if below[0].startswith("_") and any(protocol == below[0][1:] for _, protocol in entry.port_names):
                 return self._records(question, ())
         return self._missing(question)
+
+    def _answer_zonal(self, question: _Question, entry: ServiceRecords) -> ZoneAnswer:
+        """The endpoints of a topology zone: ``pin`` has those alone, ``prefer`` has all when the zone has none."""
+        topology_zone, mode, kind = question.relative[:-3]
+        if kind != "_zone" or mode not in ("pin", "prefer"):
+            return self._missing(question)
+        records = entry.in_zone(topology_zone)
+        if mode == "prefer" and not records.addresses.v4 and not records.addresses.v6:
+            records = NameRecords(entry.addresses, entry.targets)
+        return self._answer_set(question, entry, records)
 
     def _answer_own(self, question: _Question, entry: ServiceRecords) -> ZoneAnswer:
         """The answer for the name of a Service."""
@@ -309,7 +348,8 @@ class Zone:
         records = []
         glue: dict[bytes, tuple[ResourceRecord, ...]] = {}
         for target in targets[:_MAX_TARGETS]:
-            labels = (target.host, service, namespace, "svc") if target.host else (service, namespace, "svc")
+            own = self.host_labels(target.host) if target.host else ()
+            labels = (*own, service, namespace, "svc")
             name = join_labels(labels, question.suffix)
             head = b"\x00\x00" + target.weight.to_bytes(2, "big") + target.port.to_bytes(2, "big")
             records.append(ResourceRecord(question.name, wire.SRV, self._options.ttl_s, head, (name,)))
@@ -388,6 +428,20 @@ class Zone:
             return _FOREIGN
         rcode = wire.NXDOMAIN if self.index.synced else wire.SERVFAIL
         return ZoneAnswer(rcode=rcode, zone=question.zone, soa=self._encoded_soa(question))
+
+    def host_labels(self, host: str) -> tuple[str, ...]:
+        """The labels of an endpoint: those of imported Services have the name of their cluster behind the host."""
+        return tuple(host.split(".")) if self._options.imports else (host,)
+
+    @property
+    def zonal(self) -> bool:
+        """Whether the zone has names for the endpoints of a topology zone."""
+        return self._options.zonal
+
+    @property
+    def apex(self) -> tuple[bytes]:
+        """The name of the zone in wire form."""
+        return (self._domain_name,)
 
     @property
     def domain(self) -> str:

@@ -30,9 +30,9 @@ def _service(zone: Zone, own: bytes, entry: ServiceRecords) -> Iterator[Resource
     if entry.alias:
         yield from _owned(zone, own, (wire.CNAME,))
         return
-    yield from _owned(zone, own, (wire.A, wire.AAAA, wire.SRV))
+    yield from _owned(zone, own, (wire.A, wire.AAAA) if entry.headless else (wire.A, wire.AAAA, wire.SRV))
     for host in sorted(entry.host_names()) if entry.headless else ():
-        yield from _owned(zone, join_labels((host,), own), (wire.A, wire.AAAA))
+        yield from _owned(zone, join_labels(zone.host_labels(host), own), (wire.A, wire.AAAA))
     for port, protocol in sorted(entry.port_names):
         yield from _owned(zone, join_labels((f"_{port}", f"_{protocol}"), own), (wire.SRV,))
 

@@ -18,6 +18,7 @@ from podwire.model.node import Lease, Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.model.service import Endpoints, EndpointSlice, Service
+from podwire.model.serviceimport import ServiceImport
 from podwire.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from podwire.model.workload import (
     ControllerRevision,
@@ -92,6 +93,7 @@ PERSISTENTVOLUMECLAIMS = Resource(
 PERSISTENTVOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", False, PersistentVolume)
 STORAGECLASSES = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", False, StorageClass)
 ENDPOINTSLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True, EndpointSlice)
+SERVICEIMPORTS = Resource("multicluster.x-k8s.io", "v1alpha1", "serviceimports", "ServiceImport", True, ServiceImport)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Lease)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Deployment)
 REPLICASETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True, ReplicaSet)

@@ -57,7 +57,7 @@ def make_zone(options: dict[str, Any], fixture: dict[str, Any]) -> Zone:
     return zone
 
 
-def _lines(section: list[Any]) -> list[str]:
+def lines_of(section: list[Any]) -> list[str]:
     result = []
     for rrset in section:
         for rdata in rrset:
@@ -98,9 +98,9 @@ def test_answer(suite: dict[str, Any], case: dict[str, Any]) -> None:
     reply = dns.message.from_wire(outcome.data, one_rr_per_rrset=True)
     assert query.is_response(reply)
     assert dns.rcode.to_text(reply.rcode()) == case["rcode"]
-    assert _lines(reply.answer) == sorted(case["answer"])
-    assert _lines(reply.authority) == sorted(case["authority"])
-    assert _lines(reply.additional) == sorted(case["additional"])
+    assert lines_of(reply.answer) == sorted(case["answer"])
+    assert lines_of(reply.authority) == sorted(case["authority"])
+    assert lines_of(reply.additional) == sorted(case["additional"])
     assert reply.flags & dns.flags.AA
     assert bool(reply.flags & dns.flags.TC) == case.get("upstream", {}).get("truncated", False)
     if len(reply.answer) > 1 and reply.answer[0].rdtype == dns.rdatatype.CNAME:
@@ -125,6 +125,6 @@ def test_name_servers_are_the_services_in_front_of_us(case: dict[str, Any]) -> N
 
     assert outcome is not None and not isinstance(outcome, UpstreamQuery)
     reply = dns.message.from_wire(outcome.data, one_rr_per_rrset=True)
-    glue = sorted([line.split()[0], line.split()[2], line.split()[3]] for line in _lines(reply.additional))
+    glue = sorted([line.split()[0], line.split()[2], line.split()[3]] for line in lines_of(reply.additional))
     assert glue == sorted(case["expect"])
     assert sorted(rrset[0].to_text() for rrset in reply.answer) == sorted(name for name, _, _ in case["expect"])

@@ -202,6 +202,8 @@ class _Reader:
 
     def _read_kubernetes(self, directive: Directive, block: _Block) -> None:
         names = [plain(zone) for zone in directive.arguments or block.zones]
+        imported = [plain(o.arguments[0]) for o in directive.block if o.name == "multicluster" and o.arguments]
+        names = [name for name in names if name not in imported]
         domains = [name for name in names if not name.endswith(_REVERSE)]
         if len(domains) != 1 or domains == [""]:
             raise directive.wrong(f"expected one zone beside reverse zones, got {' '.join(names) or 'none'}")
@@ -315,8 +317,10 @@ def _kubernetes_option(option: Directive, zones: list[str]) -> Settings:
             number = whole(option, text)
             expect(number <= 3600, option, f"expected 0 to 3600 seconds, got {number}")
             return {"ttl_seconds": number}
-        case "endpoint_pod_names", ():
-            return {"endpoint_pod_names": True}
+        case ("endpoint_pod_names" | "zonal") as field, ():
+            return {field: True}
+        case "multicluster", (zone,):
+            return {"clusterset": plain(zone)}
         case "namespaces", (_, *_):
             return {"namespaces": option.arguments}
         case "ignore", ("empty_service",):

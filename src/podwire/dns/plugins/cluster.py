@@ -6,6 +6,7 @@ import msgspec
 
 from podwire.dns import wire
 from podwire.dns.corefile.syntax import Directive
+from podwire.dns.names import match_zone
 from podwire.dns.plugins.plugin import Handler, PluginReply, PluginRequest, PluginScope, Steps, UpstreamAsk, refusal
 from podwire.dns.respond import UpstreamQuery, merged
 from podwire.dns.zone import Zone, ZoneAnswer
@@ -26,13 +27,17 @@ class ClusterZone:
         """The link; its settings are those of the zone."""
         return cls(scope.cluster)
 
+    def _zone_of(self, name: bytes) -> Zone:
+        imported = self._zone.imported
+        return imported if imported is not None and match_zone(name, imported.apex) is not None else self._zone
+
     def handle(self, request: PluginRequest, following: Handler) -> Steps:
         """The answer of the zone, with the foreign target of an alias behind it."""
         query = request.query
         if query.qclass not in (wire.IN, wire.CLASS_ANY):
             return (yield from following(request))
         if query.qtype in (wire.AXFR, wire.IXFR):
-            return PluginReply(query, ZoneAnswer(), stream=transfer_records(self._zone, query.name))
+            return PluginReply(query, ZoneAnswer(), stream=transfer_records(self._zone_of(query.name), query.name))
         try:
             answer = self._zone.look_up(query.name, query.qtype)
         except ProtocolError:
