@@ -98,8 +98,8 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     other clusters export. ``fallthrough`` has the zones whose missing names are asked for upstream. Foreign names are
     cached for at most ``cache_seconds``; for ``serve_stale_seconds`` longer they answer when upstream does not, or
     (without ``serve_stale_verify``) at once while upstream is asked. ``hosts`` have addresses by name, before all other
-    names. ``caches`` are options of the cache by zone. ``view_forwards`` are the upstream servers of views, by their names and
-    by zone. ``blocks`` are the server blocks of a Corefile, if one of them has plugins of its own; ``files`` are the
+    names. ``caches`` are options of the cache by zone. ``view_forwards`` are the upstream servers of views, by their
+    names and by zone. ``blocks`` are the server blocks of a Corefile, if one of them has plugins of its own; ``files`` are the
     files that these name. A Corefile is read again every ``reload_seconds``, 0 means never.
     """
 

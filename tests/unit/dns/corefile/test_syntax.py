@@ -1,9 +1,12 @@
 """The words, blocks, snippets and files of a Corefile."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from podwire.dns.corefile.settings import read_settings
 from podwire.dns.corefile.syntax import Directive, ServerBlock, parse_corefile
-from podwire.errors import ConfigError
+from podwire.errors import ConfigError, ConfigErrors
 
 FILES = {"more.conf": "errors\n", "b.server": "b.example {\n errors\n}\n"}
 
@@ -60,3 +63,29 @@ def test_wrong_syntax_is_named_with_its_line(text: str, where: str, problem: str
     with pytest.raises(ConfigError, match="Corefile") as raised:
         parse(text)
     assert raised.value.path == where and problem in raised.value.problem
+
+
+_WORDS = (
+    ".:53", "{", "}", "\n", '"', "#", "import", "snippet", "(snippet)", "{$HOME}", "forward", ".", "192.0.2.1", "view",
+    "kubernetes", "cluster.local", "rewrite", "name", "regex", "(", "template", "IN", "A", "acl", "block", "net",
+    "cache",    "hosts", "autopath", "@kubernetes", "dns64", "transfer", "to", "*", "answer", "{{", ".Name", "}}", "expr", "type()",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(_WORDS), max_size=30))
+def test_any_text_is_settings_or_errors_with_lines(texts: list[str]) -> None:
+    text = " ".join(texts)
+    try:
+        read_settings(parse_corefile(text, "Corefile", {}, lambda _: {}), "Corefile", lambda _: {})
+    except ConfigErrors as failures:
+        assert all(failure.source == "Corefile" for failure in failures.failures)
+    except ConfigError as failure:
+        assert failure.source == "Corefile"
+
+
+@given(st.text(max_size=200))
+def test_any_characters_are_a_corefile_or_an_error(text: str) -> None:
+    try:
+        parse_corefile(text, "Corefile", {}, lambda _: {})
+    except ConfigError as failure:
+        assert failure.path.startswith("line ")
