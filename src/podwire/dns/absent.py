@@ -33,8 +33,8 @@ class AbsentNames:
         self._size = udp_size or _TCP_BYTES
         self._usable = zone.plain
 
-    def reply(self, data: bytes) -> tuple[bytes, int] | None:
-        """The reply to a request without its ID, and the type of the question; None: ask the zone itself."""
+    def reply(self, data: bytes) -> tuple[bytes, int, bool] | None:
+        """The reply without its ID, the type of the question, and its flag DO; None: ask the zone itself."""
         counts = data[4:12]
         if (counts != _NO_EDNS and counts != _EDNS) or data[2] & 0xF8 or not (self._usable and self._index.synced):
             return None
@@ -60,7 +60,11 @@ class AbsentNames:
                 return None
         head = bytes((0x84 | (data[2] & 1), (data[3] & 0x10) | wire.NXDOMAIN))
         soa = self._soa(name, starts[-self._depth])
-        return b"".join((head, _OPT_COUNTS if opt else _COUNTS, data[12 : offset + 5], soa, opt)), qtype
+        return (
+            b"".join((head, _OPT_COUNTS if opt else _COUNTS, data[12 : offset + 5], soa, opt)),
+            qtype,
+            bool(opt and opt[7]),
+        )
 
     def _absent(self, name: bytes, starts: list[int]) -> bool:
         """Whether a name below the zone does not exist; False when that is not clear at once."""

@@ -99,8 +99,10 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     cached for at most ``cache_seconds``; for ``serve_stale_seconds`` longer they answer when upstream does not, or
     (without ``serve_stale_verify``) at once while upstream is asked. ``hosts`` have addresses by name, before all other
     names. ``caches`` are options of the cache by zone. ``view_forwards`` are the upstream servers of views, by their
-    names and by zone. ``blocks`` are the server blocks of a Corefile, if one of them has plugins of its own; ``files`` are the
-    files that these name. A Corefile is read again every ``reload_seconds``, 0 means never.
+    names and by zone. ``blocks`` are the server blocks of a Corefile, if one of them has plugins of its own; ``files``
+    are the files that these name. ``query_log_format`` is a line of CoreDNS with placeholders, or ``json``;
+    ``query_log_classes`` are success, denial and error, none means all. A Corefile is read again every
+    ``reload_seconds``, 0 means never.
     """
 
     domain: str = "cluster.local"
@@ -131,6 +133,8 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     serve_stale_verify: bool = False
     reload_seconds: float = 0.0
     query_log: bool = False
+    query_log_format: str = "{common}"
+    query_log_classes: tuple[str, ...] = ()
     hosts: dict[str, tuple[str, ...]] = {}
     hosts_ttl_seconds: int = 3600
     caches: dict[str, CacheConfig] = {}

@@ -20,7 +20,7 @@ import asyncio
 import ipaddress
 import random
 import ssl
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from podwire.dns import wire
 from podwire.dns.exchange import UdpRequest
 from podwire.dns.links import Address, OnReply, UdpLinks
 from podwire.dns.loops import LoopDetector
+from podwire.dns.metrics import DURATION_BOUNDS, Buckets, Series
 from podwire.dns.names import encode_name
 from podwire.dns.streams import StreamPool
 from podwire.dns.upstream_health import EVERY_S, FAILURES, UpstreamHealth, answers
@@ -76,6 +77,7 @@ class Forwarder:
 
     def __init__(self, upstreams: tuple[Address, ...], clock: Clock, options: ForwardOptions) -> None:
         log = Log("dns.forward")
+        self._clock = clock
         self._upstreams = upstreams
         self._options = options
         self._tasks = TaskSet(lambda name, failure: log.error("task failed", task=name, failure=failure))
@@ -103,6 +105,8 @@ class Forwarder:
         self.sent = 0
         self.failed = 0
         self.rejected = 0
+        self.durations: dict[tuple[Address, str], Buckets] = {}
+        """How long the replies of a server with a response code took, in seconds."""
         self.all_bad = 0
         """How often all servers were bad."""
 
@@ -121,6 +125,21 @@ class Forwarder:
             pool.close()
         for links in self._links.values():
             links.close()
+
+    def series(self) -> Iterable[Series]:
+        """Counters and durations, by server."""
+        for (server, rcode), buckets in self.durations.items():
+            labels = (("proxy_name", "forward"), ("to", f"{server[0]}:{server[1]}"), ("rcode", rcode))
+            yield from buckets.series("coredns_proxy_request_duration_seconds", labels)
+        for server, pool in self.streams.items():
+            protocol = "tcp-tls" if server in self._options.encrypted else "tcp"
+            for name, links in ((protocol, pool), ("udp", self._links[server])):
+                to = (("proxy_name", "forward"), ("to", f"{server[0]}:{server[1]}"), ("proto", name))
+                yield "coredns_proxy_conn_cache_hits_total", to, links.reused
+                yield "coredns_proxy_conn_cache_misses_total", to, links.opened
+            failures = self.health.failures(server)
+            labels = (("proxy_name", "forward"), ("to", f"{server[0]}:{server[1]}"), ("rcode", ""))
+            yield "coredns_proxy_healthcheck_failures_total", labels, failures
 
     async def _answers(self, server: Address, request: bytes, seconds: float) -> bool:
         """Whether a server replies over a stream within ``seconds``."""
@@ -187,10 +206,12 @@ class Forwarder:
         def ended(asked: UdpRequest) -> None:
             self._asking.discard(asked)
             self.sent += asked.count
-            if asked.server is not None:
+            if asked.server is not None and asked.reply is not None:
                 self.health.replied(asked.server)
+                self._observe(asked.server, asked.reply, begun_s)
             self._arrived(key, question, asked.reply)
 
+        begun_s = self._clock.monotonic()
         asking = UdpRequest(
             request,
             self._links,
@@ -201,6 +222,13 @@ class Forwarder:
         )
         self._asking.add(asking)
         asking.start(servers, self._options.resend_s, self._options.deadline_s)
+
+    def _observe(self, server: Address, reply: bytes, begun_s: float) -> None:
+        key = (server, wire.RCODE_NAMES.get(reply[3] & 0xF, str(reply[3] & 0xF)))
+        buckets = self.durations.get(key)
+        if buckets is None:
+            buckets = self.durations[key] = Buckets(DURATION_BOUNDS)
+        buckets.observe(self._clock.monotonic() - begun_s)
 
     def _arrived(self, key: tuple[bool, bytes], question: bytes, reply: bytes | None) -> None:
         rest = self._questions[question] - 1
@@ -230,6 +258,7 @@ class Forwarder:
     async def _ask_tcp(self, servers: list[Address], request: bytes) -> bytes | None:
         attempts: dict[asyncio.Task[bytes | None], Address] = {}
         queue = list(servers)
+        begun_s = self._clock.monotonic()
         rejected: bytes | None = None
         try:
             async with asyncio.timeout(self._options.deadline_s):
@@ -247,6 +276,7 @@ class Forwarder:
                         server = attempts.pop(attempt)
                         if (reply := attempt.result()) is not None:
                             self.health.replied(server)
+                            self._observe(server, reply, begun_s)
                             if reply[3] & 0xF not in self._options.failover:
                                 return reply
                             rejected = reply

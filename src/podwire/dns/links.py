@@ -31,6 +31,8 @@ class UdpLinks:
     def __init__(self, server: Address) -> None:
         self._server = server
         self._links: list[UdpLink] = []
+        self.reused = 0
+        self.opened = 0
 
     def send(self, request: bytes, on_reply: OnReply) -> "SentRequest":
         """Sends a request; its reply arrives later.
@@ -41,14 +43,18 @@ class UdpLinks:
 
     def _take(self) -> "UdpLink":
         if len(self._links) < _SOCKETS:
+            self.opened += 1
             self._links.append(UdpLink(self._server))
             return self._links[-1]
         link = random.choice(self._links)
         if link.old or len(link.waiting) >= _MOST_WAITING:
             self._links.remove(link)
             link.retire()
+            self.opened += 1
             link = UdpLink(self._server)
             self._links.append(link)
+        else:
+            self.reused += 1
         return link
 
     def close(self) -> None:

@@ -1,54 +1,146 @@
-"""Counters of the DNS server, under the names that dashboards for CoreDNS expect.
+"""Counters of the DNS server, under the names and with the labels that dashboards for CoreDNS expect.
 
-A request costs one increment of a cell. Replies with the same labels and the same writing thread share a cell, so no
-lock is needed. Text is rendered at each scrape.
+How it works: a request costs one increment of a cell. A cell belongs to one combination of labels and sizes and to one
+writing thread, so no lock is needed, and the histograms of sizes cost nothing: each cell is one pair of sizes. How long
+a reply took is measured for all replies that are computed or come from upstream, and for every 64th of those that are
+kept, which then counts 64 times. Text is rendered at each scrape.
 """
 
-from collections.abc import Iterable
-
-Labels = tuple[str, str, str, str, str]
-"""Zone, protocol, family ("1" IPv4, "2" IPv6), type, response code."""
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 Series = tuple[str, tuple[tuple[str, str], ...], float]
+"""Name, labels and value."""
+
+SIZE_BOUNDS = (0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16000, 32000, 48000, 64000)
+DURATION_BOUNDS = tuple(0.00025 * 2**step for step in range(16))
+_EXACT_BYTES = 512
+SAMPLED = 64
+"""Of so many kept replies, one is measured."""
+
+
+class QueryLabels(NamedTuple):
+    """The labels of a reply: ``protocol`` is udp or tcp, ``family`` is "1" for IPv4 or "2" for IPv6."""
+
+    zone: str
+    protocol: str
+    family: str
+    qtype: str
+    rcode: str
+    plugin: str = ""
+    dnssec_ok: bool = False
+
+
+class Buckets:
+    """A histogram; ``bounds`` are the upper limits of its buckets."""
+
+    __slots__ = ("_bounds", "_counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Counts a value."""
+        index = 0
+        for bound in self._bounds:
+            if value <= bound:
+                break
+            index += 1
+        self._counts[index] += times
+        self.total += value * times
+
+    def series(self, name: str, labels: tuple[tuple[str, str], ...]) -> Iterable[Series]:
+        """The buckets, the sum and the count."""
+        count = 0
+        for bound, own in zip((*self._bounds, float("inf")), self._counts, strict=True):
+            count += own
+            text = "+Inf" if bound == float("inf") else f"{bound:g}"
+            yield f"{name}_bucket", (*labels, ("le", text)), count
+        yield f"{name}_sum", labels, self.total
+        yield f"{name}_count", labels, count
 
 
 class QueryCounters:
-    """Requests by their labels."""
+    """Requests by their labels and sizes, and how long their replies took."""
 
     def __init__(self, server: str) -> None:
-        self._server = server
-        self._cells: dict[tuple[str, Labels], list[int]] = {}
+        self.server = server
+        self._cells: dict[tuple[str, QueryLabels, int, int], list[int]] = {}
+        self._durations: dict[tuple[str, str], Buckets] = {}
 
-    def cell(self, labels: Labels, writer: str = "") -> list[int]:
+    def cell(self, labels: QueryLabels, writer: str = "", request_bytes: int = 0, reply_bytes: int = 0) -> list[int]:
         """The one-element list that counts requests with these labels; one thread, ``writer``, may increment it."""
-        return self._cells.setdefault((writer, labels), [0])
+        # Large sizes are rounded up, so that clients cannot make any number of cells.
+        request_bytes, reply_bytes = _rounded(request_bytes), _rounded(reply_bytes)
+        return self._cells.setdefault((writer, labels, request_bytes, reply_bytes), [0])
+
+    def took(self, zone: str, seconds: float, writer: str = "", times: int = 1) -> None:
+        """Counts how long the reply to a request for a name of ``zone`` took."""
+        buckets = self._durations.get((writer, zone))
+        if buckets is None:
+            buckets = self._durations.setdefault((writer, zone), Buckets(DURATION_BOUNDS))
+        buckets.observe(seconds, times)
 
     def series(self) -> Iterable[Series]:
-        """Requests and responses, summed over the labels that the metric does not have."""
-        requests: dict[tuple[tuple[str, str], ...], int] = {}
-        responses: dict[tuple[tuple[str, str], ...], int] = {}
-        for (_, (zone, protocol, family, qtype, rcode)), cell in list(self._cells.items()):
-            common = (("server", self._server), ("zone", zone), ("view", ""))
-            request = (*common, ("proto", protocol), ("family", family), ("type", qtype))
-            response = (*common, ("rcode", rcode), ("plugin", "forward" if zone == "." else "kubernetes"))
-            requests[request] = requests.get(request, 0) + cell[0]
-            responses[response] = responses.get(response, 0) + cell[0]
-        yield from (("coredns_dns_requests_total", labels, count) for labels, count in requests.items())
-        yield from (("coredns_dns_responses_total", labels, count) for labels, count in responses.items())
+        """All series, summed over the labels that a metric does not have."""
+        counts: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        sizes: dict[tuple[str, tuple[tuple[str, str], ...]], Buckets] = {}
+
+        def add(name: str, labels: tuple[tuple[str, str], ...], count: int) -> None:
+            counts[name, labels] = counts.get((name, labels), 0) + count
+
+        for (_, own, request_bytes, reply_bytes), cell in list(self._cells.items()):
+            common = (("server", self.server), ("zone", own.zone), ("view", ""))
+            by_protocol = (*common, ("proto", own.protocol))
+            add("coredns_dns_requests_total", (*by_protocol, ("family", own.family), ("type", own.qtype)), cell[0])
+            plugin = own.plugin or ("forward" if own.zone == "." else "kubernetes")
+            add("coredns_dns_responses_total", (*common, ("rcode", own.rcode), ("plugin", plugin)), cell[0])
+            if own.dnssec_ok:
+                add("coredns_dns_do_requests_total", common, cell[0])
+            for name, size in (("request", request_bytes), ("response", reply_bytes)):
+                key = (f"coredns_dns_{name}_size_bytes", by_protocol)
+                sizes.setdefault(key, Buckets(SIZE_BOUNDS)).observe(size, cell[0])
+        yield from ((name, labels, count) for (name, labels), count in counts.items())
+        for (name, labels), buckets in sizes.items():
+            yield from buckets.series(name, labels)
+        for (_, zone), buckets in list(self._durations.items()):
+            labels = (("server", self.server), ("zone", zone), ("view", ""))
+            yield from buckets.series("coredns_dns_request_duration_seconds", labels)
+
+
+def _rounded(size: int) -> int:
+    return size if size <= _EXACT_BYTES else -(-size // _EXACT_BYTES) * _EXACT_BYTES
+
+
+_HISTOGRAMS = ("_bucket", "_sum", "_count")
 
 
 def render(series: Iterable[Series]) -> bytes:
-    """The text exposition format; series of one metric are consecutive."""
-    by_name: dict[str, list[str]] = {}
+    """The text exposition format; series of one metric are consecutive, and equal ones are added up."""
+    by_name: dict[str, dict[str, float]] = {}
     for name, labels, value in series:
         pairs = ",".join(f'{key}="{_escape(text)}"' for key, text in labels)
-        number = int(value) if float(value).is_integer() else value
-        by_name.setdefault(name, []).append(f"{name}{{{pairs}}} {number}" if pairs else f"{name} {number}")
+        row = f"{name}{{{pairs}}}" if pairs else name
+        rows = by_name.setdefault(_family(name), {})
+        rows[row] = rows.get(row, 0) + value
     lines = []
     for name, rows in by_name.items():
-        lines.append(f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}")
-        lines += rows
+        histogram = any(row.startswith(f"{name}_bucket{{") for row in rows)
+        kind = "histogram" if histogram else "counter" if name.endswith("_total") else "gauge"
+        lines.append(f"# TYPE {name} {kind}")
+        lines += [f"{row} {int(value) if float(value).is_integer() else value}" for row, value in rows.items()]
     return ("\n".join(lines) + "\n").encode()
+
+
+def _family(name: str) -> str:
+    """The name of the metric that a series belongs to."""
+    for suffix in _HISTOGRAMS:
+        base = name.removesuffix(suffix)
+        if base != name and base.endswith(("_seconds", "_bytes")):
+            return base
+    return name
 
 
 def _escape(text: str) -> str:

@@ -6,13 +6,17 @@ each reply of an upstream server until they end.
 """
 
 import asyncio
+from collections.abc import Iterable
 from random import random
+
+import msgspec
 
 from podwire.dns import wire
 from podwire.dns.config import DnsConfig
 from podwire.dns.foreign import ForeignCaches
 from podwire.dns.forward import Looping, Overloaded
-from podwire.dns.metrics import QueryCounters
+from podwire.dns.metrics import QueryCounters, Series
+from podwire.dns.plugins.autopath import AutoPath
 from podwire.dns.plugins.chain import ChainOutcome, ChainQuery, PluginChain, ReplyStream, cache_key, request_bytes
 from podwire.dns.plugins.plugin import UpstreamAsk
 from podwire.dns.replies import Send, labels_of
@@ -44,6 +48,12 @@ class ForeignRelay:
         self._loop = asyncio.get_running_loop()
         self.routes.start()
 
+    def series(self) -> Iterable[Series]:
+        """The counters of plugins."""
+        for plugin in self.chain.plugin("autopath") if self.chain is not None else ():
+            if isinstance(plugin, AutoPath):
+                yield "coredns_autopath_success_total", (("server", self._counters.server),), plugin.successes
+
     async def close(self) -> None:
         """Ends the waiting requests."""
         await self._asking.close()
@@ -57,7 +67,7 @@ class ForeignRelay:
         if reply is not None:
             if cache.due(data, tcp=tcp, now_s=now_s):
                 self._refresh(name, "", data, data, tcp)
-            return reply
+            return _marked(upstream_query, reply)
         if cache.config.serve_stale_seconds and not cache.config.serve_stale_verify:
             reply = cache.stale(data, tcp=tcp, now_s=now_s)
             if reply is not None:
@@ -98,12 +108,12 @@ class ForeignRelay:
             send(failure(upstream_query.query, self._limit(upstream_query, tcp=tcp), wire.REFUSED).data)
             return
         if isinstance(upstream_query, ChainQuery):
-            self._asking.start("plugins", self._run_chain(upstream_query, tcp, send))
+            self._asking.start("plugins", self._run_chain(upstream_query, len(data), tcp, send))
             return
         if tcp and upstream_query.answer is None:
             reply = self.cached(upstream_query, data, tcp=tcp)
             if reply is not None:
-                self._count(reply, tcp)
+                self._count(reply, tcp, len(data), self._clock.monotonic())
                 send(reply.turned(random()))
                 return
         route = self.routes.choose(upstream_query.name)
@@ -117,21 +127,23 @@ class ForeignRelay:
 
         def arrived(raw: bytes | None) -> None:
             reply = self._received(upstream_query, data, False, raw)
-            self._count(reply, False)
+            self._count(reply, False, len(data), begun_s)
             send(reply.turned(random()))
 
+        begun_s = self._clock.monotonic()
         try:
             route.forwarder.submit(data, arrived, tcp=False)
         except (Overloaded, Looping):
             reply = failure(upstream_query.query, self._limit(upstream_query, tcp=False), wire.REFUSED)
-            self._count(reply, False)
+            self._count(reply, False, len(data), begun_s)
             send(reply.data)
 
     def _limit(self, upstream_query: UpstreamQuery, *, tcp: bool) -> int:
         return 65535 if tcp else udp_limit(upstream_query.query, self._config.udp_size)
 
-    async def _run_chain(self, waiting: ChainQuery, tcp: bool, send: Send) -> None:  # noqa: FBT001
+    async def _run_chain(self, waiting: ChainQuery, size: int, tcp: bool, send: Send) -> None:  # noqa: FBT001
         outcome: ChainOutcome = waiting
+        begun_s = self._clock.monotonic()
         try:
             while isinstance(outcome, ChainQuery) and self.chain is not None:
                 outcome = self.chain.go_on(outcome, await self._ask(outcome, tcp=tcp))
@@ -141,7 +153,7 @@ class ForeignRelay:
             send(failure(waiting.query, waiting.limit).data)
             raise
         if isinstance(outcome, Reply):
-            self._count(outcome, tcp)
+            self._count(outcome, tcp, size, begun_s)
             send(outcome.turned(random()))
         elif isinstance(outcome, ReplyStream):
             for message in outcome.messages:
@@ -166,7 +178,7 @@ class ForeignRelay:
         return reply
 
     async def _forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:  # noqa: FBT001
-        limit = self._limit(upstream_query, tcp=tcp)
+        limit, begun_s = self._limit(upstream_query, tcp=tcp), self._clock.monotonic()
         try:
             reply = await (
                 self._relay(upstream_query, data, tcp)
@@ -178,7 +190,7 @@ class ForeignRelay:
         except asyncio.CancelledError:
             send(failure(upstream_query.query, limit).data)
             raise
-        self._count(reply, tcp)
+        self._count(reply, tcp, len(data), begun_s)
         send(reply.turned(random()))
 
     async def _relay(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool) -> Reply:  # noqa: FBT001
@@ -195,7 +207,7 @@ class ForeignRelay:
             # An upstream that ignores the size asked for: the client must come again over TCP.
             return _truncated(upstream_query, limit)
         cache.put(data, raw, tcp=tcp, now_s=now_s)
-        return Reply(raw, upstream_query.query.qtype, raw[3] & 0xF)
+        return _marked(upstream_query, Reply(raw, upstream_query.query.qtype, raw[3] & 0xF))
 
     async def _chase(self, upstream_query: UpstreamQuery, tcp: bool, limit: int) -> Reply:  # noqa: FBT001
         """The reply for an alias whose target is foreign."""
@@ -215,8 +227,17 @@ class ForeignRelay:
         except ProtocolError:
             return failure(upstream_query.query, limit)
 
-    def _count(self, reply: Reply, tcp: bool) -> None:  # noqa: FBT001
-        self._counters.cell(labels_of(reply, "tcp" if tcp else "udp", "1"))[0] += 1
+    def _count(self, reply: Reply, tcp: bool, size: int, begun_s: float) -> None:  # noqa: FBT001
+        """Counts a reply to a request of ``size`` bytes."""
+        labels = labels_of(reply, "tcp" if tcp else "udp", "1")
+        self._counters.cell(labels, "loop", size, len(reply.data))[0] += 1
+        self._counters.took(labels.zone, self._clock.monotonic() - begun_s, "loop")
+
+
+def _marked(upstream_query: UpstreamQuery, reply: Reply) -> Reply:
+    """The reply with the flag DO of its request, for metrics."""
+    edns = upstream_query.query.edns
+    return msgspec.structs.replace(reply, dnssec_ok=True) if edns is not None and edns.dnssec_ok else reply
 
 
 def _truncated(upstream_query: UpstreamQuery, limit: int) -> Reply:

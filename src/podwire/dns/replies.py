@@ -10,9 +10,9 @@ from typing import Any
 
 from podwire.dns import wire
 from podwire.dns.absent import AbsentNames
-from podwire.dns.metrics import Labels, QueryCounters
+from podwire.dns.metrics import SAMPLED, QueryCounters, QueryLabels
 from podwire.dns.plugins.chain import DnsClient, PluginChain, ReplyStream
-from podwire.dns.querylog import QueryLog
+from podwire.dns.querylog import LoggedQuery, QueryLog
 from podwire.dns.respond import Reply, UpstreamQuery, respond
 from podwire.dns.zone import Zone
 
@@ -33,6 +33,11 @@ class CachedReply:
     """A reply without its ID, ready to send; ``cell`` counts it."""
 
     __slots__ = ("_head", "_reply", "_tail", "cell", "step", "tail")
+
+    @property
+    def zone(self) -> str:
+        """The zone that answered, for metrics."""
+        return zone_label(self._reply)
 
     def __init__(self, reply: Reply, cell: list[int]) -> None:
         self.cell = cell
@@ -64,7 +69,7 @@ class ReplyCache:
         self._bytes = 0
         self.by_request: dict[bytes, CachedReply] = {}
         self._absent = AbsentNames(zone, udp_size)
-        self._absent_cells: dict[tuple[int, str], list[int]] = {}
+        self._absent_cells: dict[tuple[int, bool, int, int], list[int]] = {}
         self.chain: PluginChain | None = None
         """The plugins that handle requests, if there are any."""
         self.server = ("", 53)
@@ -79,64 +84,78 @@ class ReplyCache:
         """The reply to a request that is not cached, counted and put into the cache; else as ``respond.respond``."""
         replies, keep = self.by_request, True
         outcome: Outcome
+        if len(data) < wire.HEADER_BYTES:
+            return None
         if self.chain is None:
             outcome = respond(self._zone, data, udp_ceiling=self._udp_size)
         else:
             outcome, keep = self.chain.respond(data, DnsClient(peer[0], peer[1], not self._udp_size, *self.server))
         if not isinstance(outcome, Reply):
             return outcome
-        cell = self._cell(outcome, family)
+        cell = self._cell(outcome, family, len(data))
         cell[0] += 1
         if keep and outcome.rcode in (wire.NOERROR, wire.NXDOMAIN) and self._log is None:
-            self._bytes += len(outcome.data) + len(data)
-            if len(replies) >= CAPACITY or self._bytes > BYTES:
-                replies.clear()
-                self._bytes = 0
-            replies[data[2:]] = CachedReply(outcome, cell)
+            self._keep(replies, data, CachedReply(outcome, cell))
         return outcome
 
     def absent(self, data: bytes, family: str) -> CachedReply | None:
         """The reply to a request for a missing name, put into the cache; None: ask :meth:`respond`."""
+        replies = self.by_request
         outcome = self._absent.reply(data) if self.chain is None and self._log is None else None
         if outcome is None:
             return None
-        tail, qtype = outcome
-        cell = self._absent_cells.get((qtype, family))
+        tail, qtype, dnssec_ok = outcome
+        key = (qtype, dnssec_ok, len(data), len(tail))
+        cell = self._absent_cells.get(key)
         if cell is None:
-            reply = Reply(b"", qtype, wire.NXDOMAIN, self._zone.domain)
-            cell = self._absent_cells[qtype, family] = self._cell(reply, family)
-        entry = CachedReply(Reply(data[:2] + tail), cell)
-        self._keep(data, entry)
+            reply = Reply(data[:2] + tail, qtype, wire.NXDOMAIN, self._zone.domain, dnssec_ok)
+            cell = self._absent_cells[key] = self._cell(reply, family, len(data))
+        entry = CachedReply(Reply(data[:2] + tail, zone=self._zone.domain), cell)
+        self._keep(replies, data, entry)
         return entry
 
-    def _keep(self, data: bytes, entry: CachedReply) -> None:
-        replies = self.by_request
+    def _keep(self, replies: dict[bytes, CachedReply], data: bytes, entry: CachedReply) -> None:
         self._bytes += len(entry.tail) + len(data)
         if len(replies) >= CAPACITY or self._bytes > BYTES:
             replies.clear()
             self._bytes = 0
         replies[data[2:]] = entry
 
-    def report(self, request: bytes, reply: bytes, peer: tuple[Any, ...]) -> None:
+    def report(self, request: bytes, reply: bytes, peer: tuple[Any, ...], seconds: float) -> None:
         """Writes the line of the query log, if it is on."""
         if self._log is not None:
-            self._log.report(request, reply, peer, self._protocol)
+            self._log.report(LoggedQuery(request, reply, peer, self.server, self._protocol, seconds))
 
-    def count(self, reply: Reply, family: str) -> None:
+    def count(self, reply: Reply, family: str, request_bytes: int) -> None:
         """Counts a reply that does not come from the zone."""
-        self._cell(reply, family)[0] += 1
+        self._cell(reply, family, request_bytes)[0] += 1
 
-    def _cell(self, reply: Reply, family: str) -> list[int]:
-        return self._counters.cell(labels_of(reply, self._protocol, family), self._protocol + family)
+    def took(self, zone: str, seconds: float, family: str) -> None:
+        """Counts how long a computed reply took."""
+        self._counters.took(zone, seconds, self._protocol + family)
+
+    def sampled(self, zone: str, seconds: float, family: str) -> None:
+        """Counts how long a kept reply took, for itself and those that are not measured."""
+        self._counters.took(zone, seconds, self._protocol + family, SAMPLED)
+
+    def _cell(self, reply: Reply, family: str, request_bytes: int) -> list[int]:
+        labels = labels_of(reply, self._protocol, family)
+        return self._counters.cell(labels, self._protocol + family, request_bytes, len(reply.data))
 
 
-def labels_of(reply: Reply, protocol: str, family: str) -> Labels:
+def zone_label(reply: Reply) -> str:
+    """The zone of a reply as a metric label."""
+    return reply.zone if reply.zone == "." else f"{reply.zone}."
+
+
+def labels_of(reply: Reply, protocol: str, family: str) -> QueryLabels:
     """The metric labels of a reply."""
-    qtype = wire.TYPE_NAMES.get(reply.qtype, "other")
-    return (
-        reply.zone if reply.zone == "." else f"{reply.zone}.",
+    return QueryLabels(
+        zone_label(reply),
         protocol,
         family,
-        qtype,
+        wire.TYPE_NAMES.get(reply.qtype, "other"),
         wire.RCODE_NAMES.get(reply.rcode, str(reply.rcode)),
+        reply.plugin,
+        reply.dnssec_ok,
     )

@@ -121,7 +121,8 @@ class ForwardRoutes:
         forwarders = [route.forwarder for route in self._routes]
         yield "coredns_forward_max_concurrent_rejects_total", (), sum(f.rejected for f in forwarders)
         yield "coredns_forward_healthcheck_broken_total", (), sum(f.all_bad for f in forwarders)
-        yield "coredns_proxy_healthcheck_failures_total", (), sum(f.health.failed_probes for f in forwarders)
+        for forwarder in forwarders:
+            yield from forwarder.series()
         yield "podwire_dns_forward_requests_total", (), sum(f.sent for f in forwarders)
         yield "podwire_dns_forward_failures_total", (), sum(f.failed for f in forwarders)
         yield "podwire_dns_forward_looping_servers", (), sum(len(f.loops.looping) for f in forwarders)

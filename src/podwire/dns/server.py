@@ -23,6 +23,7 @@ from podwire.dns.plugins.staticzone import StaticZone
 from podwire.dns.querylog import QueryLog
 from podwire.dns.relay import ForeignRelay
 from podwire.dns.replies import ReplyCache
+from podwire.dns.scrape import cache_series, plugin_series
 from podwire.dns.snapshot import Snapshot
 from podwire.dns.sockets import Bound, bind, served_addresses, usable
 from podwire.dns.tcp import TcpLimits, TcpListener
@@ -71,7 +72,9 @@ class DnsServer:
         """
         for udp_socket, tcp_socket in bind(self.config.listen, self.config.port) if sockets is None else sockets:
             size = self.config.udp_size
-            log = QueryLog() if self.config.query_log else None
+            log = (
+                QueryLog(self.config.query_log_format, self.config.query_log_classes) if self.config.query_log else None
+            )
             replies = ReplyCache(self.zone, self._counters, "udp", udp_size=size, log=log)
             tcp_replies = ReplyCache(self.zone, self._counters, "tcp", log=log)
             for cache in (replies, tcp_replies):
@@ -135,14 +138,15 @@ class DnsServer:
 
     def metrics(self) -> bytes:
         """All counters as text."""
-        series: list[Series] = list(self._counters.series())
-        series += [
+        series: list[Series] = [
+            *self._counters.series(),
             ("coredns_build_info", (("version", _version()), ("goversion", ""), ("revision", "")), 1),
-            ("coredns_cache_entries", (("type", "success"), ("zones", ".")), len(self.relay.caches.default)),
-            ("coredns_cache_hits_total", (("type", "success"), ("zones", ".")), sum(self.relay.caches.default.hits)),
-            ("coredns_cache_served_stale_total", (("zones", "."),), self.relay.caches.default.stale_hits),
-            ("coredns_cache_misses_total", (("zones", "."),), self.relay.caches.default.misses),
+            ("coredns_panics_total", (), sum(udp.failures for udp in self._udp)),
+            ("coredns_hosts_entries", (), len(self.zone.host_names)),
+            *cache_series(self._counters.server, self.relay.caches),
+            *plugin_series(self._counters.server, self.config),
             *self.relay.routes.series(),
+            *self.relay.series(),
             ("podwire_dns_services", (), self.zone.index.service_count()),
             ("podwire_dns_kept_replies", (), sum(len(replies.by_request) for replies in self._replies())),
             ("podwire_dns_tcp_connections", (), self.tcp_connections()),

@@ -19,8 +19,9 @@ from functools import partial
 from random import random
 from typing import Any, cast
 
+from podwire.dns.metrics import SAMPLED
 from podwire.dns.plugins.chain import ReplyStream
-from podwire.dns.replies import OnAsk, ReplyCache
+from podwire.dns.replies import OnAsk, ReplyCache, zone_label
 from podwire.dns.respond import UpstreamQuery
 from podwire.runtime.clock import Clock
 
@@ -126,6 +127,7 @@ class _Connection(asyncio.Protocol):
         self._peer: tuple[Any, ...] = ("", 0)
         self._transport: asyncio.Transport | None = None
         self._full_s = -1.0
+        self._arrived_s = 0.0
         self._asking = 0
         self._answering = False
         self.used_s = listener.clock.monotonic()
@@ -181,6 +183,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Answers the requests that are complete."""
+        self._arrived_s = self._listener.clock.monotonic()
         self._received = self._received + data if self._received else data
         self._answer()
 
@@ -213,6 +216,8 @@ class _Connection(asyncio.Protocol):
         entry = replies.by_request.get(request[2:]) or replies.absent(request, self._family)
         if entry is not None:
             entry.cell[0] += 1
+            if not entry.cell[0] % SAMPLED:
+                replies.sampled(entry.zone, self._listener.clock.monotonic() - self._arrived_s, self._family)
             self._write(request[:2] + (entry.turned(random()) if entry.step else entry.tail))
             return True
         outcome = self._listener.replies.respond(request, self._family, self._peer)
@@ -224,21 +229,23 @@ class _Connection(asyncio.Protocol):
             return True
         if isinstance(outcome, UpstreamQuery):
             self._asking += 1
-            self._listener.on_ask(outcome, request, True, partial(self._write_late, request))
+            self._listener.on_ask(outcome, request, True, partial(self._write_late, request, self._arrived_s))
         else:
             reply = outcome.turned(random())
             self._write(reply)
-            self._listener.replies.report(request, reply, self._peer)
+            seconds = self._listener.clock.monotonic() - self._arrived_s
+            replies.took(zone_label(outcome), seconds, self._family)
+            replies.report(request, reply, self._peer, seconds)
         return True
 
     def _write(self, reply: bytes) -> None:
         if self._transport is not None:
             self._transport.write(len(reply).to_bytes(2, "big") + reply)
 
-    def _write_late(self, request: bytes, reply: bytes) -> None:
+    def _write_late(self, request: bytes, arrived_s: float, reply: bytes) -> None:
         self._asking -= 1
-        self._listener.replies.report(request, reply, self._peer)
         self.used_s = self._listener.clock.monotonic()
+        self._listener.replies.report(request, reply, self._peer, self.used_s - arrived_s)
         self._write(reply)
         # A reply from the cache of foreign names arrives while the requests are read.
         if not self._answering:

@@ -12,12 +12,14 @@ import asyncio
 import socket
 import threading
 from random import random
+from time import perf_counter
 from typing import Any
 
 from podwire.dns import wire
+from podwire.dns.metrics import SAMPLED
 from podwire.dns.plugins.chain import ChainQuery, ReplyStream
 from podwire.dns.relay import ForeignRelay
-from podwire.dns.replies import ReplyCache
+from podwire.dns.replies import ReplyCache, zone_label
 from podwire.dns.respond import UpstreamQuery, failure, udp_limit
 from podwire.observe.log import Log
 from podwire.runtime.supervise import contained
@@ -26,6 +28,7 @@ Peer = tuple[Any, ...]
 """A socket address of either family."""
 
 _MAX_WAITING = 2000
+_UNSAMPLED = SAMPLED - 1
 
 
 class UdpListener:
@@ -36,6 +39,8 @@ class UdpListener:
         self._relay = relay
         self._udp_size = udp_size
         self._waiting = 0
+        self.failures = 0
+        """How many requests failed by an error of the server itself."""
         self._closing = False
         self._family = "1"
         self._socket: socket.socket | None = None
@@ -76,8 +81,14 @@ class UdpListener:
                 if entry is None:
                     self._answer_contained(data, peer, loop)
                 else:
-                    entry.cell[0] += 1
-                    send(data[:2] + (entry.turned(random()) if entry.step else entry.tail), peer)
+                    cell = entry.cell
+                    cell[0] += 1
+                    if cell[0] & _UNSAMPLED:
+                        send(data[:2] + (entry.turned(random()) if entry.step else entry.tail), peer)
+                    else:
+                        begun_s = perf_counter()
+                        send(data[:2] + (entry.turned(random()) if entry.step else entry.tail), peer)
+                        replies.sampled(entry.zone, perf_counter() - begun_s, family)
             except BlockingIOError:
                 continue  # The time-out of the socket, or a full send queue.
             except OSError:
@@ -90,10 +101,11 @@ class UdpListener:
     def _answer_contained(self, data: bytes, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
         failure = contained(self._answer, data, peer, loop)
         if failure is not None and not isinstance(failure, OSError):
+            self.failures += 1
             self._log.error("a request failed", request=data.hex(), failure=failure)
 
     def _answer(self, data: bytes, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
-        link = self._socket
+        link, begun_s = self._socket, perf_counter()
         outcome = self.replies.respond(data, self._family, peer)
         if outcome is None or link is None or isinstance(outcome, ReplyStream):
             return
@@ -103,16 +115,20 @@ class UdpListener:
             if cached is None:
                 self._hand_over(outcome, data, peer, loop)
                 return
-            self.replies.count(cached, self._family)
+            self.replies.count(cached, self._family, len(data))
             outcome = cached
         reply = outcome.turned(random())
         link.sendto(reply, peer)
-        self.replies.report(data, reply, peer)
+        seconds = perf_counter() - begun_s
+        self.replies.took(zone_label(outcome), seconds, self._family)
+        self.replies.report(data, reply, peer, seconds)
 
     def _hand_over(self, ask: UpstreamQuery, data: bytes, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
         link = self._socket
         if link is None:
             return
+
+        begun_s = perf_counter()
 
         def send(reply: bytes) -> None:
             self._waiting -= 1
@@ -120,7 +136,7 @@ class UdpListener:
                 link.sendto(reply, peer)
             except OSError:
                 return
-            self.replies.report(data, reply, peer)
+            self.replies.report(data, reply, peer, perf_counter() - begun_s)
 
         if self._waiting >= _MAX_WAITING:
             refused = failure(ask.query, udp_limit(ask.query, self._udp_size), wire.REFUSED)

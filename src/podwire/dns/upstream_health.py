@@ -50,12 +50,16 @@ class UpstreamHealth:
         self._log = Log("dns.upstream")
         self._probe_request = _PROBE
         self._answers: Answers = answers
-        self.failed_probes = 0
+        self._failed_probes = dict.fromkeys(self._failures, 0)
 
     def probe_with(self, request: bytes, answering: Answers) -> None:
         """Sets what a probe asks, and how."""
         self._probe_request = request
         self._answers = answering
+
+    def failures(self, server: Address) -> int:
+        """How many probes of a server failed."""
+        return self._failed_probes[server]
 
     def good(self, server: Address) -> bool:
         """Whether the server replied to one of the last probes, or was never suspected."""
@@ -78,7 +82,7 @@ class UpstreamHealth:
         backoff = Backoff(self._every_s, max(self._every_s, 5.0))
         try:
             while not await self._answers(server, self._probe_request, _PROBE_S):
-                self.failed_probes += 1
+                self._failed_probes[server] += 1
                 self._failures[server] += 1
                 if self._failures[server] == self._max_fails:
                     self._log.warning("an upstream server does not reply", server=f"{server[0]}:{server[1]}")

@@ -434,6 +434,11 @@ class Zone:
         return tuple(host.split(".")) if self._options.imports else (host,)
 
     @property
+    def host_names(self) -> Mapping[bytes, tuple[bytes, ...]]:
+        """The addresses of the fixed names."""
+        return self._hosts.names
+
+    @property
     def zonal(self) -> bool:
         """Whether the zone has names for the endpoints of a topology zone."""
         return self._options.zonal

@@ -31,7 +31,7 @@ def same_as_the_zone(data: bytes, udp_size: int = 1232) -> bool:
         return False
     expected = respond(ZONE, data, udp_ceiling=udp_size)
     assert isinstance(expected, Reply)
-    assert data[:2] + outcome[0] == expected.data and outcome[1] == expected.qtype
+    assert data[:2] + outcome[0] == expected.data and outcome[1:] == (expected.qtype, expected.dnssec_ok)
     return True
 
 

@@ -1,12 +1,12 @@
 """Counters and their text."""
 
-from podwire.dns.metrics import QueryCounters, render
+from podwire.dns.metrics import QueryCounters, QueryLabels, render
 
 
 def test_requests_and_responses_are_added_up_by_their_labels() -> None:
     counters = QueryCounters("dns://:53")
-    counters.cell(("cluster.local.", "udp", "1", "A", "NOERROR"))[0] += 2
-    counters.cell(("cluster.local.", "udp", "1", "A", "NXDOMAIN"))[0] += 3
+    counters.cell(QueryLabels("cluster.local.", "udp", "1", "A", "NOERROR"))[0] += 2
+    counters.cell(QueryLabels("cluster.local.", "udp", "1", "A", "NXDOMAIN"))[0] += 3
     text = render(counters.series()).decode()
     labels = 'server="dns://:53",zone="cluster.local.",view=""'
     assert f'coredns_dns_requests_total{{{labels},proto="udp",family="1",type="A"}} 5\n' in text

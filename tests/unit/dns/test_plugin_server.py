@@ -42,8 +42,10 @@ async def serving(text: str, files: dict[str, str] | None = None) -> AsyncIterat
         await server.close()
 
 
-async def ask(server: DnsServer, name: str, *, tcp: bool = False, kind: str = "A") -> dns.message.Message:
-    query = dns.message.make_query(name, kind)
+async def ask(
+    server: DnsServer, name: str, *, tcp: bool = False, kind: str = "A", dnssec: bool = False
+) -> dns.message.Message:
+    query = dns.message.make_query(name, kind, want_dnssec=dnssec)
     send = dns.asyncquery.tcp if tcp else dns.asyncquery.udp
     return await send(query, "127.0.0.1", timeout=20, port=server.port)
 

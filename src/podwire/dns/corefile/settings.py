@@ -6,6 +6,7 @@ does not have is an error with its line, never ignored. ``errors``, ``loop`` and
 does.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from podwire.dns.corefile.hostlines import HostLines, hosts_file, read_host_line
 from podwire.dns.corefile.serverkeys import parse_key
 from podwire.dns.corefile.syntax import Directive, ReadFiles, ServerBlock
 from podwire.dns.corefile.values import expect, expect_bare, plain, seconds, whole
+from podwire.dns.logformat import CLASSES, PLACEHOLDERS
 from podwire.dns.plugins.chain import make_chain
 from podwire.dns.plugins.plugin import PluginScope
 from podwire.dns.plugins.registry import LINKED, PLUGINS
@@ -286,9 +288,19 @@ class _Reader:
         self.settings["reload_seconds"] = times[0] if times else 30.0
 
     def _read_log(self, directive: Directive, _block: _Block) -> None:
-        expect(not directive.block, directive, "podwire does not have options of log")
-        expect(set(directive.arguments) <= {"."}, directive, "podwire does not have options of log")
+        zones = [text for text in directive.arguments if "{" not in text]
+        lines = [text for text in directive.arguments if "{" in text]
+        expect(set(zones) <= {"."} and len(lines) < 2, directive, "podwire logs all names, in one format")
+        for name in re.findall(r"\{([^{}\s]+)\}", lines[0]) if lines else ():
+            expect(name in ("common", "combined", *PLACEHOLDERS), directive, f"podwire does not log {{{name}}}")
+        for option in directive.block:
+            known = option.name == "class" and set(option.arguments) <= {"all", *CLASSES}
+            expect(known, option, f"expected class and {', '.join(CLASSES)} or all")
+            classes = () if "all" in option.arguments else option.arguments
+            self.settings["query_log_classes"] = classes
         self.settings["query_log"] = True
+        if lines:
+            self.settings["query_log_format"] = lines[0]
 
     def _read_hosts(self, directive: Directive, block: _Block) -> None:
         lines = read_host_lines(directive, self._read_file(hosts_file(directive)))

@@ -35,6 +35,8 @@ class AutoPath:
         self._domain = encode_name(domain)
         self._cluster = cluster
         self._fixed = search
+        self.successes = 0
+        """How many names were completed."""
         self._paths: dict[str, tuple[bytes, ...]] = {}
 
     @classmethod
@@ -100,6 +102,7 @@ class AutoPath:
                 continue
             if reply.rcode != wire.NOERROR or name == query.name:
                 return reply if name == query.name else first
+            self.successes += 1
             return _aliased(query, name, reply.expanded())
         return first if first is not None else (yield from following(request))
 

@@ -219,7 +219,8 @@ def encode(query: Query, reply: PluginReply, limit: int) -> Reply | ReplyStream 
         untouched = reply.query == query and not (reply.options or reply.set_flags or reply.clear_flags)
         if untouched and len(reply.raw) <= limit:
             data = query.id.to_bytes(2, "big") + reply.raw[2:]
-            return Reply(data, query.qtype, data[3] & 0xF, plugin=reply.plugin)
+            dnssec_ok = query.edns is not None and query.edns.dnssec_ok
+            return Reply(data, query.qtype, data[3] & 0xF, dnssec_ok=dnssec_ok, plugin=reply.plugin)
         reply = reply.expanded()
     if reply.query.name != query.name:
         reply = reply.expanded()

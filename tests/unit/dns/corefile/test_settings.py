@@ -121,7 +121,9 @@ def test_options_of_kubernetes_become_settings() -> None:
         ("cache 30 {\n  servfail 10m\n }", "expected at most 5m"),
         ("hosts {\n  a.example 192.0.2.1\n  fallthrough\n }", "expected an address and names"),
         ("hosts /nonexistent {\n  fallthrough\n }", "cannot read /nonexistent"),
-        ("log . {\n  class denial\n }", "podwire does not have options of log"),
+        ("log . {\n  class denials\n }", "expected class and success, denial, error or all"),
+        ('log . "{nothing}"', "podwire does not log {nothing}"),
+        ("log example.org", "podwire logs all names"),
     ],
 )
 def test_unknown_is_named_with_its_line(line: str, problem: str) -> None:

@@ -68,7 +68,8 @@ def test_wrong_syntax_is_named_with_its_line(text: str, where: str, problem: str
 _WORDS = (
     ".:53", "{", "}", "\n", '"', "#", "import", "snippet", "(snippet)", "{$HOME}", "forward", ".", "192.0.2.1", "view",
     "kubernetes", "cluster.local", "rewrite", "name", "regex", "(", "template", "IN", "A", "acl", "block", "net",
-    "cache",    "hosts", "autopath", "@kubernetes", "dns64", "transfer", "to", "*", "answer", "{{", ".Name", "}}", "expr", "type()",
+    "cache", "hosts", "autopath", "@kubernetes", "dns64", "transfer", "to", "*", "answer", "{{", ".Name", "}}",
+    "expr", "type()",
 )  # fmt: skip
 
 
