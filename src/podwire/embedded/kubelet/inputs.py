@@ -9,7 +9,7 @@ from podwire.embedded.kubelet.containerorder import ContainerInputs
 from podwire.embedded.kubelet.environment import service_variables
 from podwire.embedded.kubelet.objects import PodTokens
 from podwire.embedded.kubelet.podstate import PodState
-from podwire.embedded.kubelet.resolver import pod_hostname, pod_hosts, pod_resolver
+from podwire.embedded.kubelet.resolver import kernel_hostname, pod_hostname, pod_hosts, pod_resolver
 from podwire.embedded.kubelet.volumes import Content, VolumeRoots, compile_files, object_kinds, prepare, write_files
 from podwire.errors import ApiError, ApiUnreachable, ConfigError, ProtocolError
 from podwire.observe.log import Log
@@ -40,9 +40,10 @@ class InputProvider:
         variables = service_variables(node.services.objects.values(), pod.metadata.namespace, links=links)
         hostname = pod_hostname(pod, node.host.node)
         config = node.config
+        kernel_name = kernel_hostname(pod, node.host.node, config.cluster_domain)
         hosts = pod_hosts(pod, ips, hostname, config.cluster_domain, node.node_hosts)
         resolver = pod_resolver(pod, node.node_resolver, config.cluster_dns, config.cluster_domain)
-        files = {"/etc/hostname": f"{hostname}\n", "/etc/hosts": hosts, "/etc/resolv.conf": str(resolver)}
+        files = {"/etc/hostname": f"{kernel_name}\n", "/etc/hosts": hosts, "/etc/resolv.conf": str(resolver)}
         return ContainerInputs(
             state.fields(), variables, node.objects, self._paths, files, config.images, state.sandbox.directory,
             frozenset(str(volume["name"]) for volume in pod.spec.volumes if is_read_only(volume)),

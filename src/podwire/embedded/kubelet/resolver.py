@@ -19,6 +19,7 @@ from podwire.model.pod import Pod, PodDNSConfig
 _MAX_SERVERS = 3
 _MAX_SEARCHES = 32
 _MAX_SEARCH_CHARACTERS = 2048
+_MAX_HOSTNAME = 64
 
 
 class Resolver(msgspec.Struct, frozen=True):
@@ -92,6 +93,14 @@ def pod_hostname(pod: Pod, node: str) -> str:
     return (pod.spec.hostname or pod.metadata.name)[:63].rstrip("-.")
 
 
+def kernel_hostname(pod: Pod, node: str, domain: str) -> str:
+    """The host name that the kernel has: the whole name of the pod with ``setHostnameAsFQDN``, if it is not too long."""
+    name, spec = pod_hostname(pod, node), pod.spec
+    full = f"{name}.{spec.subdomain}.{pod.metadata.namespace}.svc.{domain}"
+    whole = spec.set_hostname_as_fqdn and spec.subdomain and not spec.host_network
+    return full if whole and len(full) <= _MAX_HOSTNAME else name
+
+
 def pod_hosts(pod: Pod, ips: Iterable[str], hostname: str, domain: str, node_hosts: str) -> str:
     """The text of /etc/hosts; in the node's network the node's file, with the pod's aliases."""
     if pod.spec.host_network:
@@ -99,12 +108,12 @@ def pod_hosts(pod: Pod, ips: Iterable[str], hostname: str, domain: str, node_hos
     else:
         lines = [
             "# Kubernetes-managed hosts file.", "127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback",
-            "fe00::0\tip6-localnet", "ff02::1\tip6-allnodes", "ff02::2\tip6-allrouters",
+            "fe00::0\tip6-localnet", "fe00::0\tip6-mcastprefix", "fe00::1\tip6-allnodes", "fe00::2\tip6-allrouters",
         ]  # fmt: skip
         zone = f"{pod.metadata.namespace}.svc.{domain}"
         full = f"{hostname}.{pod.spec.subdomain}.{zone}\t" if pod.spec.subdomain else ""
         lines += [f"{ip}\t{full}{hostname}" for ip in ips]
     if pod.spec.host_aliases:
-        lines.append("# Entries added by HostAliases.")
+        lines += ["", "# Entries added by HostAliases."]
         lines += [f"{alias.ip}\t" + "\t".join(alias.hostnames) for alias in pod.spec.host_aliases]
     return "\n".join(lines) + "\n"

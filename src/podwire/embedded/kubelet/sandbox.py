@@ -16,7 +16,7 @@ import msgspec
 
 from podwire.embedded.kubelet.network import CniSandbox, Network, addresses
 from podwire.embedded.kubelet.orders import PodRecord, ShimAnswer, ShimOrder
-from podwire.embedded.kubelet.resolver import pod_hostname
+from podwire.embedded.kubelet.resolver import kernel_hostname
 from podwire.embedded.kubelet.shimclient import ShimClient, listen
 from podwire.embedded.kubelet.sysctls import pod_sysctls
 from podwire.errors import CniError, KernelError, PodwireError
@@ -39,6 +39,8 @@ class SandboxHost(msgspec.Struct, frozen=True):
     """The settings and objects that all sandboxes of one node share."""
 
     node: str
+    domain: str
+    """The cluster's DNS domain."""
     addresses: tuple[str, ...]
     run: Path
     state: Path
@@ -165,7 +167,7 @@ class Sandbox:
 
     def _start_shim(self, pod: Pod) -> None:
         order = ShimOrder(
-            hostname=pod_hostname(pod, self._host.node), root=str(self._host.root), cgroup=self._open_group(),
+            hostname=kernel_hostname(pod, self._host.node, self._host.domain), root=str(self._host.root), cgroup=self._open_group(),
             host_network=pod.spec.host_network, host_ipc=pod.spec.host_ipc, sysctls=pod_sysctls(pod),
             binds=self._host.binds,
         )  # fmt: skip

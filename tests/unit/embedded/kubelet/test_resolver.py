@@ -3,7 +3,14 @@
 import msgspec
 import pytest
 
-from podwire.embedded.kubelet.resolver import Resolver, parse_resolver, pod_hostname, pod_hosts, pod_resolver
+from podwire.embedded.kubelet.resolver import (
+    Resolver,
+    kernel_hostname,
+    parse_resolver,
+    pod_hostname,
+    pod_hosts,
+    pod_resolver,
+)
 from podwire.model.pod import Pod
 
 NODE = parse_resolver("# comment\nnameserver 192.0.2.1\nsearch corp.example lan.\noptions timeout:2\n")
@@ -72,13 +79,37 @@ def test_hostname(spec: dict[str, object], expected: str) -> None:
     assert pod_hostname(pod(**spec), "node-1") == expected
 
 
-def test_hosts_name_the_pod_and_its_aliases() -> None:
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"setHostnameAsFQDN": True, "subdomain": "db"}, "web-0.db.shop.svc.cluster.local"),
+        ({"setHostnameAsFQDN": True}, "web-0"),
+        ({"setHostnameAsFQDN": True, "subdomain": "db" * 20}, "web-0"),
+        ({"subdomain": "db"}, "web-0"),
+        ({"setHostnameAsFQDN": True, "subdomain": "db", "hostNetwork": True}, "node-1"),
+    ],
+)
+def test_kernel_has_the_whole_name_if_asked_for(spec: dict[str, object], expected: str) -> None:
+    assert kernel_hostname(pod(**spec), "node-1", "cluster.local") == expected
+
+
+def test_hosts_are_the_file_that_the_kubelet_writes() -> None:
     subject = pod(subdomain="db", hostAliases=[{"ip": "1.2.3.4", "hostnames": ["a", "b"]}])
-    lines = pod_hosts(subject, ("10.244.0.5",), "web-0", "cluster.local", "").splitlines()
-    assert "10.244.0.5\tweb-0.db.shop.svc.cluster.local\tweb-0" in lines
-    assert lines[-1] == "1.2.3.4\ta\tb"
-    assert "127.0.0.1\tlocalhost" in lines
-    assert lines[0] == "# Kubernetes-managed hosts file."
+    text = pod_hosts(subject, ("10.244.0.5", "fd00::5"), "web-0", "cluster.local", "")
+    assert text == (
+        "# Kubernetes-managed hosts file.\n"
+        "127.0.0.1\tlocalhost\n"
+        "::1\tlocalhost ip6-localhost ip6-loopback\n"
+        "fe00::0\tip6-localnet\n"
+        "fe00::0\tip6-mcastprefix\n"
+        "fe00::1\tip6-allnodes\n"
+        "fe00::2\tip6-allrouters\n"
+        "10.244.0.5\tweb-0.db.shop.svc.cluster.local\tweb-0\n"
+        "fd00::5\tweb-0.db.shop.svc.cluster.local\tweb-0\n"
+        "\n"
+        "# Entries added by HostAliases.\n"
+        "1.2.3.4\ta\tb\n"
+    )
 
 
 def test_host_network_pod_has_the_nodes_hosts() -> None:
