@@ -134,6 +134,7 @@ class ProtocolError(PodwireError):
 
     def __init__(self, side: Literal["local", "remote"], problem: str) -> None:
         self.side = side
+        self.problem = problem
         super().__init__(f"{side}: {problem}")
 
 

@@ -67,7 +67,7 @@ def load_zone(directive: Directive, text: str, origin: bytes) -> StaticZone:
     try:
         return StaticZone(origin, read_zone(text, decode_name(origin)))
     except ProtocolError as failure:
-        raise directive.wrong(str(failure)) from failure
+        raise directive.wrong(failure.problem) from failure
 
 
 def answer_from(

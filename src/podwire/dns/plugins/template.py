@@ -150,7 +150,7 @@ def _read_line(option: Directive, text: str) -> TemplateLine:
     try:
         return parse_line(text)
     except ProtocolError as failure:
-        raise option.wrong(str(failure)) from failure
+        raise option.wrong(failure.problem) from failure
 
 
 def _check_groups(directive: Directive, line: TemplateLine, patterns: list[re.Pattern[str]]) -> None:

@@ -37,7 +37,7 @@ class BlockView(msgspec.Struct, frozen=True):
             try:
                 conditions.append(parse_expression(" ".join(option.arguments)))
             except ProtocolError as failure:
-                raise option.wrong(str(failure)) from failure
+                raise option.wrong(failure.problem) from failure
         return cls(directive.arguments[0], tuple(conditions))
 
     def matches(self, request: PluginRequest) -> bool:

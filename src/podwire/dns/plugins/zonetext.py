@@ -65,7 +65,7 @@ def read_zone(text: str, origin: str) -> tuple[ResourceRecord, ...]:
     import dns.zone
 
     try:
-        zone = dns.zone.from_text(text, origin=origin, relativize=False, allow_include=False)
+        zone = dns.zone.from_text(text, origin=origin, relativize=False, allow_include=False, check_origin=False)
     except (dns.exception.DNSException, ValueError, KeyError) as failure:
         raise ProtocolError("local", f"zone {origin}: {failure or type(failure).__name__}") from failure
     return zone_records(zone)

@@ -75,7 +75,8 @@ def _sandbox_host(config: KubeletConfig, fork_server: ForkServer, network: Netwo
     hidden = (*config.hidden, config.run_dir, config.netns_dir, "/run/netns")
     mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
     return SandboxHost(
-        node=config.node, domain=config.cluster_domain, addresses=config.addresses, run=run_dir, state=state_dir, netns=Path(config.netns_dir),
+        node=config.node, domain=config.cluster_domain, addresses=config.addresses,
+        run=run_dir, state=state_dir, netns=Path(config.netns_dir),
         group=cgroup.open_node(Path(config.cgroup)) if config.cgroup else None, binds=machine_binds(mountinfo, hidden),
         fork_server=fork_server, network=network, clock=clock,
     )  # fmt: skip

@@ -94,7 +94,7 @@ def pod_hostname(pod: Pod, node: str) -> str:
 
 
 def kernel_hostname(pod: Pod, node: str, domain: str) -> str:
-    """The host name that the kernel has: the whole name of the pod with ``setHostnameAsFQDN``, if it is not too long."""
+    """The host name in the kernel: with ``setHostnameAsFQDN`` the whole name of the pod, if it is not too long."""
     name, spec = pod_hostname(pod, node), pod.spec
     full = f"{name}.{spec.subdomain}.{pod.metadata.namespace}.svc.{domain}"
     whole = spec.set_hostname_as_fqdn and spec.subdomain and not spec.host_network

@@ -167,7 +167,8 @@ class Sandbox:
 
     def _start_shim(self, pod: Pod) -> None:
         order = ShimOrder(
-            hostname=kernel_hostname(pod, self._host.node, self._host.domain), root=str(self._host.root), cgroup=self._open_group(),
+            hostname=kernel_hostname(pod, self._host.node, self._host.domain), root=str(self._host.root),
+            cgroup=self._open_group(),
             host_network=pod.spec.host_network, host_ipc=pod.spec.host_ipc, sysctls=pod_sysctls(pod),
             binds=self._host.binds,
         )  # fmt: skip

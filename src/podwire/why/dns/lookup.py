@@ -14,6 +14,7 @@ from podwire.dns.config import DnsConfig
 from podwire.dns.names import decode_name, encode_name
 from podwire.dns.zone import Zone, ZoneAnswer
 from podwire.model.service import EndpointSlice, Service
+from podwire.why.dns.rules import apply_rules
 from podwire.why.dns.searchpath import PodSearch
 
 TYPES = {name: number for number, name in wire.TYPE_NAMES.items() if name in ("A", "AAAA", "SRV", "PTR", "CNAME")}
@@ -35,7 +36,7 @@ class DnsObjects(msgspec.Struct, frozen=True):
 class DnsStep(msgspec.Struct, frozen=True):
     """What becomes of one name.
 
-    ``outcome`` is ``answer``, ``no data``, ``no such name``, ``forwarded`` or ``failure``.
+    ``outcome`` is ``answer``, ``no data``, ``no such name``, ``forwarded``, ``failure``, ``refused`` or ``no reply``.
     """
 
     name: str
@@ -44,6 +45,8 @@ class DnsStep(msgspec.Struct, frozen=True):
     reason: str
     records: tuple[str, ...] = ()
     search: str = ""
+    rules: tuple[str, ...] = ()
+    """The rules of the Corefile that the name meets before the zone answers."""
 
     @property
     def ends(self) -> bool:
@@ -92,6 +95,31 @@ def explain_name(name: str, record_type: str, zone: Zone, config: DnsConfig, obj
         reason = f"{reason}; {_upstream(decode_name(answer.follow), config)}"
     outcome = "no data" if answer.empty else "answer"
     return DnsStep(name, record_type, outcome, reason, tuple(_records(answer)))
+
+
+def explain_rules(
+    question: tuple[str, str], zone: Zone, config: DnsConfig, objects: DnsObjects, client: str
+) -> DnsStep:
+    """What becomes of a name and type with the plugins of a Corefile, for a client with an address (or an empty text).
+
+    Raises: ProtocolError when the text is no DNS name.
+    """
+    name, record_type = question
+    if not config.blocks:
+        return explain_name(name, record_type, zone, config, objects)
+    rules = apply_rules(name, TYPES[record_type], config, zone, client)
+    if rules.end:
+        return DnsStep(name, record_type, rules.end, rules.texts[-1], rules=rules.texts[:-1])
+    asked_type = wire.TYPE_NAMES.get(rules.type, record_type)
+    if asked_type not in TYPES:
+        return DnsStep(name, record_type, "no data", f"asked for {asked_type}", rules=rules.texts)
+    for tried in rules.completed or (rules.name,):
+        step = explain_name(tried, asked_type, zone, config, objects)
+        if step.outcome != "no such name":
+            break
+    else:
+        step = explain_name(rules.name, asked_type, zone, config, objects)
+    return msgspec.structs.replace(step, name=name, type=record_type, rules=rules.texts)
 
 
 def _records(answer: ZoneAnswer) -> Iterator[str]:

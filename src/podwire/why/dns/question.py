@@ -20,7 +20,8 @@ from podwire.kube.resources import CONFIGMAPS, NAMESPACES, SERVICES
 from podwire.model.pod import Pod
 from podwire.model.service import EndpointSlice, Service
 from podwire.why.api_objects import ApiObjects
-from podwire.why.dns.lookup import TYPES, DnsAnswer, DnsObjects, DnsStep, explain_name, fill
+from podwire.why.dns.lookup import TYPES, DnsAnswer, DnsObjects, DnsStep, explain_rules, fill
+from podwire.why.dns.rules import apply_rules
 from podwire.why.dns.searchpath import TriedName, search_of, tried_names
 
 _NAMESPACE = "kube-system"
@@ -54,27 +55,41 @@ async def ask(question: DnsQuestion, client: Client) -> DnsAnswer:
             for item in attempts
         )
         return DnsAnswer(question.name, record_type, asker, resolver, steps[:1], settings)
-    steps = await _explain(attempts, record_type, config, client)
+    steps = await _explain(attempts, record_type, config, client, pod)
     return DnsAnswer(question.name, record_type, asker, resolver, steps, settings)
 
 
 async def _explain(
-    attempts: tuple[TriedName, ...], record_type: str, config: DnsConfig, client: Client
+    attempts: tuple[TriedName, ...], record_type: str, config: DnsConfig, client: Client, pod: Pod | None
 ) -> tuple[DnsStep, ...]:
     """The steps up to the first one that ends the search."""
     reader, steps = _Reader(client, config), []
     for attempt in attempts:
-        objects = await reader.read(attempt.name)
         zone = Zone(zone_options(config))
-        fill(zone, objects)
+        if pod is not None:
+            zone.index.set_pod(f"{pod.metadata.namespace}/{pod.metadata.name}", pod)
+        address = pod.status.pod_ip if pod is not None else ""
         try:
-            step = explain_name(attempt.name, record_type, zone, config, objects)
+            objects = await reader.read(*_names(attempt.name, record_type, config, zone, address))
+            fill(zone, objects)
+            step = explain_rules((attempt.name, record_type), zone, config, objects, address)
         except ProtocolError as failure:
             raise ConfigError("NAME", "", f"{attempt.name!r} is no DNS name: {failure}") from failure
         steps.append(msgspec.structs.replace(step, search=attempt.search))
         if step.ends:
             break
     return tuple(steps)
+
+
+def _names(name: str, record_type: str, config: DnsConfig, zone: Zone, address: str) -> tuple[str, ...]:
+    """The names whose objects may answer: the name itself, and those that rules of the Corefile make of it.
+
+    Raises: ProtocolError when the text is no DNS name.
+    """
+    if not config.blocks:
+        return (name,)
+    rules = apply_rules(name, TYPES[record_type], config, zone, address)
+    return tuple(dict.fromkeys((name, rules.name, *rules.completed)))
 
 
 class _Reader:
@@ -85,13 +100,13 @@ class _Reader:
         self._objects = ApiObjects(client)
         self._domain = config.domain.removesuffix(".").lower()
 
-    async def read(self, name: str) -> DnsObjects:
-        """The objects for a whole name."""
+    async def read(self, *names: str) -> DnsObjects:
+        """The objects for whole names."""
         namespaces: set[str] = set()
         services: dict[str, Service] = {}
         slices: dict[str, tuple[EndpointSlice, ...]] = {}
         near: dict[str, tuple[str, ...]] = {}
-        pending = [name]
+        pending = list(names)
         for _ in range(8):
             if not pending:
                 break

@@ -22,6 +22,7 @@ def render(answer: DnsAnswer) -> Iterator[str]:
         yield ""
         appended = f" (search {step.search})" if step.search else ""
         yield f"{number}. {step.name}{appended}: {step.outcome}"
+        yield from (f"   {rule}" for rule in step.rules)
         yield f"   {step.reason}"
         yield from (f"   {record}" for record in step.records[:_SHOWN])
         if len(step.records) > _SHOWN:
