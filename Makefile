@@ -5,10 +5,13 @@ NODES ?= 3
 # kubectl and Helm of `make setup`, after those of the machine.
 export PATH := $(PATH):$(CURDIR)/.venv/bin
 
-.PHONY: help setup fmt lint test unit thorough kernel uml e2e bench conformance image up down cni real
+.PHONY: help bpf setup fmt lint test unit thorough kernel uml e2e bench conformance image up down cni real
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-11s %s\n", $$1, $$2}'
+
+bpf: setup ## compile the BPF programs of src/bpf into the package
+	@$(MAKE) -s -C src/bpf
 
 setup: ## install what is missing: packages, virtual environment, kubectl, Helm
 	@scripts/setup

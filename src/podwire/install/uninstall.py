@@ -24,7 +24,7 @@ from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.wiring import HOST_MAC
 from podwire.cni.wiring import OWNER as PODS
 from podwire.errors import ClusterError, KernelError, Unsupported
-from podwire.kernel import network, sysctl, sysctl_record
+from podwire.kernel import bpf_state, network, sysctl, sysctl_record
 from podwire.kernel.iptables_tables import drop_tables
 from podwire.kernel.kinds import KERNEL_KINDS
 from podwire.kernel.netlink import Netlink
@@ -93,6 +93,7 @@ def steps(config: AgentConfig) -> tuple[RemovalStep, ...]:
         RemovalStep("devices and routes", _network),
         RemovalStep("iptables", _chains),
         RemovalStep("tables", _tables),
+        RemovalStep("BPF programs", partial(_bpf, config)),
         RemovalStep("files for network managers", partial(_link_files, config)),
         RemovalStep("sysctls", partial(_sysctls, config)),
         RemovalStep("state", partial(_state, config)),
@@ -166,6 +167,14 @@ def _tables(dry: bool) -> Iterator[str]:
                     yield f"table {family} {name}"
     except Unsupported:
         return  # a kernel without nf_tables has no tables
+
+
+def _bpf(config: AgentConfig, dry: bool) -> Iterator[str]:
+    folder = config.dns.folder
+    if folder in bpf_state.folders():
+        if not dry:
+            bpf_state.remove_folder(folder)
+        yield f"BPF programs and maps in {bpf_state.BPF_FILE_SYSTEM}/{bpf_state.OWNED}/{folder}"
 
 
 def _link_files(config: AgentConfig, dry: bool) -> Iterator[str]:

@@ -61,7 +61,7 @@ class Attached(NamedTuple):
     program: int
 
 
-class Attachments:
+class BpfAttachments:
     """The attachments of one owner; ``links`` is the folder of its pinned links, ``name`` that of its filters."""
 
     def __init__(self, links: Path, name: str, *, tcx: bool) -> None:

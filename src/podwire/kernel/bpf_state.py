@@ -17,7 +17,7 @@ from pathlib import Path
 
 from podwire.errors import KernelError, KernelNotFound, Unsupported
 from podwire.kernel import bpf_objects, bpf_syscall, netns
-from podwire.kernel.bpf_attach import Attachments, index_of
+from podwire.kernel.bpf_attach import BpfAttachments, index_of
 from podwire.kernel.bpf_syscall import BPF_PROG_TYPE_SCHED_CLS, BPF_TCX_INGRESS, BpfMapTable
 from podwire.kernel.failure import refusal
 from podwire.kernel.netns import NetnsPath
@@ -71,7 +71,7 @@ class BpfPins:
         self.folder = folder
         self.path = BPF_FILE_SYSTEM / OWNED / folder
         tcx = _has_tcx() if tcx is None else tcx
-        self._attachments = Attachments(self.path / "links", folder, tcx=tcx)
+        self._attachments = BpfAttachments(self.path / "links", folder, tcx=tcx)
 
     def _pins(self, kind: str) -> tuple[Path, ...]:
         folder = self.path / kind
@@ -146,8 +146,8 @@ class BpfPins:
         failures: list[KernelError] = []
         reloaded = present.programs != desired.programs or present.maps != desired.maps
         for program in desired.programs:
-            wanted = [a for a in desired.attachments if a.program == program.name]
-            missing = [a for a in wanted if reloaded or a not in present.attachments]
+            own = [a for a in desired.attachments if a.program == program.name]
+            missing = [a for a in own if reloaded or a not in present.attachments]
             if not missing:
                 continue
             with _opened(self.path / "programs" / f"{program.name}-{program.digest}") as descriptor:
@@ -161,9 +161,9 @@ class BpfPins:
         return failures
 
     def _remove_surplus(self, desired: BpfFolder) -> None:
-        wanted = {(a.device, a.hook) for a in desired.attachments}
+        hooks = {(a.device, a.hook) for a in desired.attachments}
         for device, hook, _ in self._attachments.read():
-            if (device, hook) not in wanted or not index_of(device):
+            if (device, hook) not in hooks or not index_of(device):
                 self._attachments.detach(device, hook)
         names = {f"{program.name}-{program.digest}" for program in desired.programs} | {m.name for m in desired.maps}
         for path in (*self._pins("programs"), *self._pins("maps")):

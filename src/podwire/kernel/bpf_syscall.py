@@ -251,13 +251,13 @@ def run_program(program: int, packet: bytes, interface_index: int = 1) -> Progra
 
     Raises: KernelError.
     """
-    given = ctypes.create_string_buffer(packet, len(packet))
+    packet_in = ctypes.create_string_buffer(packet, len(packet))
     result = ctypes.create_string_buffer(4096)
     context = ctypes.create_string_buffer(192)
     struct.pack_into("=I", context, 40, interface_index)
     attributes = struct.pack(
         "=IIIIQQIIIIQQ",
-        program, 0, len(packet), len(result), _address(given), _address(result), 1, 0, len(context), 0,
+        program, 0, len(packet), len(result), _address(packet_in), _address(result), 1, 0, len(context), 0,
         _address(context), 0,
     )  # fmt: skip
     _, after = call(BPF_PROG_TEST_RUN, attributes, "run", "BPF program")

@@ -145,9 +145,15 @@ def agent(topology: Topology, config: ClusterConfig, node: FabricNode) -> Child:
         "proxy": msgspec.to_builtins(config.proxy),
         "policy": msgspec.to_builtins(config.policy),
         "health": {"address": "0.0.0.0", "port": 9440},
+        "dns": {"kernel": config.dns.kernel, "folder": bpf_folder(topology, node.name)},
         "logLevel": config.log_level,
     }
     return _child(topology, f"agent-{node.name}", "agent", run, document, str(topology.netns(node.name)))
+
+
+def bpf_folder(topology: Topology, node: str = "") -> str:
+    """The folder of a node's BPF programs; without a node the beginning of those of all nodes."""
+    return f"{topology.name}@{node}"
 
 
 def _router_peers(topology: Topology, config: ClusterConfig, node: FabricNode) -> dict[str, Any]:

@@ -60,6 +60,7 @@ _FIXED = {
     "metrics": ("metrics", "kubelets read it when they start"),
     "autoscaler": ("autoscaler", "the controllers read it when they start"),
     "audit": ("audit", "the API server reads it when it starts"),
+    "dns": ("dns", "agents read it when they start"),
     "log_level": ("logLevel", "components read it when they start"),
 }
 """Settings that cannot change while the cluster exists: fields, their names in the file, and the reason."""
@@ -103,6 +104,13 @@ class ImageMapping(_Section, frozen=True):
     run_probes: bool = False
 
 
+class LocalDnsSection(_Section, frozen=True):
+    """Cluster DNS."""
+
+    kernel: bool = False
+    """Whether the kernel of a node answers the queries of its pods that it can answer."""
+
+
 class MetricsSection(_Section, frozen=True):
     """The metrics of nodes and pods."""
 
@@ -125,6 +133,7 @@ class ClusterConfig(_Section, frozen=True):
     routing: RoutingSection = RoutingSection()
     proxy: ProxySettings = ProxySettings()
     policy: PolicySettings = PolicySettings()
+    dns: LocalDnsSection = LocalDnsSection()
     images: tuple[ImageMapping, ...] = ()
     capacity: dict[str, str] = {}
     """Capacity of every node by resource name, in place of the machine's."""
@@ -194,7 +203,7 @@ def check_change(known: ClusterConfig, desired: ClusterConfig, source: str) -> N
             todo = "leave the setting out, or run `podwire down` first, which deletes the cluster"
             shown = (
                 ""
-                if field in ("images", "capacity", "metrics", "autoscaler", "audit")
+                if field in ("images", "capacity", "metrics", "autoscaler", "audit", "dns")
                 else f" ({_shown(have)} now, not {_shown(want)})"
             )
             raise ConfigError(source, path, f"cannot change while the cluster exists{shown}, because {why}; {todo}")

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from podwire.embedded.kubelet import mounts
-from podwire.kernel import network
+from podwire.kernel import bpf_state, network
 from podwire.kernel.netlink import Netlink
-from podwire.local import cgroup, inventory
+from podwire.local import cgroup, components, inventory
 from podwire.local.fabric.plan import owner
 from podwire.local.topology import Topology
 from podwire.runtime.children import read_record
@@ -29,6 +29,9 @@ def destroy(topology: Topology) -> None:
     run, state = Path(topology.run), Path(topology.state)
     end_processes(topology)
     _delete_host_link(topology)
+    for folder in bpf_state.folders():
+        if folder.startswith(components.bpf_folder(topology)):
+            bpf_state.remove_folder(folder)
     unmount_below((run, state))
     for folder in (run, state):
         shutil.rmtree(folder, ignore_errors=True)

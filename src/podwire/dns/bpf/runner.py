@@ -155,10 +155,10 @@ class DnsAnswers:
             check_file_system()
             self._pins = BpfPins(self._folder)
         pins = self._pins
-        described = bpf_objects.describe(PROGRAM, self._folder)
+        contents = bpf_objects.describe(PROGRAM, self._folder)
         devices = sorted(device for device in free if index_of(device))
         attachments = tuple(BpfAttachment(device, "ingress", PROGRAM) for device in devices)
-        self.desired = BpfFolder(self._folder, described.programs, described.maps, attachments)
+        self.desired = BpfFolder(self._folder, contents.programs, contents.maps, attachments)
         before = pins.read()
         changes = pins.apply(self.desired)
         if self._maps is None or before.maps != self.desired.maps or before.programs != self.desired.programs:

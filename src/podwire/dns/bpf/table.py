@@ -100,13 +100,13 @@ class DnsTable:
         self._services = {
             owner: own for owner, records in self._index.records.items() if (own := self._plan.service(owner, records))
         }
-        wanted = self._plan.fixed()
+        desired = self._plan.fixed()
         for name in self._index.namespaces:
-            wanted |= self._plan.namespace(name)
+            desired |= self._plan.namespace(name)
         for own in self._services.values():
-            wanted |= own
+            desired |= own
         present = {key: unpack_entry(value) for key in maps.names if (value := maps.names.read(key))}
-        self._replace(maps, present, wanted)
+        self._replace(maps, present, desired)
         self._write_servers(maps)
         self._publish(maps)
         self._loaded, self.problem = True, ""
@@ -129,11 +129,11 @@ class DnsTable:
             self._write_servers(maps)
         self._publish(maps)
 
-    def _replace(self, maps: DnsMaps, present: Entries, wanted: Entries) -> None:
+    def _replace(self, maps: DnsMaps, present: Entries, desired: Entries) -> None:
         """Deletes and writes what differs; deletions come first."""
-        for key in present.keys() - wanted.keys():
+        for key in present.keys() - desired.keys():
             maps.names.delete(key)
-        maps.names.write_all([(key, self._pack(entry)) for key, entry in wanted.items() if present.get(key) != entry])
+        maps.names.write_all([(key, self._pack(entry)) for key, entry in desired.items() if present.get(key) != entry])
 
     def _pack(self, entry: Entry) -> bytes:
         self._version = self._version + 1 & 0xFFFFFFFF
@@ -184,10 +184,10 @@ def replace_keys(table: BpfMapTable, keys: Iterable[bytes]) -> None:
 
     Raises: KernelError.
     """
-    wanted, present = set(keys), set(table)
-    for key in present - wanted:
+    desired, present = set(keys), set(table)
+    for key in present - desired:
         table.delete(key)
-    for key in wanted - present:
+    for key in desired - present:
         table.write(key, _PRESENT)
 
 
