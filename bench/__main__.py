@@ -38,6 +38,7 @@ BENCHMARKS = (
     "policy",
     "dns",
     "dns_faults",
+    "dns_kernel",
     "state",
 )
 """Their names, in the order of the page."""
