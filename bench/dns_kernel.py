@@ -278,7 +278,8 @@ def run(quick: bool) -> list[Row]:
         if program is not None:
             command = ["nsenter", f"--net={node.node}", program, "-d", "-c", str(unbound_configuration(root))]
             unbound = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-            stack.callback(lambda: (unbound.kill(), unbound.wait()))
+            stack.callback(unbound.wait)
+            stack.callback(unbound.kill)
             pids["unbound"] = unbound.pid
             time.sleep(2)
         for name in _KINDS:

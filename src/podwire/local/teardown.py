@@ -29,9 +29,9 @@ def destroy(topology: Topology) -> None:
     run, state = Path(topology.run), Path(topology.state)
     end_processes(topology)
     _delete_host_link(topology)
-    for folder in bpf_state.folders():
-        if folder.startswith(components.bpf_folder(topology)):
-            bpf_state.remove_folder(folder)
+    for pinned in bpf_state.folders():
+        if pinned.startswith(components.bpf_folder(topology)):
+            bpf_state.remove_folder(pinned)
     unmount_below((run, state))
     for folder in (run, state):
         shutil.rmtree(folder, ignore_errors=True)

@@ -107,7 +107,7 @@ def test_policy_completes_its_commands_and_the_options_of_list() -> None:
 
 
 def test_words_of_options_are_those_of_the_registries() -> None:
-    assert (share.PART, *agent_config.PARTS) == state.PARTS
+    assert (share.PART, *agent_config.PARTS, "dns") == state.PARTS
     assert tuple(TRACERS) == why.MODES
     assert tuple(CHOICES) == probe.SHOW
     why_help = CliRunner().invoke(root, ["why", "--help"]).output.replace("\n", " ")
