@@ -1,0 +1,112 @@
+"""The server that feeds engines: incremental aggregated discovery (Delta ADS) over gRPC on a Unix socket.
+
+Each engine has one stream. Engines keep serving what they have while the server is away; when it returns they say which
+versions they have, and get only what differs.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import grpc
+from envoy.service.discovery.v3 import ads_pb2_grpc, discovery_pb2
+
+from podwire.gateway.envoy.clusters import TYPE_PREFIX
+from podwire.gateway.envoy.resources import Resources
+from podwire.gateway.envoy.snapshot import EngineState, Refusal, Response, Snapshot
+
+log = logging.getLogger(__name__)
+
+
+class DiscoveryServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignore[misc]
+    """Serves the newest resources to all engines that connect."""
+
+    def __init__(self, socket: Path, on_refusal: Callable[[Refusal], None]) -> None:
+        self._socket = socket
+        self._on_refusal = on_refusal
+        self._snapshot = Snapshot()
+        self._wakers: set[asyncio.Event] = set()
+        self._states: set[EngineState] = set()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        """Listens; a socket that an earlier process left is replaced."""
+        self._socket.parent.mkdir(parents=True, exist_ok=True)
+        self._socket.unlink(missing_ok=True)
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", 64 << 20)])
+        ads_pb2_grpc.add_AggregatedDiscoveryServiceServicer_to_server(self, server)
+        server.add_insecure_port(f"unix:{self._socket}")
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        """Ends all streams; the engines keep what they have."""
+        if self._server is not None:
+            await self._server.stop(0)
+
+    def publish(self, resources: Resources) -> None:
+        """The resources that engines should have from now on."""
+        if self._snapshot.replace(resources):
+            for waker in self._wakers:
+                waker.set()
+
+    @property
+    def engines(self) -> int:
+        """How many engines are connected."""
+        return len(self._states)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether every connected engine has answered for the newest resources."""
+        return all(state.in_step for state in self._states)
+
+    async def DeltaAggregatedResources(  # noqa: N802
+        self, requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], _context: object
+    ) -> AsyncIterator[discovery_pb2.DeltaDiscoveryResponse]:
+        """The stream of one engine."""
+        state, waker = EngineState(self._snapshot, self._on_refusal), asyncio.Event()
+        reader = asyncio.create_task(_read(requests, state, waker))
+        self._wakers.add(waker)
+        self._states.add(state)
+        try:
+            while not reader.done():
+                await waker.wait()
+                waker.clear()
+                while responses := state.responses():
+                    for response in responses:
+                        yield _message(response)
+        finally:
+            self._wakers.discard(waker)
+            self._states.discard(state)
+            reader.cancel()
+
+
+async def _read(
+    requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], state: EngineState, waker: asyncio.Event
+) -> None:
+    try:
+        async for request in requests:
+            state.request(
+                request.type_url.removeprefix(TYPE_PREFIX),
+                subscribe=request.resource_names_subscribe,
+                unsubscribe=request.resource_names_unsubscribe,
+                versions=dict(request.initial_resource_versions),
+                nonce=request.response_nonce,
+                error=request.error_detail.message,
+            )
+            waker.set()
+    finally:
+        waker.set()
+
+
+def _message(response: Response) -> discovery_pb2.DeltaDiscoveryResponse:
+    return discovery_pb2.DeltaDiscoveryResponse(
+        type_url=TYPE_PREFIX + response.kind,
+        nonce=response.nonce,
+        removed_resources=list(response.removed),
+        resources=[
+            discovery_pb2.Resource(name=name, version=packed.version, resource=packed.message)
+            for name, packed in response.resources.items()
+        ],
+    )

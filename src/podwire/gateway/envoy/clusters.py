@@ -1,0 +1,108 @@
+"""Clusters and endpoints of Envoy from the backends of an entry, as JSON values of its API (v3)."""
+
+from typing import Any
+
+from podwire.gateway.routes import EntryBackend
+
+Json = dict[str, Any]
+
+TYPE_PREFIX = "type.googleapis.com/"
+ADS: Json = {"ads": {}, "resourceApiVersion": "V3"}
+"""Where a resource comes from: the stream that all come from."""
+_BALANCE = {"round_robin": "ROUND_ROBIN", "least_request": "LEAST_REQUEST", "ring_hash": "RING_HASH"}
+_HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
+
+def typed(name: str, **fields: Any) -> Json:
+    """A value with the name of its message."""
+    return {"@type": TYPE_PREFIX + name, **fields}
+
+
+def duration(seconds: float) -> str:
+    """A duration as Envoy reads it."""
+    return f"{seconds:g}s"
+
+
+def cluster(backend: EntryBackend) -> Json:
+    """The cluster of a backend; its endpoints follow it by their own resource.
+
+    An endpoint that refuses connections or fails five times in a row gets no requests for a while. One bad endpoint
+    never takes more than half of them out.
+    """
+    value: Json = {
+        "name": backend.key,
+        "type": "EDS",
+        "edsClusterConfig": {"edsConfig": ADS},
+        "connectTimeout": duration(backend.connect_timeout),
+        "lbPolicy": _BALANCE[backend.balance],
+        "commonLbConfig": {"healthyPanicThreshold": {"value": 0}},
+        "circuitBreakers": {
+            "thresholds": [{"maxConnections": 10_000, "maxPendingRequests": 10_000, "maxRequests": 10_000}]
+        },
+        "outlierDetection": {
+            "consecutive5xx": 1000,
+            "consecutiveGatewayFailure": 5,
+            "enforcingConsecutive5xx": 0,
+            "enforcingConsecutiveGatewayFailure": 100,
+            "enforcingSuccessRate": 0,
+            "maxEjectionPercent": 50,
+            "baseEjectionTime": "5s",
+        },
+    }
+    if backend.protocol == "h2c":
+        options = typed(_HTTP_OPTIONS, explicitHttpConfig={"http2ProtocolOptions": {}})
+        value["typedExtensionProtocolOptions"] = {_HTTP_OPTIONS: options}
+    elif backend.protocol == "http":
+        options = typed(_HTTP_OPTIONS, explicitHttpConfig={"httpProtocolOptions": {}})
+        value["typedExtensionProtocolOptions"] = {_HTTP_OPTIONS: options}
+    if backend.health_path:
+        value["healthChecks"] = [
+            {
+                "timeout": "1s",
+                "interval": "5s",
+                "unhealthyThreshold": 2,
+                "healthyThreshold": 1,
+                "httpHealthCheck": {"path": backend.health_path},
+            }
+        ]
+    if backend.tls is not None:
+        value["transportSocket"] = _upstream_tls(backend)
+    return value
+
+
+def endpoints(backend: EntryBackend) -> Json:
+    """The endpoints of a backend, by zone."""
+    zones: dict[str, list[Json]] = {}
+    for endpoint in backend.endpoints:
+        address = {"socketAddress": {"address": endpoint.address, "portValue": endpoint.port}}
+        zones.setdefault("", []).append({"endpoint": {"address": address}})
+    return {
+        "clusterName": backend.key,
+        "endpoints": [{"locality": {"zone": zone}, "lbEndpoints": entries} for zone, entries in zones.items()],
+    }
+
+
+def _upstream_tls(backend: EntryBackend) -> Json:
+    tls = backend.tls
+    assert tls is not None
+    context: Json = {"alpnProtocols": ["h2"] if backend.protocol == "h2c" else ["http/1.1"]}
+    if tls.authority:
+        validation: Json = {}
+        if tls.names:
+            validation["matchTypedSubjectAltNames"] = [
+                {"sanType": "DNS", "matcher": {"exact": name}} for name in tls.names
+            ]
+        context["combinedValidationContext"] = {
+            "defaultValidationContext": validation,
+            "validationContextSdsSecretConfig": {"name": tls.authority, "sdsConfig": ADS},
+        }
+    if tls.client_certificate:
+        context["tlsCertificateSdsSecretConfigs"] = [{"name": tls.client_certificate, "sdsConfig": ADS}]
+    return {
+        "name": "envoy.transport_sockets.tls",
+        "typedConfig": typed(
+            "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            sni=tls.server_name,
+            commonTlsContext=context,
+        ),
+    }

@@ -1,0 +1,26 @@
+"""How engines treat clients: limits of connections and headers, and which headers of clients are believed."""
+
+import msgspec
+
+
+class EngineSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Limits and trust; durations in seconds, sizes in bytes.
+
+    ``trusted_networks`` are the proxies in front whose ``X-Forwarded-*`` headers count; without one, the headers of
+    clients are replaced. With ``proxy_protocol`` every connection must begin with a PROXY protocol header.
+    """
+
+    listen_address: str = "::"
+    header_timeout: float = 10
+    idle_timeout: float = 75
+    stream_idle_timeout: float = 300
+    request_timeout: float = 0
+    connection_buffer_bytes: int = 65536
+    max_header_kb: int = 60
+    max_connections: int = 50_000
+    max_streams: int = 128
+    trusted_networks: tuple[str, ...] = ()
+    append_forwarded_for: bool = False
+    proxy_protocol: bool = False
+    access_log: str = "/dev/stdout"
+    drain_seconds: int = 30

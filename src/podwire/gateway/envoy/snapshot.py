@@ -1,0 +1,179 @@
+"""What engines should have, and what one of them has: which resources to send next, in which order.
+
+Make before break: certificates, clusters and endpoints first; when the engine has accepted them, listeners and routes
+that name them; when it has accepted those, what is no longer named goes. A response that the engine refuses (NACK)
+leaves its last good resources in force, and the same resources are not sent again until they change.
+
+Source: Envoy documentation, "xDS protocol", sections "Incremental xDS" and "Eventual consistency considerations".
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from podwire.gateway.envoy.messages import Packed, pack
+from podwire.gateway.envoy.resources import CLUSTER, ENDPOINTS, LISTENER, MAKE_ORDER, ROUTES, SECRET, Resources
+
+_FIRST = (SECRET, CLUSTER, ENDPOINTS)
+_SECOND = (LISTENER, ROUTES)
+_WILDCARD = (CLUSTER, LISTENER)
+"""Types of which an engine asks for all."""
+
+
+class Snapshot:
+    """The resources that every engine should have; those that stay the same are packed once."""
+
+    def __init__(self) -> None:
+        self._packed: dict[str, dict[str, Packed]] = {kind: {} for kind in MAKE_ORDER}
+
+    def replace(self, resources: Resources) -> bool:
+        """Takes new resources; whether anything changed."""
+        changed = False
+        for kind in MAKE_ORDER:
+            before, now = self._packed[kind], resources.get(kind, {})
+            packed = {
+                name: before[name] if name in before and before[name].value == value else pack(kind, value)
+                for name, value in now.items()
+            }
+            changed |= packed != before
+            self._packed[kind] = packed
+        return changed
+
+    def of(self, kind: str) -> dict[str, Packed]:
+        """The resources of a type by name."""
+        return self._packed[kind]
+
+
+class Response(msgspec.Struct, frozen=True):
+    """Resources of one type to send, and names of those to remove."""
+
+    kind: str
+    nonce: str
+    resources: dict[str, Packed]
+    removed: tuple[str, ...] = ()
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An engine refused resources; ``message`` is its own text."""
+
+    kind: str
+    names: tuple[str, ...]
+    message: str
+
+
+class _TypeState:
+    """What one engine has of a type: subscriptions, and the version that was sent of each name."""
+
+    def __init__(self, *, wildcard: bool) -> None:
+        self.wildcard = wildcard
+        self.asked = False
+        self.names: set[str] = set()
+        self.sent: dict[str, str] = {}
+        self.pending: Response | None = None
+
+    def wants(self, name: str) -> bool:
+        return self.wildcard or name in self.names
+
+
+class EngineState:
+    """One engine's side of the protocol, without the stream: requests in, responses out."""
+
+    def __init__(self, snapshot: Snapshot, on_refusal: Callable[[Refusal], None]) -> None:
+        self._snapshot = snapshot
+        self._on_refusal = on_refusal
+        self._types = {kind: _TypeState(wildcard=kind in _WILDCARD) for kind in MAKE_ORDER}
+        self._nonce = 0
+
+    def request(
+        self,
+        kind: str,
+        *,
+        subscribe: Iterable[str] = (),
+        unsubscribe: Iterable[str] = (),
+        versions: dict[str, str] | None = None,
+        nonce: str = "",
+        error: str = "",
+    ) -> None:
+        """Takes a request of the engine: new subscriptions, and the answer to the response with the nonce."""
+        state = self._types.get(kind)
+        if state is None:
+            return
+        if not state.asked:
+            state.asked = True
+            state.sent |= versions or {}
+        added = set(subscribe) - {"*"}
+        for name in added:
+            state.sent.pop(name, None)
+        state.names |= added
+        for name in unsubscribe:
+            state.names.discard(name)
+            state.sent.pop(name, None)
+        pending = state.pending
+        if pending is not None and nonce == pending.nonce:
+            state.pending = None
+            if error:
+                self._on_refusal(Refusal(kind=kind, names=tuple(pending.resources), message=error))
+
+    def responses(self) -> list[Response]:
+        """What to send now; nothing more until the engine has answered."""
+        first = [response for kind in _FIRST if (response := self._changes(kind))]
+        if first or self._waiting(_FIRST) or not self._clusters_have_endpoints():
+            return first
+        second = [response for kind in _SECOND if (response := self._changes(kind))]
+        if second or self._waiting(_SECOND):
+            return second
+        return [response for kind in reversed(MAKE_ORDER) if (response := self._removals(kind))]
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the engine has answered for everything it should have."""
+        return not self._waiting(MAKE_ORDER) and not any(self._outdated(kind) for kind in MAKE_ORDER)
+
+    def _waiting(self, kinds: Iterable[str]) -> bool:
+        return any(self._types[kind].pending is not None for kind in kinds)
+
+    def _clusters_have_endpoints(self) -> bool:
+        """Whether every cluster that was sent also got its endpoints; a cluster without them is still warming."""
+        sent = self._types[CLUSTER].sent
+        return all(name in self._types[ENDPOINTS].sent for name in sent if name in self._snapshot.of(CLUSTER))
+
+    def _outdated(self, kind: str) -> dict[str, Packed]:
+        state = self._types[kind]
+        if not state.asked:
+            return {}
+        return {
+            name: packed
+            for name, packed in self._snapshot.of(kind).items()
+            if state.wants(name) and state.sent.get(name) != packed.version
+        }
+
+    def _changes(self, kind: str) -> Response | None:
+        state = self._types[kind]
+        if state.pending is not None:
+            return None
+        changed = self._outdated(kind)
+        missing = tuple(
+            sorted(name for name in state.names if name not in self._snapshot.of(kind) and name not in state.sent)
+        )
+        if not changed and not missing:
+            return None
+        state.sent |= {name: packed.version for name, packed in changed.items()} | dict.fromkeys(missing, "")
+        return self._respond(kind, changed, missing)
+
+    def _removals(self, kind: str) -> Response | None:
+        state = self._types[kind]
+        present = self._snapshot.of(kind)
+        removed = tuple(sorted(name for name, version in state.sent.items() if name not in present and version))
+        if state.pending is not None or not removed:
+            return None
+        for name in removed:
+            del state.sent[name]
+            if name in state.names:
+                state.sent[name] = ""
+        return self._respond(kind, {}, removed)
+
+    def _respond(self, kind: str, resources: dict[str, Packed], removed: tuple[str, ...]) -> Response:
+        self._nonce += 1
+        response = Response(kind=kind, nonce=str(self._nonce), resources=resources, removed=removed)
+        self._types[kind].pending = response
+        return response

@@ -1,0 +1,110 @@
+"""Route tables as Envoy's JSON: virtual hosts, routes, matches."""
+
+import re
+
+from podwire.gateway.envoy import actions
+from podwire.gateway.envoy.clusters import Json
+from podwire.gateway.routes import (
+    EntryBackend,
+    EntryRoute,
+    FixedAnswer,
+    Forward,
+    PathMatch,
+    RequestMatch,
+    RouteTable,
+    ValueMatch,
+    VirtualHost,
+)
+
+
+def route_table(table: RouteTable, backends: dict[str, EntryBackend]) -> Json:
+    """A RouteConfiguration."""
+    everywhere = next((host for host in table.hosts if "*" in host.hosts), None)
+    return {
+        "name": table.name,
+        "virtualHosts": [_virtual_host(host, everywhere, backends) for host in table.hosts],
+        "ignorePortInHostMatching": True,
+        "validateClusters": False,
+        "mostSpecificHeaderMutationsWins": True,
+    }
+
+
+def _virtual_host(host: VirtualHost, everywhere: VirtualHost | None, backends: dict[str, EntryBackend]) -> Json:
+    """A virtual host. Envoy's ``*`` stands for any number of labels.
+
+    Where it may stand for one label only, the routes ask for that, and behind them come the routes of all hosts.
+    """
+    wildcard = any(name.startswith("*") for name in host.hosts)
+    routes = [_REFUSED] if wildcard else []
+    one_label = host.single_label and wildcard and "*" not in host.hosts
+    routes += [_route(route, backends, host.hosts[0] if one_label else "") for route in host.routes]
+    if one_label and everywhere is not None:
+        routes += [_route(route, backends, "") for route in everywhere.routes]
+    return {"name": ",".join(host.hosts), "domains": list(host.hosts), "routes": routes}
+
+
+_REFUSED: Json = {
+    "name": "two hosts",
+    "match": {"prefix": "/", "headers": [{"name": ":authority", "stringMatch": {"contains": ","}}]},
+    "directResponse": {"status": 400},
+}
+"""Two Host headers arrive as one with a comma: a request that two proxies could read in two ways."""
+
+
+def _route(route: EntryRoute, backends: dict[str, EntryBackend], single_label: str) -> Json:
+    match = _match(route.match)
+    if single_label:
+        pattern = r"(?i)^[^.:]+" + re.escape(single_label[1:]) + r"(:\d+)?$"
+        match.setdefault("headers", []).append({"name": ":authority", "stringMatch": {"safeRegex": {"regex": pattern}}})
+    value: Json = {"name": route.source, "match": match}
+    if isinstance(route.action, Forward):
+        value |= actions.forward(route.action, route.match.path, backends)
+    elif isinstance(route.action, FixedAnswer):
+        value |= actions.answer(route.action)
+    else:
+        value |= actions.redirect(route.action, route.match.path)
+    for key, changes in actions.header_keys(route.request_headers, route.response_headers).items():
+        value[key] = value.get(key, []) + changes
+    if route.limits.basic_auth is not None:
+        value["metadata"] = {"filterMetadata": {"podwire.io": {"realm": route.limits.basic_auth.realm}}}
+    filters = actions.filters_of_route(route.limits)
+    if filters:
+        value["typedPerFilterConfig"] = filters
+    return value
+
+
+def _match(match: RequestMatch) -> Json:
+    value = _path(match.path)
+    headers = [_header(header) for header in match.headers]
+    if match.method:
+        headers.append({"name": ":method", "stringMatch": {"exact": match.method}})
+    if headers:
+        value["headers"] = headers
+    if match.query:
+        value["queryParameters"] = [_parameter(parameter) for parameter in match.query]
+    return value
+
+
+def _path(match: PathMatch) -> Json:
+    if match.kind == "exact":
+        return {"path": match.path}
+    if match.kind == "regex":
+        return {"safeRegex": {"regex": f"(?i){match.path}" if match.ignore_case else match.path}}
+    prefix = match.path.rstrip("/")
+    return {"pathSeparatedPrefix": prefix} if prefix else {"prefix": "/"}
+
+
+def _header(match: ValueMatch) -> Json:
+    if match.kind == "present":
+        return {"name": match.name, "presentMatch": True}
+    return {"name": match.name, "stringMatch": _text(match)}
+
+
+def _parameter(match: ValueMatch) -> Json:
+    if match.kind == "present":
+        return {"name": match.name, "presentMatch": True}
+    return {"name": match.name, "stringMatch": _text(match)}
+
+
+def _text(match: ValueMatch) -> Json:
+    return {"safeRegex": {"regex": match.value}} if match.kind == "regex" else {"exact": match.value}

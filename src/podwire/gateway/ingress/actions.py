@@ -1,0 +1,191 @@
+"""What happens to a request of an Ingress: forwarded, redirected or refused, and what it must pass before."""
+
+import msgspec
+
+from podwire.gateway.ingress.annotations import IngressSettings
+from podwire.gateway.ingress.cors import listed_origins
+from podwire.gateway.ingress.settings import IngressDefaults
+from podwire.gateway.routes import (
+    BasicAuth,
+    Cookie,
+    EntryBackend,
+    EntryRoute,
+    Forward,
+    HeaderChanges,
+    HttpRedirect,
+    PathMatch,
+    PathRewrite,
+    RequestRate,
+    Retry,
+    RouteLimits,
+    UpstreamTls,
+    WeightedBackend,
+)
+
+_RETRIED_CODES = {"http_500": 500, "http_502": 502, "http_503": 503, "http_504": 504, "http_403": 403, "http_429": 429}
+
+
+def forward(
+    backends: tuple[WeightedBackend, ...], path: str, settings: IngressSettings, defaults: IngressDefaults
+) -> Forward:
+    """Forwards to backends by weight."""
+    return Forward(
+        backends=backends,
+        host=settings.upstream_host,
+        path=_rewrite(path, settings),
+        timeout=settings.read_timeout if settings.read_timeout is not None else defaults.read_timeout,
+        retry=_retry(settings, defaults),
+        cookie=_cookie(path, settings),
+        hash_on=settings.hash_by,
+    )
+
+
+def redirect(settings: IngressSettings) -> HttpRedirect | None:
+    """The redirect that annotations ask for in place of the backend."""
+    if settings.temporal_redirect:
+        return HttpRedirect(status=settings.temporal_redirect_code, location=settings.temporal_redirect)
+    if settings.permanent_redirect:
+        return HttpRedirect(status=settings.permanent_redirect_code, location=settings.permanent_redirect)
+    return None
+
+
+def redirect_to_tls(settings: IngressSettings, defaults: IngressDefaults) -> HttpRedirect:
+    """The redirect of a plain request to the same URL over TLS; a slash at the end goes, as with ingress-nginx."""
+    stripped = None if settings.preserve_trailing_slash else PathRewrite(kind="regex", pattern="/+$", replacement="")
+    return HttpRedirect(status=defaults.redirect_code, scheme="https", path=stripped)
+
+
+def app_root(settings: IngressSettings) -> HttpRedirect:
+    """The redirect of the path ``/``."""
+    return HttpRedirect(status=302, path=PathRewrite(kind="full", replacement=settings.app_root))
+
+
+def limits(settings: IngressSettings, defaults: IngressDefaults, users: str | None) -> RouteLimits:
+    """What a request must pass; ``users`` are those of the Secret for basic authentication."""
+    return RouteLimits(
+        allow=settings.allow,
+        deny=settings.deny,
+        cors=listed_origins(settings),
+        basic_auth=BasicAuth(users=users, realm=settings.auth_realm) if settings.auth_type == "basic" else None,
+        body_bytes=settings.body_size if settings.body_size is not None else defaults.body_size,
+        rate=_rate(settings),
+    )
+
+
+def request_headers(settings: IngressSettings) -> HeaderChanges:
+    """Headers that are added for the backend."""
+    prefix = settings.forwarded_prefix
+    return HeaderChanges(set=(("X-Forwarded-Prefix", prefix),)) if prefix else HeaderChanges()
+
+
+def path_match(path: str, path_type: str, *, regex: bool) -> PathMatch:
+    """The match of a path; on a host with regular expressions all paths are such, open at their end."""
+    if regex:
+        return PathMatch(kind="regex", path=f"{path}.*", ignore_case=True)
+    return PathMatch(kind="exact" if path_type == "Exact" else "prefix", path=path)
+
+
+def users_of(secret: dict[str, bytes], kind: str) -> str | None:
+    """The users of a Secret as htpasswd lines: one file, or one hash a user.
+
+    None when the Secret has none, or one whose hash is not SHA-1 (``{SHA}``), the only kind that the engine checks.
+    """
+    if kind == "auth-file":
+        lines = secret.get("auth", b"").decode(errors="replace").split()
+    else:
+        lines = [f"{user}:{value.decode(errors='replace').strip()}" for user, value in sorted(secret.items())]
+    if not lines or not all(":{SHA}" in line for line in lines):
+        return None
+    return "\n".join(lines)
+
+
+def _rewrite(path: str, settings: IngressSettings) -> PathRewrite | None:
+    if not settings.rewrite_target:
+        return None
+    replacement = ""
+    position = 0
+    target = settings.rewrite_target.replace("\\", r"\\")
+    while position < len(target):
+        is_group = target[position] == "$" and position + 1 < len(target) and target[position + 1].isdigit()
+        replacement += "\\" if is_group else target[position]
+        position += 1
+    return PathRewrite(kind="regex", pattern=f"(?i)^{path}.*$", replacement=replacement)
+
+
+def _retry(settings: IngressSettings, defaults: IngressDefaults) -> Retry | None:
+    words = (settings.next_upstream or defaults.next_upstream).split()
+    tries = settings.next_upstream_tries if settings.next_upstream_tries is not None else defaults.tries
+    if "off" in words or tries == 1:
+        return None
+    return Retry(
+        attempts=max(tries - 1, 1),
+        on_codes=tuple(_RETRIED_CODES[word] for word in words if word in _RETRIED_CODES),
+        on_connection_error="error" in words,
+    )
+
+
+def _cookie(path: str, settings: IngressSettings) -> Cookie | None:
+    if settings.affinity != "cookie":
+        return None
+    lifetime = settings.cookie_max_age if settings.cookie_max_age is not None else settings.cookie_expires
+    attributes = [
+        ("Domain", settings.cookie_domain),
+        ("SameSite", settings.cookie_samesite),
+    ]
+    named = tuple((name, value) for name, value in attributes if value)
+    if settings.cookie_secure:
+        named += (("Secure", ""),)
+    return Cookie(
+        name=settings.cookie_name,
+        path=settings.cookie_path or path,
+        ttl=float(lifetime) if lifetime is not None else None,
+        attributes=named,
+    )
+
+
+def _rate(settings: IngressSettings) -> RequestRate | None:
+    burst = max(settings.limit_burst_multiplier, 1)
+    if settings.limit_rps:
+        return RequestRate(requests=settings.limit_rps, interval=1, burst=settings.limit_rps * burst)
+    if settings.limit_rpm:
+        return RequestRate(requests=settings.limit_rpm, interval=60, burst=settings.limit_rpm * burst)
+    return None
+
+
+def with_settings(backend: EntryBackend, settings: IngressSettings, defaults: IngressDefaults) -> EntryBackend:
+    """A backend as the annotations of an Ingress want it; where they differ from the usual ones, its key does too."""
+    tls = UpstreamTls() if settings.backend_protocol in ("HTTPS", "GRPCS") else None
+    protocol = "h2c" if settings.backend_protocol in ("GRPC", "GRPCS") else backend.protocol
+    timeout = settings.connect_timeout if settings.connect_timeout is not None else defaults.connect_timeout
+    balance = "ring_hash" if settings.hash_by or settings.affinity == "cookie" else "round_robin"
+    if settings.balance == "ewma" and balance == "round_robin":
+        balance = "least_request"
+    variant = [] if settings.backend_protocol == "HTTP" else [settings.backend_protocol.lower()]
+    variant += [f"connect={timeout:g}s"] if timeout != defaults.connect_timeout else []
+    variant += [] if balance == "round_robin" else [balance]
+    return msgspec.structs.replace(
+        backend,
+        key="#".join((backend.key, ",".join(variant))) if variant else backend.key,
+        tls=tls,
+        protocol=protocol,
+        connect_timeout=timeout,
+        balance=balance,
+    )
+
+
+def with_strict_transport(routes: tuple[EntryRoute, ...], defaults: IngressDefaults) -> tuple[EntryRoute, ...]:
+    """The routes of a host with TLS: browsers are told to use it from now on (RFC 6797)."""
+    if not defaults.hsts:
+        return routes
+    text = f"max-age={defaults.hsts_max_age}"
+    text += "; includeSubDomains" if defaults.hsts_include_subdomains else ""
+    text += "; preload" if defaults.hsts_preload else ""
+    return tuple(
+        msgspec.structs.replace(
+            route,
+            response_headers=msgspec.structs.replace(
+                route.response_headers, set=(*route.response_headers.set, ("Strict-Transport-Security", text))
+            ),
+        )
+        for route in routes
+    )

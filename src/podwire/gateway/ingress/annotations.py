@@ -1,0 +1,272 @@
+"""The annotations of Ingresses, as ingress-nginx names them (``nginx.ingress.kubernetes.io/``).
+
+:data:`ANNOTATIONS` has each one that is honoured, with the field of :class:`IngressSettings` and how its text is read.
+Every other annotation of this prefix is reported by name: nothing is ignored in silence. Those that carry configuration
+of nginx itself (snippets) are refused; an Ingress with one is served without it.
+
+Source: ingress-nginx documentation, "Annotations".
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from ipaddress import ip_network
+from typing import Any
+
+import msgspec
+
+PREFIX = "nginx.ingress.kubernetes.io/"
+
+
+class IngressSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What the annotations of one Ingress say; durations in seconds, sizes in bytes, 0 for no limit."""
+
+    rewrite_target: str = ""
+    use_regex: bool = False
+    ssl_redirect: bool | None = None
+    force_ssl_redirect: bool = False
+    preserve_trailing_slash: bool = False
+    app_root: str = ""
+    permanent_redirect: str = ""
+    permanent_redirect_code: int = 301
+    temporal_redirect: str = ""
+    temporal_redirect_code: int = 302
+    from_to_www_redirect: bool = False
+    server_alias: tuple[str, ...] = ()
+    canary: bool = False
+    canary_by_header: str = ""
+    canary_by_header_value: str = ""
+    canary_by_header_pattern: str = ""
+    canary_by_cookie: str = ""
+    canary_weight: int = 0
+    canary_weight_total: int = 100
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    auth_type: str = ""
+    auth_secret: str = ""
+    auth_secret_type: str = "auth-file"
+    auth_realm: str = ""
+    limit_rps: int = 0
+    limit_rpm: int = 0
+    limit_burst_multiplier: int = 5
+    body_size: int | None = None
+    connect_timeout: float | None = None
+    read_timeout: float | None = None
+    next_upstream: str = ""
+    next_upstream_tries: int | None = None
+    backend_protocol: str = "HTTP"
+    affinity: str = ""
+    affinity_mode: str = "balanced"
+    cookie_name: str = "INGRESSCOOKIE"
+    cookie_path: str = ""
+    cookie_domain: str = ""
+    cookie_expires: int | None = None
+    cookie_max_age: int | None = None
+    cookie_samesite: str = ""
+    cookie_secure: bool | None = None
+    cors: bool = False
+    cors_origins: tuple[str, ...] = ("*",)
+    cors_methods: tuple[str, ...] = ("GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS")
+    cors_headers: tuple[str, ...] = (
+        "DNT", "Keep-Alive", "User-Agent", "X-Requested-With", "If-Modified-Since", "Cache-Control", "Content-Type",
+        "Range", "Authorization",
+    )  # fmt: skip
+    cors_credentials: bool = True
+    cors_max_age: int = 1728000
+    cors_expose_headers: tuple[str, ...] = ()
+    upstream_host: str = ""
+    forwarded_prefix: str = ""
+    hash_by: str = ""
+    balance: str = ""
+    passthrough: bool = False
+
+
+class AnnotationProblem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """An annotation that is not honoured, and why."""
+
+    name: str
+    text: str
+
+
+def read_annotations(annotations: Mapping[str, str]) -> tuple[IngressSettings, tuple[AnnotationProblem, ...]]:
+    """The settings of an Ingress; an annotation that cannot be honoured keeps its default and is a problem."""
+    values: dict[str, Any] = {}
+    problems: list[AnnotationProblem] = []
+    for name, text in sorted(annotations.items()):
+        if not name.startswith(PREFIX):
+            continue
+        short = name.removeprefix(PREFIX)
+        if short.endswith("-snippet"):
+            problems.append(AnnotationProblem(name=name, text="is refused: it is configuration of nginx"))
+            continue
+        field = ANNOTATIONS.get(short)
+        if field is None:
+            problems.append(AnnotationProblem(name=name, text="is not supported"))
+            continue
+        try:
+            values[field[0]] = field[1](text.strip())
+        except ValueError as problem:
+            problems.append(AnnotationProblem(name=name, text=f"{text!r}: {problem}"))
+    return IngressSettings(**values), tuple(problems)
+
+
+def read_boolean(text: str) -> bool:
+    """True or False.
+
+    Raises: ValueError.
+    """
+    if text.lower() not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return text.lower() == "true"
+
+
+def read_integer(text: str) -> int:
+    """A whole number.
+
+    Raises: ValueError.
+    """
+    if not re.fullmatch(r"\d+", text):
+        raise ValueError("expected a whole number that is not negative")
+    return int(text)
+
+
+def read_seconds(text: str) -> float:
+    """Seconds of a duration such as ``60``, ``5s`` or ``1m``.
+
+    Raises: ValueError.
+    """
+    match = re.fullmatch(r"(\d+)(ms|s|m|h)?", text)
+    if match is None:
+        raise ValueError("expected a number of seconds, or one with ms, s, m or h")
+    return int(match[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600, None: 1}[match[2]]
+
+
+def read_size(text: str) -> int:
+    """Bytes of a size such as ``8k``.
+
+    Raises: ValueError.
+    """
+    match = re.fullmatch(r"(\d+)([kmg])?", text.lower())
+    if match is None:
+        raise ValueError("expected a size such as 8k, 1m or 2g")
+    return int(match[1]) << {"k": 10, "m": 20, "g": 30, None: 0}[match[2]]
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(entry.strip() for entry in text.split(",") if entry.strip())
+
+
+def _networks(text: str) -> tuple[str, ...]:
+    return tuple(str(ip_network(entry, strict=False)) for entry in _words(text))
+
+
+def _path(text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError("expected a path that begins with /")
+    return text
+
+
+def _url(text: str) -> str:
+    if not re.fullmatch(r"https?://\S+|/\S*", text):
+        raise ValueError("expected a URL of http or https")
+    return text
+
+
+def _redirect_code(text: str) -> int:
+    code = read_integer(text)
+    if code not in (301, 302, 303, 307, 308):
+        raise ValueError("expected 301, 302, 303, 307 or 308")
+    return code
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as problem:
+        raise ValueError(f"is no regular expression: {problem}") from problem
+    return text
+
+
+def _choice(*choices: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"expected {' or '.join(repr(choice) for choice in choices)}")
+        return text
+
+    return read
+
+
+def _hash_source(text: str) -> str:
+    if text in ("$remote_addr", "$binary_remote_addr"):
+        return "source"
+    if text == "$request_uri":
+        return "path"
+    header = re.fullmatch(r"\$http_([a-z0-9_]+)", text)
+    if header is None:
+        raise ValueError("expected $remote_addr, $request_uri or $http_ with the name of a header")
+    return "header:" + header[1].replace("_", "-")
+
+
+def _protocol(text: str) -> str:
+    return _choice("HTTP", "HTTPS", "GRPC", "GRPCS")(text.upper())
+
+
+ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "rewrite-target": ("rewrite_target", str),
+    "use-regex": ("use_regex", read_boolean),
+    "ssl-redirect": ("ssl_redirect", read_boolean),
+    "force-ssl-redirect": ("force_ssl_redirect", read_boolean),
+    "preserve-trailing-slash": ("preserve_trailing_slash", read_boolean),
+    "app-root": ("app_root", _path),
+    "permanent-redirect": ("permanent_redirect", _url),
+    "permanent-redirect-code": ("permanent_redirect_code", _redirect_code),
+    "temporal-redirect": ("temporal_redirect", _url),
+    "temporal-redirect-code": ("temporal_redirect_code", _redirect_code),
+    "from-to-www-redirect": ("from_to_www_redirect", read_boolean),
+    "server-alias": ("server_alias", _words),
+    "canary": ("canary", read_boolean),
+    "canary-by-header": ("canary_by_header", str),
+    "canary-by-header-value": ("canary_by_header_value", str),
+    "canary-by-header-pattern": ("canary_by_header_pattern", _pattern),
+    "canary-by-cookie": ("canary_by_cookie", str),
+    "canary-weight": ("canary_weight", read_integer),
+    "canary-weight-total": ("canary_weight_total", read_integer),
+    "whitelist-source-range": ("allow", _networks),
+    "allowlist-source-range": ("allow", _networks),
+    "denylist-source-range": ("deny", _networks),
+    "auth-type": ("auth_type", _choice("basic")),
+    "auth-secret": ("auth_secret", str),
+    "auth-secret-type": ("auth_secret_type", _choice("auth-file", "auth-map")),
+    "auth-realm": ("auth_realm", str),
+    "limit-rps": ("limit_rps", read_integer),
+    "limit-rpm": ("limit_rpm", read_integer),
+    "limit-burst-multiplier": ("limit_burst_multiplier", read_integer),
+    "proxy-body-size": ("body_size", read_size),
+    "proxy-connect-timeout": ("connect_timeout", read_seconds),
+    "proxy-read-timeout": ("read_timeout", read_seconds),
+    "proxy-send-timeout": ("read_timeout", read_seconds),
+    "proxy-next-upstream": ("next_upstream", str),
+    "proxy-next-upstream-tries": ("next_upstream_tries", read_integer),
+    "backend-protocol": ("backend_protocol", _protocol),
+    "affinity": ("affinity", _choice("cookie", "")),
+    "affinity-mode": ("affinity_mode", _choice("balanced", "persistent")),
+    "session-cookie-name": ("cookie_name", str),
+    "session-cookie-path": ("cookie_path", _path),
+    "session-cookie-domain": ("cookie_domain", str),
+    "session-cookie-expires": ("cookie_expires", read_integer),
+    "session-cookie-max-age": ("cookie_max_age", read_integer),
+    "session-cookie-samesite": ("cookie_samesite", _choice("None", "Lax", "Strict")),
+    "session-cookie-secure": ("cookie_secure", read_boolean),
+    "enable-cors": ("cors", read_boolean),
+    "cors-allow-origin": ("cors_origins", _words),
+    "cors-allow-methods": ("cors_methods", _words),
+    "cors-allow-headers": ("cors_headers", _words),
+    "cors-allow-credentials": ("cors_credentials", read_boolean),
+    "cors-max-age": ("cors_max_age", read_integer),
+    "cors-expose-headers": ("cors_expose_headers", _words),
+    "upstream-vhost": ("upstream_host", str),
+    "x-forwarded-prefix": ("forwarded_prefix", _path),
+    "upstream-hash-by": ("hash_by", _hash_source),
+    "load-balance": ("balance", _choice("round_robin", "ewma")),
+    "ssl-passthrough": ("passthrough", read_boolean),
+}
+"""Annotation without its prefix: the field and its reader, which raises ValueError."""

@@ -1,0 +1,82 @@
+"""Settings of all Ingresses of a controller, as the ConfigMap of ingress-nginx names them.
+
+A key that is not honoured is reported by name. Source: ingress-nginx documentation, "ConfigMap".
+"""
+
+from collections.abc import Callable, Mapping
+from ipaddress import ip_network
+from typing import Any
+
+import msgspec
+
+from podwire.gateway.ingress.annotations import read_boolean, read_integer, read_seconds, read_size
+
+
+class IngressDefaults(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Defaults of Ingresses, and how far headers of clients are believed; durations in seconds, sizes in bytes."""
+
+    ssl_redirect: bool = True
+    force_ssl_redirect: bool = False
+    redirect_code: int = 308
+    body_size: int = 1 << 20
+    connect_timeout: float = 5
+    read_timeout: float = 60
+    next_upstream: str = "error timeout"
+    tries: int = 3
+    hsts: bool = True
+    hsts_max_age: int = 31536000
+    hsts_include_subdomains: bool = True
+    hsts_preload: bool = False
+    use_forwarded_headers: bool = False
+    compute_full_forwarded_for: bool = False
+    use_proxy_protocol: bool = False
+    trusted_networks: tuple[str, ...] = ("0.0.0.0/0", "::/0")
+    default_certificate: str = ""
+
+
+class SettingProblem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A key that is not honoured, and why."""
+
+    key: str
+    text: str
+
+
+def read_defaults(data: Mapping[str, str]) -> tuple[IngressDefaults, tuple[SettingProblem, ...]]:
+    """The defaults in a ConfigMap; a key that cannot be honoured keeps its default and is a problem."""
+    values: dict[str, Any] = {}
+    problems: list[SettingProblem] = []
+    for key, text in sorted(data.items()):
+        field = _KEYS.get(key)
+        if field is None:
+            problems.append(SettingProblem(key=key, text="is not supported"))
+            continue
+        try:
+            values[field[0]] = field[1](text.strip())
+        except ValueError as problem:
+            problems.append(SettingProblem(key=key, text=f"{text!r}: {problem}"))
+    return IngressDefaults(**values), tuple(problems)
+
+
+def _networks(text: str) -> tuple[str, ...]:
+    return tuple(str(ip_network(entry.strip(), strict=False)) for entry in text.split(",") if entry.strip())
+
+
+_KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "ssl-redirect": ("ssl_redirect", read_boolean),
+    "force-ssl-redirect": ("force_ssl_redirect", read_boolean),
+    "http-redirect-code": ("redirect_code", read_integer),
+    "proxy-body-size": ("body_size", read_size),
+    "proxy-connect-timeout": ("connect_timeout", read_seconds),
+    "proxy-read-timeout": ("read_timeout", read_seconds),
+    "proxy-next-upstream": ("next_upstream", str),
+    "proxy-next-upstream-tries": ("tries", read_integer),
+    "hsts": ("hsts", read_boolean),
+    "hsts-max-age": ("hsts_max_age", read_integer),
+    "hsts-include-subdomains": ("hsts_include_subdomains", read_boolean),
+    "hsts-preload": ("hsts_preload", read_boolean),
+    "use-forwarded-headers": ("use_forwarded_headers", read_boolean),
+    "compute-full-forwarded-for": ("compute_full_forwarded_for", read_boolean),
+    "use-proxy-protocol": ("use_proxy_protocol", read_boolean),
+    "proxy-real-ip-cidr": ("trusted_networks", _networks),
+    "default-ssl-certificate": ("default_certificate", str),
+}

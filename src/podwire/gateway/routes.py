@@ -1,0 +1,284 @@
+"""The route model: what an L7 entry serves, as values, whatever kind of object asked for it.
+
+Ingress and Gateway API are translated into an :class:`Entry`; the engine's configuration is made from it, and
+:mod:`podwire.gateway.matching` says which route a request takes. An entry has listeners (a port and its TLS settings),
+which name route tables; a table has virtual hosts, each with routes in order of precedence; a route's action names
+backends by key. Each route carries its ``source``, the object and field that it comes from.
+
+Durations are in seconds; an absent one (None) means the default of the engine's configuration, 0 means no limit.
+"""
+
+from typing import Literal
+
+import msgspec
+
+PathKind = Literal["exact", "prefix", "regex"]
+"""``prefix`` compares whole path elements; ``regex`` is RE2 syntax and must match the whole path."""
+
+
+class EntryValue(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """The settings of every struct of the route model."""
+
+
+class PathMatch(EntryValue, frozen=True):
+    """A path without its query."""
+
+    kind: PathKind = "prefix"
+    path: str = "/"
+    ignore_case: bool = False
+
+
+class ValueMatch(EntryValue, frozen=True):
+    """A header or query parameter by name; kind ``present`` takes any value."""
+
+    name: str
+    kind: Literal["exact", "regex", "present"] = "exact"
+    value: str = ""
+
+
+class RequestMatch(EntryValue, frozen=True):
+    """What a request must have, all of it; an empty ``method`` is any."""
+
+    path: PathMatch = PathMatch()
+    method: str = ""
+    headers: tuple[ValueMatch, ...] = ()
+    query: tuple[ValueMatch, ...] = ()
+
+
+class HeaderChanges(EntryValue, frozen=True):
+    """Headers that are set, added and removed; names and values."""
+
+    set: tuple[tuple[str, str], ...] = ()
+    add: tuple[tuple[str, str], ...] = ()
+    remove: tuple[str, ...] = ()
+
+
+class WeightedBackend(EntryValue, frozen=True):
+    """A backend by its key, its share of the requests, and what changes on the way to it.
+
+    A key that the entry does not have makes its share of the requests an answer with ``missing_status``.
+    """
+
+    key: str
+    weight: int = 1
+    missing_status: int = 500
+    request_headers: HeaderChanges = HeaderChanges()
+    response_headers: HeaderChanges = HeaderChanges()
+
+
+class PathRewrite(EntryValue, frozen=True):
+    """The path that a backend gets.
+
+    ``full`` replaces the whole path, ``prefix`` the matched prefix, in ``regex``, ``\\1`` stands for a group of
+    ``pattern``.
+    """
+
+    kind: Literal["full", "prefix", "regex"]
+    replacement: str
+    pattern: str = ""
+
+
+class Retry(EntryValue, frozen=True):
+    """When a request is sent again, and how often."""
+
+    attempts: int = 1
+    on_codes: tuple[int, ...] = ()
+    on_connection_error: bool = True
+    backoff: float | None = None
+
+
+class Mirror(EntryValue, frozen=True):
+    """A backend that gets a copy of requests; its answers are thrown away."""
+
+    key: str
+    numerator: int = 100
+    denominator: int = 100
+
+
+class Cookie(EntryValue, frozen=True):
+    """The cookie that keeps a client at one endpoint; ``ttl`` None makes it a session cookie."""
+
+    name: str
+    path: str = "/"
+    ttl: float | None = None
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+class Forward(EntryValue, frozen=True):
+    """The request goes to one of the backends, by weight."""
+
+    backends: tuple[WeightedBackend, ...]
+    host: str = ""
+    path: PathRewrite | None = None
+    timeout: float | None = None
+    attempt_timeout: float | None = None
+    retry: Retry | None = None
+    mirrors: tuple[Mirror, ...] = ()
+    cookie: Cookie | None = None
+    hash_on: str = ""
+
+
+class HttpRedirect(EntryValue, frozen=True):
+    """The client is sent elsewhere; what is empty stays as in the request."""
+
+    status: int = 302
+    scheme: str = ""
+    host: str = ""
+    port: int = 0
+    path: PathRewrite | None = None
+    location: str = ""
+    """The whole URL; the other fields are empty then."""
+
+
+class FixedAnswer(EntryValue, frozen=True):
+    """An answer without a backend."""
+
+    status: int
+    body: str = ""
+
+
+Action = Forward | HttpRedirect | FixedAnswer
+
+
+class Cors(EntryValue, frozen=True):
+    """Origins that may read answers; ``*`` in an origin stands for any text."""
+
+    origins: tuple[str, ...] = ("*",)
+    methods: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    expose_headers: tuple[str, ...] = ()
+    credentials: bool = False
+    max_age: int | None = None
+
+
+class BasicAuth(EntryValue, frozen=True):
+    """Users in the form of htpasswd, with SHA-1 hashes; None is a Secret that cannot be read: nobody gets in."""
+
+    users: str | None
+    realm: str = ""
+
+
+class RequestRate(EntryValue, frozen=True):
+    """A bucket of ``burst`` requests that gets ``requests`` more in each interval; what is over it gets ``status``."""
+
+    requests: int
+    interval: float = 1
+    burst: int = 1
+    status: int = 503
+
+
+class RouteLimits(EntryValue, frozen=True):
+    """What a request must pass before its action; CIDRs are compared with the client's address."""
+
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    cors: Cors | None = None
+    basic_auth: BasicAuth | None = None
+    body_bytes: int = 0
+    rate: RequestRate | None = None
+
+
+class EntryRoute(EntryValue, frozen=True):
+    """One route; ``source`` is the object and field it comes from (``Ingress shop/web spec.rules[0]``)."""
+
+    source: str
+    match: RequestMatch
+    action: Action
+    limits: RouteLimits = RouteLimits()
+    request_headers: HeaderChanges = HeaderChanges()
+    response_headers: HeaderChanges = HeaderChanges()
+
+
+class VirtualHost(EntryValue, frozen=True):
+    """The routes of hosts, in order of precedence; the first that matches decides.
+
+    ``hosts`` are lower-case names, names with the first label ``*``, or ``*`` for all. With ``single_label`` the ``*``
+    stands for exactly one label, as in Ingress; without it, for one or more, as in Gateway API.
+    """
+
+    hosts: tuple[str, ...]
+    routes: tuple[EntryRoute, ...]
+    single_label: bool = False
+
+
+class RouteTable(EntryValue, frozen=True):
+    """The virtual hosts behind a listener. ``fallback`` answers requests for which there is none, and for no route."""
+
+    name: str
+    hosts: tuple[VirtualHost, ...]
+    fallback: int = 404
+
+
+class TlsServer(EntryValue, frozen=True):
+    """A certificate for server names (empty: all others) and the table that requests over it use.
+
+    ``table`` is a route table's name; ``backends`` replace it where the connection is forwarded as a stream.
+    """
+
+    names: tuple[str, ...]
+    certificates: tuple[str, ...] = ()
+    table: str = ""
+    backends: tuple[WeightedBackend, ...] = ()
+    client_ca: str = ""
+    client_required: bool = True
+
+
+class EntryListener(EntryValue, frozen=True):
+    """A port of an entry. HTTP and TCP have a table or backends; HTTPS and TLS have servers by name.
+
+    ``client_port`` is the port that clients use, where something in front translates it; 0 is the same port.
+    """
+
+    name: str
+    port: int
+    protocol: Literal["HTTP", "HTTPS", "TLS", "TCP", "UDP"]
+    client_port: int = 0
+    table: str = ""
+    servers: tuple[TlsServer, ...] = ()
+    backends: tuple[WeightedBackend, ...] = ()
+
+
+class EntryEndpoint(EntryValue, frozen=True):
+    """One endpoint; the zone is that of its node, empty if unknown."""
+
+    address: str
+    port: int
+    zone: str = ""
+
+
+class UpstreamTls(EntryValue, frozen=True):
+    """TLS to a backend: the server name that is sent and checked; no authority means no check of the certificate."""
+
+    server_name: str = ""
+    authority: str = ""
+    names: tuple[str, ...] = ()
+    client_certificate: str = ""
+
+
+class EntryBackend(EntryValue, frozen=True):
+    """The endpoints of a Service port. The key is ``namespace/service:port``, with ``#`` and a variant where needed."""
+
+    key: str
+    endpoints: tuple[EntryEndpoint, ...] = ()
+    protocol: Literal["http", "h2c", "tcp", "udp"] = "http"
+    tls: UpstreamTls | None = None
+    connect_timeout: float = 5
+    health_path: str = ""
+    balance: Literal["round_robin", "least_request", "ring_hash"] = "round_robin"
+
+
+class Certificate(EntryValue, frozen=True):
+    """A certificate chain and its key in PEM form; an authority has no key."""
+
+    name: str
+    chain: str
+    key: str = ""
+
+
+class Entry(EntryValue, frozen=True):
+    """Everything that one set of engines serves."""
+
+    listeners: tuple[EntryListener, ...] = ()
+    tables: dict[str, RouteTable] = {}
+    backends: dict[str, EntryBackend] = {}
+    certificates: dict[str, Certificate] = {}
