@@ -20,6 +20,7 @@ from podwire.runtime.foreground import run_until_signal
 
 if TYPE_CHECKING:
     from podwire.agent.config import AgentConfig
+    from podwire.gateway.config import GatewayConfig
 
 _config = click.option("--config", "config_file", metavar="FILE", required=True, help="Configuration (YAML).")
 _kubeconfig = click.option(
@@ -118,6 +119,34 @@ def check(corefile: str) -> None:
     for zone, forward in routes.items():
         if forward.upstreams:
             click.echo(f"{corefile}: {zone} is forwarded to {', '.join(forward.upstreams)}")
+
+
+@click.group(invoke_without_command=True)
+@click.option("--config", "config_file", metavar="FILE", help="Configuration (YAML); all settings have defaults.")
+@_kubeconfig
+@click.pass_context
+def gateway(context: click.Context, config_file: str | None, kubeconfig: str | None) -> None:
+    """Run the gateway: follows Ingresses and feeds the engine (Envoy) that serves them."""
+    from podwire.gateway.config import GatewayConfig, load_gateway_config
+
+    settings = load_gateway_config(config_file) if config_file else GatewayConfig()
+    settings = msgspec.structs.replace(settings, kubeconfig=kubeconfig) if kubeconfig else settings
+    context.obj = settings
+    if context.invoked_subcommand is not None:
+        return
+    from podwire.gateway import daemon
+
+    log.configure()
+    run_until_signal(lambda: daemon.run(settings, SystemClock()))
+
+
+@gateway.command()
+@click.pass_obj
+def engine(settings: "GatewayConfig") -> None:
+    """Become the engine: Envoy, with the gateway of the same configuration as its source."""
+    from podwire.gateway.envoy.engine import become_engine
+
+    become_engine(settings)
 
 
 @click.command()

@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "agent": ("podwire.cli.component:agent", "Run the node agent: CNI, routing, Services, policies."),
     "controller": ("podwire.cli.component:controller", "Run the cluster's controllers."),
     "dns": ("podwire.cli.component:dns", "Run cluster DNS."),
+    "gateway": ("podwire.cli.component:gateway", "Run the gateway for Ingresses, or its engine."),
     "apiserver": ("podwire.cli.component:apiserver", "Run the embedded Kubernetes API server."),
     "kubelet": ("podwire.cli.component:kubelet", "Run the local kubelet: pods as processes in namespaces."),
     "install": ("podwire.cli.install:install", "Install podwire in a cluster."),

@@ -5,7 +5,7 @@ ready, or, if none is, those that still serve while they end. A Service of type 
 name could point anywhere.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -18,10 +18,10 @@ _H2C = ("kubernetes.io/h2c", "h2c", "grpc")
 
 
 class UpstreamFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Services by key, and the EndpointSlices of each."""
+    """Services by key, and the EndpointSlices of a key."""
 
     services: Mapping[str, Service]
-    slices: Mapping[str, tuple[EndpointSlice, ...]]
+    slices: Callable[[str], Iterable[EndpointSlice]]
 
 
 class Resolved(EntryValue, frozen=True):
@@ -41,7 +41,7 @@ def resolve(facts: UpstreamFacts, namespace: str, name: str, port: str | int) ->
     service_port = next((entry for entry in service.spec.ports if port in (entry.port, entry.name)), None)
     if service_port is None:
         return Resolved(problem=f"Service {namespace}/{name} has no port {port}")
-    slices = facts.slices.get(f"{namespace}/{name}", ())
+    slices = facts.slices(f"{namespace}/{name}")
     return Resolved(
         backend=EntryBackend(
             key=f"{namespace}/{name}:{service_port.port}",

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from podwire.model.autoscaling import HorizontalPodAutoscaler
 from podwire.model.bgp import BgpConfigurationObject, BgpFilterObject, BgpPeerObject, IpPoolObject
 from podwire.model.egress import EgressPolicy
+from podwire.model.ingress import Ingress, IngressClass
 from podwire.model.ipam import IpamBlock
 from podwire.model.meta import Object
 from podwire.model.node import Lease, Node
@@ -123,8 +124,8 @@ CERTIFICATESIGNINGREQUESTS = _raw(
     "certificates.k8s.io", "v1", "certificatesigningrequests", "CertificateSigningRequest", namespaced=False
 )
 SERVICECIDRS = _raw("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", namespaced=False)
-INGRESSES = _raw("networking.k8s.io", "v1", "ingresses", "Ingress")
-INGRESSCLASSES = _raw("networking.k8s.io", "v1", "ingressclasses", "IngressClass", namespaced=False)
+INGRESSES = Resource("networking.k8s.io", "v1", "ingresses", "Ingress", True, Ingress)
+INGRESSCLASSES = Resource("networking.k8s.io", "v1", "ingressclasses", "IngressClass", False, IngressClass)
 CUSTOMRESOURCEDEFINITIONS = _raw(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )

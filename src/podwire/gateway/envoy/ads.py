@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 from envoy.service.discovery.v3 import ads_pb2_grpc, discovery_pb2
 
-from podwire.gateway.envoy.clusters import TYPE_PREFIX
+from podwire.gateway.envoy.clusters import TYPE_PREFIX, Json
 from podwire.gateway.envoy.resources import Resources
 from podwire.gateway.envoy.snapshot import EngineState, Refusal, Response, Snapshot
 
@@ -48,6 +48,12 @@ class DiscoveryServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type:
     def publish(self, resources: Resources) -> None:
         """The resources that engines should have from now on."""
         if self._snapshot.replace(resources):
+            for waker in self._wakers:
+                waker.set()
+
+    def publish_some(self, kind: str, values: dict[str, Json]) -> None:
+        """Replaces some resources of a type; all others stay."""
+        if self._snapshot.replace_some(kind, values):
             for waker in self._wakers:
                 waker.set()
 

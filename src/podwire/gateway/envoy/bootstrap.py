@@ -4,6 +4,7 @@ import json
 
 from podwire.gateway.envoy.actions import FAILED_STATUSES, failing_cluster
 from podwire.gateway.envoy.clusters import Json, typed
+from podwire.gateway.envoy.ready import admin_cluster
 from podwire.gateway.envoy.settings import EngineSettings
 
 _DISCOVERY = "discovery"
@@ -33,6 +34,7 @@ def bootstrap(node: str, discovery_socket: str, admin_socket: str, settings: Eng
             "staticResources": {
                 "clusters": [
                     _discovery_cluster(discovery_socket),
+                    admin_cluster(admin_socket),
                     *(_failing_cluster(status) for status in FAILED_STATUSES),
                 ],
                 "listeners": [_failing_listener(status) for status in FAILED_STATUSES],

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from podwire.gateway.envoy.clusters import Json
 from podwire.gateway.envoy.messages import Packed, pack
 from podwire.gateway.envoy.resources import CLUSTER, ENDPOINTS, LISTENER, MAKE_ORDER, ROUTES, SECRET, Resources
 
@@ -38,6 +39,17 @@ class Snapshot:
             changed |= packed != before
             self._packed[kind] = packed
         return changed
+
+    def replace_some(self, kind: str, values: dict[str, Json]) -> bool:
+        """Takes some resources of a type; whether anything changed."""
+        before = self._packed[kind]
+        changed = {
+            name: pack(kind, value)
+            for name, value in values.items()
+            if name not in before or before[name].value != value
+        }
+        before |= changed
+        return bool(changed)
 
     def of(self, kind: str) -> dict[str, Packed]:
         """The resources of a type by name."""

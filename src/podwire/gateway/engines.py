@@ -1,0 +1,53 @@
+"""What engines serve, from all kinds of objects together.
+
+Ingress and Gateway API each hand over their own entry; the resources of both are published as one set. A change of
+endpoints alone replaces only those.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from podwire.gateway.envoy.ads import DiscoveryServer
+from podwire.gateway.envoy.clusters import endpoints
+from podwire.gateway.envoy.resources import ENDPOINTS, MAKE_ORDER, Resources, resources
+from podwire.gateway.envoy.settings import EngineSettings
+from podwire.gateway.routes import Entry, EntryBackend
+
+
+class EngineFeed:
+    """The newest entry of each kind of object, on its way to the engines."""
+
+    def __init__(self, server: DiscoveryServer, always: Resources) -> None:
+        """``always`` has resources that every engine gets, whatever the objects say."""
+        self._server = server
+        self._always = always
+        self._entries: dict[str, Entry] = {}
+        self._resources: dict[str, Resources] = {}
+
+    def publish(self, part: str, entry: Entry, settings: EngineSettings) -> None:
+        """Takes the entry of a kind of object; nothing is sent when it did not change."""
+        self._entries[part] = entry
+        self._resources[part] = resources(entry, settings)
+        self._send()
+
+    def publish_endpoints(self, part: str, backends: Mapping[str, EntryBackend]) -> None:
+        """Replaces the endpoints of backends that the entry of a part has."""
+        entry = self._entries.get(part)
+        if entry is None or not backends:
+            return
+        self._entries[part] = msgspec.structs.replace(entry, backends={**entry.backends, **backends})
+        self._resources[part][ENDPOINTS] |= {key: endpoints(backend) for key, backend in backends.items()}
+        self._server.publish_some(ENDPOINTS, {key: self._resources[part][ENDPOINTS][key] for key in backends})
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """The entry of each kind of object."""
+        return self._entries
+
+    def _send(self) -> None:
+        merged: Resources = {kind: dict(self._always.get(kind, {})) for kind in MAKE_ORDER}
+        for part in self._resources.values():
+            for kind in MAKE_ORDER:
+                merged[kind] |= part[kind]
+        self._server.publish(merged)

@@ -1,0 +1,199 @@
+"""Follows Ingresses and everything they name, and hands engines the entry that follows from them.
+
+Guarantees: 1. a change is served 20 ms after it, further ones at most every 50 ms; a change of endpoints at once and
+without a translation; 2. before the first lists nothing is published, so engines keep what they have; 3. what is not
+served as an Ingress asks is an Event of the object, once for each text.
+
+Cost of a change of an Ingress: a translation of all (0.1 ms each); engines get only the resources that differ.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from podwire.gateway.backends import UpstreamFacts, endpoints_of
+from podwire.gateway.certificates import certificate_of, secret_values
+from podwire.gateway.engines import EngineFeed
+from podwire.gateway.envoy.settings import EngineSettings
+from podwire.gateway.ingress.actions import users_of
+from podwire.gateway.ingress.classes import served_ingresses
+from podwire.gateway.ingress.paths import IngressProblem
+from podwire.gateway.ingress.settings import IngressDefaults, read_defaults
+from podwire.gateway.ingress.translate import IngressFacts, IngressPorts, translate
+from podwire.gateway.routes import Certificate, EntryBackend
+from podwire.kube.controller import Environment
+from podwire.kube.events import reference
+from podwire.kube.index import Index
+from podwire.kube.resources import CONFIGMAPS, ENDPOINTSLICES, INGRESSCLASSES, INGRESSES, SECRETS, SERVICES, Json
+from podwire.model.ingress import Ingress
+from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice
+from podwire.runtime.supervise import Supervisor
+
+COMPONENT = "podwire-gateway"
+PART = "ingress"
+_ALL = "all"
+_INTERVAL_S = 0.05
+
+
+class IngressOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the configuration says about Ingresses; ``config_map`` is ``namespace/name``, empty for none."""
+
+    controller: str
+    ports: IngressPorts
+    default_certificate: Certificate
+    config_map: str = ""
+
+
+class IngressController:
+    """Translates Ingresses whenever they or what they name change."""
+
+    def __init__(
+        self, environment: Environment, options: IngressOptions, settings: EngineSettings, feed: EngineFeed
+    ) -> None:
+        self._options = options
+        self._settings = settings
+        self._feed = feed
+        self._log = environment.log
+        self._recorder = environment.recorder(COMPONENT)
+        self._ingresses = environment.of(INGRESSES)
+        self._classes = environment.of(INGRESSCLASSES)
+        self._services = environment.of(SERVICES)
+        self._secrets = environment.of(SECRETS)
+        self._config_maps = environment.of(CONFIGMAPS)
+        slices = environment.of(ENDPOINTSLICES)
+        self._slices: Index[EndpointSlice] = Index(slices, _service_of)
+        self._certificates: dict[str, tuple[str, Certificate | str]] = {}
+        self._reported: set[tuple[str, str]] = set()
+        self._loop = environment.loop(PART, self._reconcile, interval_s=_INTERVAL_S)
+        self.served: tuple[Ingress, ...] = ()
+        self.on_served: Callable[[], None] = lambda: None
+        """Called when the Ingresses that are served may have changed."""
+        for informer in (self._ingresses, self._classes, self._services, self._secrets):
+            informer.subscribe(lambda _key, _old, _new: self._loop.touch(_ALL), replay=False)
+        self._config_maps.subscribe(self._config_changed, replay=False)
+        slices.subscribe(self._endpoints_changed, replay=False)
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Starts the loop."""
+        self._loop.touch(_ALL)
+        self._loop.start(supervisor, workers=1)
+
+    def _config_changed(self, key: str, _old: Json | None, _new: Json | None) -> None:
+        if key == self._options.config_map:
+            self._loop.touch(_ALL)
+
+    def _endpoints_changed(self, _key: str, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        entry = self._feed.entries.get(PART)
+        if entry is None:
+            return
+        changed = {service for item in (old, new) if item is not None for service in _service_of(item)}
+        backends: dict[str, EntryBackend] = {}
+        for key, backend in entry.backends.items():
+            service_key, _, port = key.partition("#")[0].rpartition(":")
+            if service_key in changed:
+                fresh = self._with_endpoints(backend, service_key, int(port))
+                if fresh != backend:
+                    backends[key] = fresh
+        self._feed.publish_endpoints(PART, backends)
+
+    def _with_endpoints(self, backend: EntryBackend, service_key: str, number: int) -> EntryBackend:
+        service = self._services.get(service_key)
+        ports = service.spec.ports if service is not None else ()
+        port = next((entry for entry in ports if entry.port == number), None)
+        if port is None:
+            return backend
+        slices = self._slices.of(service_key).values()
+        return msgspec.structs.replace(backend, endpoints=endpoints_of(slices, port))
+
+    async def _reconcile(self, _key: str) -> None:
+        defaults = self._defaults()
+        self.served = served_ingresses(
+            self._ingresses.objects.values(), self._classes.objects.values(), self._options.controller
+        )
+        translation = translate(
+            IngressFacts(
+                ingresses=self.served,
+                upstreams=UpstreamFacts(services=self._services.objects, slices=self._slices_of),
+                certificate=self._certificate,
+                users=self._users,
+                default_certificate=self._default_certificate(defaults),
+                defaults=defaults,
+                ports=self._options.ports,
+            )
+        )
+        self._feed.publish(PART, translation.entry, self._engine_settings(defaults))
+        self._report(translation.problems)
+        self.on_served()
+
+    def refused(self, message: str) -> None:
+        """Reports what an engine refused on the Ingresses whose text it names, or on all that are served."""
+        named = [ingress for ingress in self.served if any(text in message for text in _texts(ingress))]
+        for ingress in named or self.served:
+            subject = reference("networking.k8s.io/v1", "Ingress", ingress.metadata)
+            text = f"the engine refused the routes and keeps its last ones: {message}"
+            self._recorder.event(subject, "Warning", "Refused", text[:1000])
+
+    def _slices_of(self, service_key: str) -> tuple[EndpointSlice, ...]:
+        return tuple(self._slices.of(service_key).values())
+
+    def _defaults(self) -> IngressDefaults:
+        config_map = self._config_maps.get(self._options.config_map) if self._options.config_map else None
+        defaults, problems = read_defaults((config_map or {}).get("data") or {})
+        for problem in problems:
+            text = (self._options.config_map, f"{problem.key} {problem.text}")
+            if text not in self._reported:
+                self._reported.add(text)
+                self._log.warning("a setting is not honoured", config_map=text[0], problem=text[1])
+        return defaults
+
+    def _engine_settings(self, defaults: IngressDefaults) -> EngineSettings:
+        if not (defaults.use_forwarded_headers or defaults.use_proxy_protocol):
+            return self._settings
+        trusted = defaults.trusted_networks if defaults.use_forwarded_headers else self._settings.trusted_networks
+        return msgspec.structs.replace(
+            self._settings,
+            trusted_networks=trusted,
+            append_forwarded_for=defaults.compute_full_forwarded_for,
+            proxy_protocol=self._settings.proxy_protocol or defaults.use_proxy_protocol,
+        )
+
+    def _default_certificate(self, defaults: IngressDefaults) -> Certificate:
+        if defaults.default_certificate:
+            certificate = self._certificate(defaults.default_certificate)
+            if isinstance(certificate, Certificate):
+                return certificate
+            self._log.warning("the default certificate cannot be served", problem=certificate)
+        return self._options.default_certificate
+
+    def _certificate(self, key: str) -> Certificate | str:
+        version = self._secrets.versions.get(key, "")
+        cached = self._certificates.get(key)
+        if cached is None or cached[0] != version:
+            cached = (version, certificate_of(key, self._secrets.get(key)))
+            self._certificates[key] = cached
+        return cached[1]
+
+    def _users(self, key: str, kind: str) -> str | None:
+        secret = self._secrets.get(key)
+        return users_of(secret_values(secret), kind) if secret is not None else None
+
+    def _report(self, problems: tuple[IngressProblem, ...]) -> None:
+        present = {(problem.key, problem.message) for problem in problems}
+        for problem in problems:
+            ingress = self._ingresses.get(problem.key)
+            if ingress is not None and (problem.key, problem.message) not in self._reported:
+                subject = reference("networking.k8s.io/v1", "Ingress", ingress.metadata)
+                self._recorder.event(subject, "Warning", problem.reason, problem.message)
+        settings = {entry for entry in self._reported if entry[0] == self._options.config_map}
+        self._reported = present | settings
+
+
+def _texts(ingress: Ingress) -> tuple[str, ...]:
+    """What an Ingress contributes to the messages of an engine: its paths, and its hosts."""
+    paths = tuple(entry.path for rule in ingress.spec.rules if rule.http for entry in rule.http.paths)
+    return tuple(path for path in paths if path.strip("/"))
+
+
+def _service_of(item: EndpointSlice) -> tuple[str, ...]:
+    name = item.metadata.labels.get(SERVICE_NAME_LABEL, "")
+    return (f"{item.metadata.namespace}/{name}",) if name else ()
