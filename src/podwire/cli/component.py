@@ -149,6 +149,24 @@ def engine(settings: "GatewayConfig") -> None:
     become_engine(settings)
 
 
+@gateway.command()
+@click.option("--seconds", type=float, default=30.0, show_default=True, help="Longest wait.")
+@click.pass_obj
+def drain(settings: "GatewayConfig", seconds: float) -> None:
+    """Take the engine out of service: clients are asked to close, and the command waits until they have."""
+    import time
+
+    from podwire.gateway.envoy.drain import drain as drain_engine
+    from podwire.gateway.envoy.engine import ADMIN_SOCKET
+
+    socket_file = Path(settings.run_dir) / ADMIN_SOCKET
+    try:
+        remaining = drain_engine(socket_file, seconds, time.sleep)
+    except OSError as problem:
+        raise ConfigError(str(socket_file), "", f"the engine does not answer: {problem}") from problem
+    click.echo(f"connections left: {remaining}")
+
+
 @click.command()
 @_config
 def apiserver(config_file: str) -> None:

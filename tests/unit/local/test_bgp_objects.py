@@ -86,7 +86,7 @@ class Follower:
 
 async def define(client: Client) -> None:
     """Creates the definitions of ``podwire up --backend bgp``."""
-    for manifest in manifests("10.96.0.10", 1, "bgp"):
+    for manifest in manifests(("bgp.yaml", "ippool.yaml"), "10.96.0.10", 1):
         if manifest.name.endswith(".projectcalico.org"):
             await client.create(CUSTOMRESOURCEDEFINITIONS, manifest.body)
 

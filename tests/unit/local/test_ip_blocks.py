@@ -40,7 +40,7 @@ async def cluster(
     """Nodes that claim blocks of these pools."""
     async with plane(nodes=nodes, config=CONTROLLERS) as control:
         client = control.client
-        for manifest in manifests("10.96.0.10", 1, blocks=True):
+        for manifest in manifests(("ipamblock.yaml", "ippool.yaml"), "10.96.0.10", 1):
             if manifest.kind == "CustomResourceDefinition":
                 await client.create(CUSTOMRESOURCEDEFINITIONS, manifest.body)
         for number, spec in enumerate(pools):

@@ -19,7 +19,7 @@ from podwire.embedded.standin.answers import PodIdentity, StandinOrder, StandinP
 from podwire.errors import ConfigError
 from podwire.model.pod import Container, Pod, Probe
 
-ENTRIES = ("dns", "standin")
+ENTRIES = ("dns", "gateway", "gateway-engine", "standin")
 
 
 class ContainerInputs(msgspec.Struct, frozen=True):

@@ -25,20 +25,26 @@ NETWORK_CONFIG = "podwire-config"
 """The ConfigMap with the settings that can change on a running cluster; agents watch it."""
 _OF_BACKENDS = {"bgp": ("bgp.yaml", "ippool.yaml")}
 """The kinds of API objects that configure a routing backend."""
+_DNS_SERVICE = "kube-dns"
 _OF_BLOCKS = ("ippool.yaml", "ipamblock.yaml")
 _POOLS = {4: "default-ipv4-ippool", 6: "default-ipv6-ippool"}
 """The names that Calico gives to the pools of a new cluster."""
 
 
-def manifests(service_dns: str, replicas: int, backend: str = "", *, blocks: bool = False) -> tuple[Manifest, ...]:
-    """The kinds of policies, cluster DNS, answering on ``service_dns``, and the kinds of a routing backend.
+def files_of(config: ClusterConfig) -> tuple[str, ...]:
+    """The manifests of a cluster: kinds of policies, cluster DNS, and what its configuration asks for."""
+    files = {"clusternetworkpolicy.yaml", "egresspolicy.yaml", "dns.yaml"}
+    files |= set(_OF_BACKENDS.get(config.routing.backend, ()))
+    files |= set(_OF_BLOCKS if config.ipam.mode == "blocks" else ())
+    files |= {"gateway.yaml"} if config.gateway else set()
+    return tuple(sorted(files))
 
-    With ``blocks`` also the kinds of pools and blocks of pod addresses.
-    """
-    files = {"clusternetworkpolicy.yaml", "egresspolicy.yaml", "dns.yaml", *_OF_BACKENDS.get(backend, ())}
-    objects = tuple(obj for name in sorted(files | set(_OF_BLOCKS if blocks else ())) for obj in _read(name))
+
+def manifests(files: tuple[str, ...], service_dns: str, replicas: int) -> tuple[Manifest, ...]:
+    """The objects in files of this folder, with ``replicas`` of each Deployment; DNS answers on ``service_dns``."""
+    objects = tuple(obj for name in files for obj in _read(name))
     for manifest in objects:
-        if manifest.kind == "Service":
+        if manifest.kind == "Service" and manifest.body["metadata"]["name"] == _DNS_SERVICE:
             manifest.body["spec"] |= {"clusterIP": service_dns, "clusterIPs": [service_dns]}
         if manifest.kind == "Deployment":
             manifest.body["spec"]["replicas"] = replicas
@@ -67,7 +73,7 @@ async def ensure(client: Client, config: ClusterConfig, service_dns: str, before
     """Creates missing objects and returns when all exist; ``before`` is the previous configuration."""
     kinds = Kinds(client)
     blocks = config.ipam.mode == "blocks"
-    default_objects = manifests(service_dns, min(2, config.nodes), config.routing.backend, blocks=blocks)
+    default_objects = manifests(files_of(config), service_dns, min(2, config.nodes))
     await asyncio.gather(*(_create(client, kinds, m) for m in default_objects), _network(client, before, config))
     if blocks:
         await _pools(client, config)

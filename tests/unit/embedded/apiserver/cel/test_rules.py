@@ -7,7 +7,8 @@ import pytest
 from podwire.embedded.apiserver import crd
 from podwire.embedded.apiserver.cel import environment, rules
 from podwire.embedded.apiserver.cel.expressions import Expression
-from podwire.local.addons.ensure import manifests
+from podwire.local.addons.ensure import files_of, manifests
+from podwire.local.config import ClusterConfig
 
 Json = dict[str, Any]
 
@@ -224,7 +225,9 @@ def expressions(tree: rules.RuleTree | None) -> list[Expression]:
 
 def test_own_rules_are_compiled_when_they_are_evaluated() -> None:
     definition = next(
-        manifest.body for manifest in manifests("10.96.0.10", 2) if manifest.kind == "CustomResourceDefinition"
+        manifest.body
+        for manifest in manifests(files_of(ClusterConfig()), "10.96.0.10", 2)
+        if manifest.kind == "CustomResourceDefinition"
     )
     for version in definition["spec"]["versions"]:
         own = version["schema"]["openAPIV3Schema"]
