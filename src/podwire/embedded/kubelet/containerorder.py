@@ -3,6 +3,7 @@
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,8 @@ def compile_order(state: ContainerState, attempt: int, inputs: ContainerInputs) 
         container_request(container, fields.pod, argv), inputs.rules, ENTRIES,
         lambda name: shutil.which(name, path=env["PATH"]) is not None,
     )  # fmt: skip
+    if program.entry and program.entry != "standin":
+        env["PATH"] = f"{Path(sys.executable).parent}:{DEFAULT_PATH}"  # commands of hooks find podwire
     known = bool(program.argv) and find_rule(container.image, inputs.rules) is None
     check_user(container, fields.pod, image_runs_as_root=known)
     directory = inputs.directory / "containers"

@@ -57,6 +57,13 @@ class DiscoveryServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type:
             for waker in self._wakers:
                 waker.set()
 
+    def has(self, resources: Resources) -> bool:
+        """Whether these are the resources that engines should have."""
+        return all(
+            {name: packed.value for name, packed in self._snapshot.of(kind).items()} == values
+            for kind, values in resources.items()
+        )
+
     @property
     def engines(self) -> int:
         """How many engines are connected."""

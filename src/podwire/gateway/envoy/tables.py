@@ -1,5 +1,6 @@
 """Route tables as Envoy's JSON: virtual hosts, routes, matches."""
 
+import copy
 import re
 
 from podwire.gateway.envoy import actions
@@ -37,9 +38,10 @@ def _virtual_host(host: VirtualHost, everywhere: VirtualHost | None, backends: d
     wildcard = any(name.startswith("*") for name in host.hosts)
     routes = [_REFUSED] if wildcard else []
     one_label = host.single_label and wildcard and "*" not in host.hosts
-    routes += [_route(route, backends, host.hosts[0] if one_label else "") for route in host.routes]
-    if one_label and everywhere is not None:
-        routes += [_route(route, backends, "") for route in everywhere.routes]
+    for route in host.routes:
+        routes += _routes(route, backends, host.hosts[0] if one_label else "")
+    for route in everywhere.routes if one_label and everywhere is not None else ():
+        routes += _routes(route, backends, "")
     return {"name": ",".join(host.hosts), "domains": list(host.hosts), "routes": routes}
 
 
@@ -49,6 +51,26 @@ _REFUSED: Json = {
     "directResponse": {"status": 400},
 }
 """Two Host headers arrive as one with a comma: a request that two proxies could read in two ways."""
+
+
+_IDEMPOTENT = "GET|HEAD|OPTIONS|TRACE|PUT|DELETE"
+"""Methods that a client may repeat without knowing whether the first request arrived (RFC 9110, section 9.2.2)."""
+
+
+def _routes(route: EntryRoute, backends: dict[str, EntryBackend], single_label: str) -> list[Json]:
+    """One route, or two: requests that may be repeated are, also when the endpoint closed after it got them."""
+    action, method = route.action, route.match.method
+    plain = _route(route, backends, single_label)
+    retry = action.retry if isinstance(action, Forward) else None
+    if retry is None or not retry.on_connection_error or "route" not in plain:
+        return [plain]
+    repeated = copy.deepcopy(plain)
+    repeated["route"]["retryPolicy"]["retryOn"] += ",reset"
+    if method:
+        return [repeated if method in _IDEMPOTENT.split("|") else plain]
+    header = {"name": ":method", "stringMatch": {"safeRegex": {"regex": _IDEMPOTENT}}}
+    repeated["match"].setdefault("headers", []).append(header)
+    return [repeated, plain]
 
 
 def _route(route: EntryRoute, backends: dict[str, EntryBackend], single_label: str) -> Json:

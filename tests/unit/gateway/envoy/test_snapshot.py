@@ -1,0 +1,118 @@
+"""The order in which an engine gets resources: what is named comes before what names it, and goes after it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from podwire.gateway.envoy.resources import CLUSTER, ENDPOINTS, LISTENER, ROUTES, SECRET, Resources
+from podwire.gateway.envoy.snapshot import EngineState, Refusal, Response, Snapshot
+
+
+def _resources(*names: str, endpoints: int = 1) -> Resources:
+    """Clusters, their endpoints and routes of names."""
+    return {
+        CLUSTER: {name: {"name": name, "type": "EDS"} for name in names},
+        ENDPOINTS: {name: {"clusterName": name, "endpoints": [{"priority": 0}] * endpoints} for name in names},
+        ROUTES: {"table": {"name": "table", "virtualHosts": [{"name": name, "domains": [name]} for name in names]}},
+    }
+
+
+@pytest.fixture
+def refusals() -> list[Refusal]:
+    return []
+
+
+@pytest.fixture
+def snapshot() -> Snapshot:
+    return Snapshot()
+
+
+@pytest.fixture
+def engine(snapshot: Snapshot, refusals: list[Refusal]) -> EngineState:
+    state = EngineState(snapshot, refusals.append)
+    state.request(CLUSTER)
+    state.request(LISTENER)
+    state.request(ROUTES, subscribe=["table"])
+    return state
+
+
+def _acknowledge(state: EngineState, response: Response, error: str = "") -> None:
+    """The engine's answer; it asks for the endpoints of new clusters, as Envoy does."""
+    state.request(response.kind, nonce=response.nonce, error=error)
+    if response.kind == CLUSTER and response.resources:
+        state.request(ENDPOINTS, subscribe=list(response.resources))
+
+
+def _exchange(state: EngineState) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    while responses := state.responses():
+        for response in responses:
+            yield response.kind.rsplit(".", 1)[1], tuple(response.resources), response.removed
+            _acknowledge(state, response)
+
+
+def test_routes_wait_until_clusters_have_their_endpoints(snapshot: Snapshot, engine: EngineState) -> None:
+    snapshot.replace(_resources("a"))
+    (first, routes) = engine.responses(), engine.responses()
+    assert [response.kind for response in first] == [CLUSTER]
+    assert not routes
+    _acknowledge(engine, first[0])
+    (endpoints,) = engine.responses()
+    assert endpoints.kind == ENDPOINTS
+    assert not engine.responses()
+    _acknowledge(engine, endpoints)
+    assert [response.kind for response in engine.responses()] == [ROUTES]
+
+
+def test_a_removed_cluster_goes_after_the_routes(snapshot: Snapshot, engine: EngineState) -> None:
+    snapshot.replace(_resources("a", "b"))
+    list(_exchange(engine))
+    snapshot.replace(_resources("b"))
+    assert list(_exchange(engine)) == [
+        ("RouteConfiguration", ("table",), ()),
+        ("ClusterLoadAssignment", (), ("a",)),
+        ("Cluster", (), ("a",)),
+    ]
+    assert engine.in_step
+
+
+def test_only_what_changed_is_sent(snapshot: Snapshot, engine: EngineState) -> None:
+    snapshot.replace(_resources("a", "b"))
+    list(_exchange(engine))
+    before = _resources("a", "b")
+    assert snapshot.replace_some(ENDPOINTS, {"b": _resources("b", endpoints=2)[ENDPOINTS]["b"]})
+    assert list(_exchange(engine)) == [("ClusterLoadAssignment", ("b",), ())]
+    assert not snapshot.replace_some(CLUSTER, before[CLUSTER])
+
+
+def test_a_refused_response_is_reported_and_not_repeated(
+    snapshot: Snapshot, engine: EngineState, refusals: list[Refusal]
+) -> None:
+    snapshot.replace(_resources("a"))
+    list(_exchange(engine))
+    snapshot.replace(_resources("a", "b"))
+    for response in engine.responses():
+        _acknowledge(engine, response)
+    for response in engine.responses():
+        _acknowledge(engine, response)
+    (routes,) = engine.responses()
+    _acknowledge(engine, routes, error="invalid regex")
+    assert refusals == [Refusal(kind=ROUTES, names=("table",), message="invalid regex")]
+    assert not engine.responses()
+
+
+def test_an_engine_that_returns_gets_only_what_differs(snapshot: Snapshot) -> None:
+    snapshot.replace(_resources("a", "b"))
+    state = EngineState(snapshot, lambda _refusal: None)
+    versions = {name: packed.version for name, packed in snapshot.of(CLUSTER).items()}
+    state.request(CLUSTER, versions=versions | {"a": "old"})
+    (response,) = state.responses()
+    assert tuple(response.resources) == ("a",)
+
+
+def test_a_name_without_a_resource_is_answered_as_removed(snapshot: Snapshot, engine: EngineState) -> None:
+    engine.request(SECRET, subscribe=["absent"])
+    responses = {response.kind: response for response in engine.responses()}
+    assert responses[SECRET].removed == ("absent",)
+    _acknowledge(engine, responses[SECRET])
+    snapshot.replace({SECRET: {"absent": {"name": "absent"}}})
+    assert [tuple(response.resources) for response in engine.responses()] == [("absent",)]

@@ -1,0 +1,162 @@
+"""Ingresses as routes, held against the tables of Kubernetes and of ingress-nginx by the matching rules."""
+
+import pytest
+from tests.cases.gateway.ingress_cases import CaseRequest, IngressCase, facts_of, ingress_cases, services_of
+
+from podwire.gateway.ingress.translate import DEFAULT_CERTIFICATE, Translation, translate
+from podwire.gateway.matching import HttpRequest, RouteDecision, decide
+from podwire.gateway.routes import BasicAuth, Certificate, FixedAnswer, Forward, HttpRedirect
+
+CASES = ingress_cases()
+
+
+def _translated(case: IngressCase) -> Translation:
+    addresses = {
+        name: () if name in case.without_endpoints else (f"10.244.0.{number}",)
+        for number, name in enumerate(services_of(case), 1)
+    }
+    certificates = {name: Certificate(name=name, chain=name, key="key") for name in case.certificates}
+    return translate(facts_of(case, addresses, 3000, certificates))
+
+
+def _decision(translation: Translation, request: CaseRequest) -> RouteDecision:
+    is_tls = request.url.scheme == "https"
+    host = str(request.url.netloc)
+    return decide(
+        translation.entry,
+        HttpRequest(
+            port=443 if is_tls else 80,
+            server_name=host if is_tls else "",
+            host=host,
+            method=request.method,
+            path=request.target,
+            headers={name.lower(): text for name, text in request.headers.items()},
+        ),
+    )
+
+
+def _services(translation: Translation, action: Forward) -> set[str]:
+    backends = translation.entry.backends
+    served = [share.key for share in action.backends if share.key in backends and backends[share.key].endpoints]
+    return {key.split("/")[1].partition(":")[0] for key in served}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_requests_take_the_route_that_the_case_says(case: IngressCase) -> None:
+    translation = _translated(case)
+    for request in case.requests:
+        decision = _decision(translation, request)
+        action = decision.route.action if decision.route is not None else None
+        if request.service:
+            assert isinstance(action, Forward), request.request
+            assert _services(translation, action) == {request.service}, request.request
+        elif request.location:
+            assert isinstance(action, HttpRedirect), request.request
+            assert action.status == request.status, request.request
+        elif request.status == 404:
+            assert decision.status == 404, request.request
+        elif request.status == 503 and isinstance(action, Forward):
+            assert not _services(translation, action), request.request
+            assert {share.missing_status for share in action.backends} == {503}, request.request
+        elif isinstance(action, FixedAnswer):
+            assert action.status == request.status, request.request
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_server_names_choose_certificates(case: IngressCase) -> None:
+    translation = _translated(case)
+    for request in case.requests:
+        server = _decision(translation, request).server
+        if request.certificate:
+            assert server is not None
+            (name,) = server.certificates
+            host = str(request.url.netloc)
+            names = case.certificates[name.removeprefix("shop/")]
+            assert host in names or f"*.{host.partition('.')[2]}" in names
+        if request.default_certificate:
+            assert server is not None
+            assert server.certificates == (DEFAULT_CERTIFICATE,)
+
+
+def _case(*ingresses: dict[str, object]) -> IngressCase:
+    return IngressCase(name="", ingresses=ingresses, requests=())
+
+
+def _web(annotations: dict[str, str] | None = None, name: str = "web") -> dict[str, object]:
+    return {"name": name, "hosts": {"web.example": {"Prefix /": "web"}}, "annotations": annotations or {}}
+
+
+def test_an_unknown_annotation_is_named_and_the_rest_served() -> None:
+    translation = _translated(_case(_web({"proxy-buffering": "on"})))
+    (problem,) = translation.problems
+    assert problem.key == "shop/web"
+    assert problem.message == "metadata.annotations[nginx.ingress.kubernetes.io/proxy-buffering] is not supported"
+    assert translation.entry.backends
+
+
+def test_a_snippet_is_refused() -> None:
+    translation = _translated(_case(_web({"configuration-snippet": "return 200;"})))
+    assert "is refused" in translation.problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "expected"),
+    [
+        ("ssl-redirect", "maybe", "expected true or false"),
+        ("proxy-body-size", "8 apples", "expected a size"),
+        ("canary-weight", "-1", "expected a whole number"),
+        ("permanent-redirect-code", "200", "expected 301"),
+        ("denylist-source-range", "10.0.0.0/33", "does not appear to be"),
+        ("upstream-hash-by", "$uri$args", "expected $remote_addr"),
+        ("app-root", "home", "begins with /"),
+    ],
+)
+def test_a_wrong_annotation_keeps_its_default(annotation: str, text: str, expected: str) -> None:
+    translation = _translated(_case(_web({annotation: text})))
+    (problem,) = translation.problems
+    assert annotation in problem.message
+    assert expected in problem.message
+
+
+def test_a_missing_service_is_an_event_with_its_field() -> None:
+    case = _case({"name": "web", "hosts": {"web.example": {"Prefix /": "does-not-exist"}}})
+    (problem,) = _translated(case).problems
+    expected = "Ingress shop/web spec.rules[0].http.paths[0]: Service shop/does-not-exist does not exist"
+    assert (problem.reason, problem.message) == ("BackendNotFound", expected)
+
+
+def test_a_missing_certificate_serves_the_default_one() -> None:
+    case = _case(_web() | {"tls": {"absent": ["web.example"]}})
+    translation = _translated(case)
+    (problem,) = translation.problems
+    assert problem.reason == "InvalidCertificate"
+    assert "spec.tls[0].secretName" in problem.message
+    servers = {
+        names: server.certificates for server in translation.entry.listeners[1].servers for names in server.names
+    }
+    assert servers == {"web.example": (DEFAULT_CERTIFICATE,)}
+
+
+def test_the_newer_of_two_equal_paths_is_reported() -> None:
+    older = _web(name="older") | {"created": "2026-01-01T00:00:00Z"}
+    newer = _web(name="newer") | {"created": "2026-02-01T00:00:00Z"}
+    (problem,) = _translated(_case(newer, older)).problems
+    assert problem.key == "shop/newer"
+    assert "served by the older Ingress shop/older" in problem.message
+
+
+def test_a_secret_with_unreadable_users_lets_nobody_in() -> None:
+    case = _case(_web({"auth-type": "basic", "auth-secret": "absent"}))
+    translation = _translated(case)
+    route = translation.entry.tables["ingress-http"].hosts[0].routes[0]
+    assert route.action == FixedAnswer(status=503)
+    assert route.limits.basic_auth == BasicAuth(users=None)
+    assert {problem.reason for problem in translation.problems} == {"InvalidSecret"}
+
+
+def test_hosts_with_tls_are_told_to_stay_there() -> None:
+    case = IngressCase(
+        name="", ingresses=(_web() | {"tls": {"web": ["web.example"]}},), requests=(), certificates={"web": ("x",)}
+    )
+    (route,) = _translated(case).entry.tables["ingress-https"].hosts[0].routes
+    assert dict(route.response_headers.set)["Strict-Transport-Security"].startswith("max-age=31536000")
