@@ -1,0 +1,237 @@
+"""A cluster with the gateway: Envoy serves Ingresses that kubectl writes, and no change loses a request."""
+
+import base64
+import http.client
+import os
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.clusters import own_name, running
+from tests.e2e.driver import Cluster, deployment, eventually
+from tests.kernel.gateway_engine import certificate_for, hosts_of
+
+from podwire.gateway.routes import Certificate
+
+
+def _web(name: str, host: str, *, annotations: str = "{}", tls: str = "[]") -> str:
+    return f"""
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}}}
+spec: {{selector: {{app: {name}}}, ports: [{{port: 80}}]}}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {{name: {name}, annotations: {annotations}}}
+spec:
+  tls: {tls}
+  rules:
+    - host: {host}
+      http: {{paths: [{{path: /, pathType: Prefix, backend: {{service: {{name: {name}, port: {{number: 80}}}}}}}}]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster with the gateway and a Deployment behind an Ingress."""
+    settings = tmp_path_factory.mktemp("gateway") / "cluster.yaml"
+    settings.write_text("{nodes: 2, gateway: true}")
+    manifests = deployment("web", replicas=2) + _web("web", "web.example")
+    with running(own_name("gateway"), "--config", str(settings), stdin=manifests) as cluster:
+        cluster.rolled_out("podwire-gateway", "kube-system")
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def node(gateway: Cluster) -> str:
+    """The address of a node; its node ports lead to the gateway."""
+    return next(
+        str(entry["address"])
+        for entry in gateway.get("nodes")["items"][0]["status"]["addresses"]
+        if entry["type"] == "InternalIP"
+    )
+
+
+@pytest.fixture(scope="module")
+def ports(gateway: Cluster) -> dict[str, int]:
+    """The node ports of the gateway by the name of the port."""
+    service = gateway.get("service", "podwire-gateway", "-n", "kube-system")
+    return {port["name"]: port["nodePort"] for port in service["spec"]["ports"]}
+
+
+def _status(node: str, port: int, host: str) -> int:
+    connection = http.client.HTTPConnection(node, port, timeout=10)
+    try:
+        connection.request("GET", "/", headers={"Host": host})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def _certificate(node: str, port: int, host: str) -> tuple[str, ...]:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with (
+        socket.create_connection((node, port), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname=host) as secure,
+    ):
+        certificate = secure.getpeercert(binary_form=True)
+    assert certificate is not None
+    return hosts_of(certificate)
+
+
+def _secret(name: str, certificate: Certificate) -> str:
+    chain, key = (base64.b64encode(text.encode()).decode() for text in (certificate.chain, certificate.key))
+    return f"""
+---
+apiVersion: v1
+kind: Secret
+metadata: {{name: {name}}}
+type: kubernetes.io/tls
+data: {{tls.crt: {chain}, tls.key: {key}}}
+"""
+
+
+class _Clients(threading.Thread):
+    """Requests one after another, half of them on connections that stay open; counts answers and failures."""
+
+    def __init__(self, node: str, port: int, host: str, *, keep: bool) -> None:
+        super().__init__()
+        self._target = (node, port, host)
+        self._keep = keep
+        self.ending = threading.Event()
+        self.outcomes: Counter[str] = Counter()
+
+    def run(self) -> None:
+        connection: http.client.HTTPConnection | None = None
+        node, port, host = self._target
+        while not self.ending.is_set():
+            try:
+                connection = connection or http.client.HTTPConnection(node, port, timeout=20)
+                connection.request("GET", "/", headers={"Host": host})
+                answer = connection.getresponse()
+                answer.read()
+                self.outcomes[str(answer.status)] += 1
+                if not self._keep or answer.will_close:
+                    connection.close()
+                    connection = None
+            except (OSError, http.client.HTTPException) as failure:
+                self.outcomes[repr(failure)] += 1
+                if connection is not None:
+                    connection.close()
+                connection = None
+            time.sleep(0.003)
+        if connection is not None:
+            connection.close()
+
+
+@contextmanager
+def _clients(node: str, port: int, host: str) -> Iterator[None]:
+    """Clients ask all the time; at the end not one request has failed."""
+    clients = [_Clients(node, port, host, keep=number % 2 == 0) for number in range(6)]
+    for client in clients:
+        client.start()
+    try:
+        yield
+    finally:
+        for client in clients:
+            client.ending.set()
+        for client in clients:
+            client.join()
+    outcomes = sum((client.outcomes for client in clients), Counter[str]())
+    assert set(outcomes) == {"200"}, outcomes
+    assert outcomes["200"] > 200
+
+
+def test_an_ingress_is_served_as_soon_as_it_is_written(gateway: Cluster, node: str, ports: dict[str, int]) -> None:
+    assert _status(node, ports["http"], "web.example") == 200
+    assert _status(node, ports["http"], "other.example") == 404
+    gateway.apply(_web("second", "second.example").replace("app: second", "app: web"))
+    eventually(lambda: _status(node, ports["http"], "second.example") == 200)
+    gateway.kubectl("delete", "ingress,service", "second")
+    eventually(lambda: _status(node, ports["http"], "second.example") == 404)
+
+
+def test_a_certificate_is_served_and_replaced(gateway: Cluster, node: str, ports: dict[str, int]) -> None:
+    first = certificate_for("first", ("tls.example", "first.example"))
+    tls = "[{hosts: [tls.example], secretName: tls}]"
+    gateway.apply(_secret("tls", first) + _web("tls", "tls.example", tls=tls).replace("app: tls", "app: web"))
+    eventually(lambda: "first.example" in _certificate(node, ports["https"], "tls.example"))
+    eventually(lambda: _status(node, ports["http"], "tls.example") == 308)
+    gateway.apply(_secret("tls", certificate_for("second", ("tls.example", "second.example"))))
+    eventually(lambda: "second.example" in _certificate(node, ports["https"], "tls.example"))
+    gateway.kubectl("delete", "secret", "tls")
+    eventually(lambda: _certificate(node, ports["https"], "tls.example") == ("invalid",))
+    _event(gateway, "tls", "InvalidCertificate", "spec.tls[0].secretName: Secret default/tls does not exist")
+    gateway.kubectl("delete", "ingress,service", "tls")
+
+
+def _event(cluster: Cluster, ingress: str, reason: str, text: str) -> None:
+    def written() -> bool:
+        events = cluster.get("events", "--field-selector", f"involvedObject.name={ingress},reason={reason}")
+        return any(text in event["message"] for event in events["items"])
+
+    eventually(written)
+
+
+def test_what_is_not_served_is_an_event_of_the_ingress(gateway: Cluster) -> None:
+    annotations = "{nginx.ingress.kubernetes.io/server-snippet: x, nginx.ingress.kubernetes.io/modsecurity: 'true'}"
+    gateway.apply(_web("odd", "odd.example", annotations=annotations))
+    _event(gateway, "odd", "UnsupportedAnnotation", "server-snippet] is refused")
+    _event(gateway, "odd", "UnsupportedAnnotation", "modsecurity] is not supported")
+    gateway.kubectl("delete", "ingress,service", "odd")
+
+
+def test_a_foreign_class_is_left_alone(gateway: Cluster, node: str, ports: dict[str, int]) -> None:
+    foreign = _web("foreign", "foreign.example").replace("spec:\n  tls", "spec:\n  ingressClassName: other\n  tls")
+    gateway.apply(foreign + _web("own", "own.example").replace("app: own", "app: web"))
+    eventually(lambda: _status(node, ports["http"], "own.example") == 200)
+    assert _status(node, ports["http"], "foreign.example") == 404
+    assert not gateway.get("ingress", "foreign").get("status", {}).get("loadBalancer")
+    gateway.kubectl("delete", "ingress,service", "foreign", "own")
+
+
+def test_no_request_fails_while_everything_is_replaced(gateway: Cluster, node: str, ports: dict[str, int]) -> None:
+    with _clients(node, ports["http"], "web.example"):
+        gateway.kubectl("rollout", "restart", "deployment/web")
+        gateway.rolled_out("web")
+        for number in range(10):
+            host = f"more-{number}.example"
+            gateway.apply(_web(f"more-{number}", host).replace(f"app: more-{number}", "app: web"))
+        gateway.kubectl("delete", "ingress,service", *(f"more-{number}" for number in range(10)))
+        killed = _gateways(gateway)
+        assert killed
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        gateway.kubectl("-n", "kube-system", "rollout", "restart", "deployment/podwire-gateway")
+        gateway.rolled_out("podwire-gateway", "kube-system")
+
+
+def _gateways(cluster: Cluster) -> list[int]:
+    """The processes that follow the API, not the engines."""
+    names = {pod["metadata"]["name"] for pod in _pods(cluster)}
+    processes = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            title = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            continue
+        if any(title == f"gateway {name}/gateway" for name in names):
+            processes.append(int(directory.name))
+    return processes
+
+
+def _pods(cluster: Cluster) -> list[Any]:
+    items: list[Any] = cluster.get("pods", "-n", "kube-system", "-l", "app=podwire-gateway")["items"]
+    return items
