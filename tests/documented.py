@@ -206,6 +206,10 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/cni.md", "ip route add default via 169.254.1.1 dev eth0"),
             ("docs/cni.md", "ip route add 10.244.0.5/32 dev web-55cf-0864f3 proto 112"),
         ),
+        "needs a cluster with the gateway; tests/e2e/test_gateway.py has one": (
+            ("docs/gateway.md", "podwire up --config cluster.yaml"),
+            ("docs/gateway.md", 'kubectl create ingress web --rule="web.example/*=web:80"'),
+        ),
         "takes certificates of the reader's": (
             (
                 "docs/apiserver.md",

@@ -5,7 +5,6 @@ versions they have, and get only what differs.
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from envoy.service.discovery.v3 import ads_pb2_grpc, discovery_pb2
 from podwire.gateway.envoy.clusters import TYPE_PREFIX, Json
 from podwire.gateway.envoy.resources import Resources
 from podwire.gateway.envoy.snapshot import EngineState, Refusal, Response, Snapshot
-
-log = logging.getLogger(__name__)
+from podwire.observe.log import Log
+from podwire.runtime.tasks import TaskSet
 
 
 class DiscoveryServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignore[misc]
@@ -29,6 +28,8 @@ class DiscoveryServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type:
         self._wakers: set[asyncio.Event] = set()
         self._states: set[EngineState] = set()
         self._server: grpc.aio.Server | None = None
+        self._log = Log("gateway.discovery")
+        self._readers = TaskSet(lambda name, error: self._log.error("task failed", task=name, failure=error))
 
     async def start(self) -> None:
         """Listens; a socket that an earlier process left is replaced."""
@@ -44,6 +45,7 @@ class DiscoveryServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type:
         """Ends all streams; the engines keep what they have."""
         if self._server is not None:
             await self._server.stop(0)
+        await self._readers.close()
 
     def publish(self, resources: Resources) -> None:
         """The resources that engines should have from now on."""
@@ -79,7 +81,7 @@ class DiscoveryServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type:
     ) -> AsyncIterator[discovery_pb2.DeltaDiscoveryResponse]:
         """The stream of one engine."""
         state, waker = EngineState(self._snapshot, self._on_refusal), asyncio.Event()
-        reader = asyncio.create_task(_read(requests, state, waker))
+        reader = self._readers.start("engine", _read(requests, state, waker))
         self._wakers.add(waker)
         self._states.add(state)
         try:

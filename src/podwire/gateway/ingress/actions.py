@@ -113,14 +113,14 @@ def _rewrite(path: str, settings: IngressSettings) -> PathRewrite | None:
 
 
 def _retry(settings: IngressSettings, defaults: IngressDefaults) -> Retry | None:
-    words = (settings.next_upstream or defaults.next_upstream).split()
+    conditions = (settings.next_upstream or defaults.next_upstream).split()
     tries = settings.next_upstream_tries if settings.next_upstream_tries is not None else defaults.tries
-    if "off" in words or tries == 1:
+    if "off" in conditions or tries == 1:
         return None
     return Retry(
         attempts=max(tries - 1, 1),
-        on_codes=tuple(_RETRIED_CODES[word] for word in words if word in _RETRIED_CODES),
-        on_connection_error="error" in words,
+        on_codes=tuple(_RETRIED_CODES[word] for word in conditions if word in _RETRIED_CODES),
+        on_connection_error="error" in conditions,
     )
 
 

@@ -151,12 +151,12 @@ def read_size(text: str) -> int:
     return int(match[1]) << {"k": 10, "m": 20, "g": 30, None: 0}[match[2]]
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _entries(text: str) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in text.split(",") if entry.strip())
 
 
 def _networks(text: str) -> tuple[str, ...]:
-    return tuple(str(ip_network(entry, strict=False)) for entry in _words(text))
+    return tuple(str(ip_network(entry, strict=False)) for entry in _entries(text))
 
 
 def _path(text: str) -> str:
@@ -222,7 +222,7 @@ ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "temporal-redirect": ("temporal_redirect", _url),
     "temporal-redirect-code": ("temporal_redirect_code", _redirect_code),
     "from-to-www-redirect": ("from_to_www_redirect", read_boolean),
-    "server-alias": ("server_alias", _words),
+    "server-alias": ("server_alias", _entries),
     "canary": ("canary", read_boolean),
     "canary-by-header": ("canary_by_header", str),
     "canary-by-header-value": ("canary_by_header_value", str),
@@ -257,12 +257,12 @@ ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "session-cookie-samesite": ("cookie_samesite", _choice("None", "Lax", "Strict")),
     "session-cookie-secure": ("cookie_secure", read_boolean),
     "enable-cors": ("cors", read_boolean),
-    "cors-allow-origin": ("cors_origins", _words),
-    "cors-allow-methods": ("cors_methods", _words),
-    "cors-allow-headers": ("cors_headers", _words),
+    "cors-allow-origin": ("cors_origins", _entries),
+    "cors-allow-methods": ("cors_methods", _entries),
+    "cors-allow-headers": ("cors_headers", _entries),
     "cors-allow-credentials": ("cors_credentials", read_boolean),
     "cors-max-age": ("cors_max_age", read_integer),
-    "cors-expose-headers": ("cors_expose_headers", _words),
+    "cors-expose-headers": ("cors_expose_headers", _entries),
     "upstream-vhost": ("upstream_host", str),
     "x-forwarded-prefix": ("forwarded_prefix", _path),
     "upstream-hash-by": ("hash_by", _hash_source),
