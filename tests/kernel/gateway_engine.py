@@ -20,8 +20,8 @@ from podwire.gateway.envoy.engine import find_envoy
 from podwire.gateway.envoy.ready import READY_LISTENER, ready_listener
 from podwire.gateway.envoy.resources import LISTENER, resources
 from podwire.gateway.envoy.settings import EngineSettings
-from podwire.gateway.envoy.snapshot import Refusal
-from podwire.gateway.routes import Certificate, Entry
+from podwire.gateway.envoy.snapshot import EngineRefusal
+from podwire.gateway.routes import Certificate, GatewayEntry
 from podwire.runtime.polling import wait_until
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class Engine:
     """Envoy, the server that feeds it, and a loop in a thread on which they run."""
 
     def __init__(self, directory: Path) -> None:
-        self.refusals: list[Refusal] = []
+        self.refusals: list[EngineRefusal] = []
         self.backends = Backends()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -115,7 +115,7 @@ class Engine:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    def serve(self, entry: Entry, settings: EngineSettings = SETTINGS) -> None:
+    def serve(self, entry: GatewayEntry, settings: EngineSettings = SETTINGS) -> None:
         """Publishes an entry and returns when the engine has it."""
         wanted = resources(entry, settings)
         wanted[LISTENER] |= {READY_LISTENER: ready_listener("127.0.0.1", self._ready_port)}

@@ -18,7 +18,7 @@ from podwire.gateway.envoy.ads import DiscoveryServer
 from podwire.gateway.envoy.engine import DISCOVERY_SOCKET, engine_settings
 from podwire.gateway.envoy.ready import READY_LISTENER, ready_listener
 from podwire.gateway.envoy.resources import LISTENER
-from podwire.gateway.envoy.snapshot import Refusal
+from podwire.gateway.envoy.snapshot import EngineRefusal
 from podwire.gateway.ingress.controller import IngressController, IngressOptions
 from podwire.gateway.ingress.status import IngressStatusWriter
 from podwire.gateway.ingress.translate import IngressPorts
@@ -146,7 +146,7 @@ class _Gateway:
             shown = msgspec.structs.replace(entry, certificates=public)
             yield msgspec.json.encode({part: shown}).decode()
 
-    def _refused(self, refusal: Refusal) -> None:
+    def _refused(self, refusal: EngineRefusal) -> None:
         self._refusals += 1
         self._log.error(
             "an engine refused resources and keeps its last ones",

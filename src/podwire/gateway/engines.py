@@ -12,7 +12,7 @@ from podwire.gateway.envoy.ads import DiscoveryServer
 from podwire.gateway.envoy.clusters import endpoints
 from podwire.gateway.envoy.resources import ENDPOINTS, MAKE_ORDER, Resources, resources
 from podwire.gateway.envoy.settings import EngineSettings
-from podwire.gateway.routes import Entry, EntryBackend
+from podwire.gateway.routes import EntryBackend, GatewayEntry
 
 
 class EngineFeed:
@@ -22,10 +22,10 @@ class EngineFeed:
         """``always`` has resources that every engine gets, whatever the objects say."""
         self._server = server
         self._always = always
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, GatewayEntry] = {}
         self._resources: dict[str, Resources] = {}
 
-    def publish(self, part: str, entry: Entry, settings: EngineSettings) -> None:
+    def publish(self, part: str, entry: GatewayEntry, settings: EngineSettings) -> None:
         """Takes the entry of a kind of object; nothing is sent when it did not change."""
         self._entries[part] = entry
         self._resources[part] = resources(entry, settings)
@@ -41,7 +41,7 @@ class EngineFeed:
         self._server.publish_some(ENDPOINTS, {key: self._resources[part][ENDPOINTS][key] for key in backends})
 
     @property
-    def entries(self) -> Mapping[str, Entry]:
+    def entries(self) -> Mapping[str, GatewayEntry]:
         """The entry of each kind of object."""
         return self._entries
 

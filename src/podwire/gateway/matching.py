@@ -14,9 +14,9 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from podwire.gateway.routes import (
-    Entry,
     EntryListener,
     EntryRoute,
+    GatewayEntry,
     PathMatch,
     RequestMatch,
     RouteTable,
@@ -48,7 +48,7 @@ class RouteDecision(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 0
 
 
-def decide(entry: Entry, request: HttpRequest) -> RouteDecision:
+def decide(entry: GatewayEntry, request: HttpRequest) -> RouteDecision:
     """The listener, table, virtual host and route of a request.
 
     Status 0 without a table says that the connection is refused, or forwarded as a stream.

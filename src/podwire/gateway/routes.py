@@ -1,6 +1,6 @@
 """The route model: what an L7 entry serves, as values, whatever kind of object asked for it.
 
-Ingress and Gateway API are translated into an :class:`Entry`; the engine's configuration is made from it, and
+Ingress and Gateway API are translated into an :class:`GatewayEntry`; the engine's configuration is made from it, and
 :mod:`podwire.gateway.matching` says which route a request takes. An entry has listeners (a port and its TLS settings),
 which name route tables; a table has virtual hosts, each with routes in order of precedence; a route's action names
 backends by key. Each route carries its ``source``, the object and field that it comes from.
@@ -275,7 +275,7 @@ class Certificate(EntryValue, frozen=True):
     key: str = ""
 
 
-class Entry(EntryValue, frozen=True):
+class GatewayEntry(EntryValue, frozen=True):
     """Everything that one set of engines serves."""
 
     listeners: tuple[EntryListener, ...] = ()

@@ -13,7 +13,7 @@ from envoy.service.discovery.v3 import ads_pb2_grpc, discovery_pb2
 
 from podwire.gateway.envoy.clusters import TYPE_PREFIX, Json
 from podwire.gateway.envoy.resources import Resources
-from podwire.gateway.envoy.snapshot import EngineState, Refusal, Response, Snapshot
+from podwire.gateway.envoy.snapshot import EngineRefusal, EngineState, ResourceSnapshot, ResourceUpdate
 from podwire.observe.log import Log
 from podwire.runtime.tasks import TaskSet
 
@@ -21,10 +21,10 @@ from podwire.runtime.tasks import TaskSet
 class DiscoveryServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type: ignore[misc]
     """Serves the newest resources to all engines that connect."""
 
-    def __init__(self, socket: Path, on_refusal: Callable[[Refusal], None]) -> None:
+    def __init__(self, socket: Path, on_refusal: Callable[[EngineRefusal], None]) -> None:
         self._socket = socket
         self._on_refusal = on_refusal
-        self._snapshot = Snapshot()
+        self._snapshot = ResourceSnapshot()
         self._wakers: set[asyncio.Event] = set()
         self._states: set[EngineState] = set()
         self._server: grpc.aio.Server | None = None
@@ -115,7 +115,7 @@ async def _read(
         waker.set()
 
 
-def _message(response: Response) -> discovery_pb2.DeltaDiscoveryResponse:
+def _message(response: ResourceUpdate) -> discovery_pb2.DeltaDiscoveryResponse:
     return discovery_pb2.DeltaDiscoveryResponse(
         type_url=TYPE_PREFIX + response.kind,
         nonce=response.nonce,

@@ -3,7 +3,7 @@
 from podwire.gateway.envoy.actions import failing_cluster
 from podwire.gateway.envoy.clusters import ADS, Json, duration, typed
 from podwire.gateway.envoy.settings import EngineSettings
-from podwire.gateway.routes import Entry, EntryListener, TlsServer, WeightedBackend
+from podwire.gateway.routes import EntryListener, GatewayEntry, TlsServer, WeightedBackend
 
 _HTTP_MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _NOBODY = "-:{SHA}" + "A" * 27 + "="
@@ -40,7 +40,7 @@ end
 _INSPECTOR = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"
 
 
-def listener(entry: Entry, value: EntryListener, settings: EngineSettings) -> Json:
+def listener(entry: GatewayEntry, value: EntryListener, settings: EngineSettings) -> Json:
     """A Listener; UDP is forwarded by session, TCP and TLS without a table as a stream."""
     result: Json = {
         "name": value.name,
@@ -88,7 +88,7 @@ def _listener_filter(message: str) -> Json:
     return {"name": message.rsplit(".", 1)[-1], "typedConfig": typed(message)}
 
 
-def _tls_chain(entry: Entry, value: EntryListener, server: TlsServer, settings: EngineSettings) -> Json:
+def _tls_chain(entry: GatewayEntry, value: EntryListener, server: TlsServer, settings: EngineSettings) -> Json:
     name = ",".join(server.names) or "default"
     chain: Json = {"name": f"{value.name} {name}"}
     if server.names:
@@ -269,7 +269,7 @@ def _access_log(settings: EngineSettings) -> Json:
     }
 
 
-def _tcp_proxy(entry: Entry, name: str, backends: tuple[WeightedBackend, ...]) -> Json:
+def _tcp_proxy(entry: GatewayEntry, name: str, backends: tuple[WeightedBackend, ...]) -> Json:
     shares = _shares(entry, backends)
     config = typed("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy", statPrefix=name, idleTimeout="3600s")
     if len(shares) == 1:
@@ -279,7 +279,7 @@ def _tcp_proxy(entry: Entry, name: str, backends: tuple[WeightedBackend, ...]) -
     return {"name": "envoy.filters.network.tcp_proxy", "typedConfig": config}
 
 
-def _shares(entry: Entry, backends: tuple[WeightedBackend, ...]) -> list[Json]:
+def _shares(entry: GatewayEntry, backends: tuple[WeightedBackend, ...]) -> list[Json]:
     shares = [
         {"name": share.key, "weight": share.weight}
         for share in backends
@@ -288,7 +288,7 @@ def _shares(entry: Entry, backends: tuple[WeightedBackend, ...]) -> list[Json]:
     return shares or [{"name": failing_cluster(500), "weight": 1}]
 
 
-def _udp_proxy(entry: Entry, value: EntryListener) -> Json:
+def _udp_proxy(entry: GatewayEntry, value: EntryListener) -> Json:
     shares = _shares(entry, value.backends)
     routes = typed("envoy.extensions.filters.udp.udp_proxy.v3.Route", cluster=shares[0]["name"])
     return {

@@ -8,7 +8,7 @@ from podwire.gateway.envoy.clusters import Json, cluster, endpoints
 from podwire.gateway.envoy.listeners import listener
 from podwire.gateway.envoy.settings import EngineSettings
 from podwire.gateway.envoy.tables import route_table
-from podwire.gateway.routes import Certificate, Entry
+from podwire.gateway.routes import Certificate, GatewayEntry
 
 CLUSTER = "envoy.config.cluster.v3.Cluster"
 ENDPOINTS = "envoy.config.endpoint.v3.ClusterLoadAssignment"
@@ -22,7 +22,7 @@ MAKE_ORDER = (SECRET, CLUSTER, ENDPOINTS, LISTENER, ROUTES)
 Resources = dict[str, dict[str, Json]]
 
 
-def resources(entry: Entry, settings: EngineSettings) -> Resources:
+def resources(entry: GatewayEntry, settings: EngineSettings) -> Resources:
     """The resources of an entry, by type and name."""
     return {
         SECRET: {name: _secret(certificate) for name, certificate in entry.certificates.items()},

@@ -21,7 +21,7 @@ _WILDCARD = (CLUSTER, LISTENER)
 """Types of which an engine asks for all."""
 
 
-class Snapshot:
+class ResourceSnapshot:
     """The resources that every engine should have; those that stay the same are packed once."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Snapshot:
         return self._packed[kind]
 
 
-class Response(msgspec.Struct, frozen=True):
+class ResourceUpdate(msgspec.Struct, frozen=True):
     """Resources of one type to send, and names of those to remove."""
 
     kind: str
@@ -65,7 +65,7 @@ class Response(msgspec.Struct, frozen=True):
     removed: tuple[str, ...] = ()
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class EngineRefusal(msgspec.Struct, frozen=True):
     """An engine refused resources; ``message`` is its own text."""
 
     kind: str
@@ -81,7 +81,7 @@ class _TypeState:
         self.asked = False
         self.names: set[str] = set()
         self.sent: dict[str, str] = {}
-        self.pending: Response | None = None
+        self.pending: ResourceUpdate | None = None
 
     def wants(self, name: str) -> bool:
         return self.wildcard or name in self.names
@@ -90,7 +90,7 @@ class _TypeState:
 class EngineState:
     """One engine's side of the protocol, without the stream: requests in, responses out."""
 
-    def __init__(self, snapshot: Snapshot, on_refusal: Callable[[Refusal], None]) -> None:
+    def __init__(self, snapshot: ResourceSnapshot, on_refusal: Callable[[EngineRefusal], None]) -> None:
         self._snapshot = snapshot
         self._on_refusal = on_refusal
         self._types = {kind: _TypeState(wildcard=kind in _WILDCARD) for kind in MAKE_ORDER}
@@ -124,9 +124,9 @@ class EngineState:
         if pending is not None and nonce == pending.nonce:
             state.pending = None
             if error:
-                self._on_refusal(Refusal(kind=kind, names=tuple(pending.resources), message=error))
+                self._on_refusal(EngineRefusal(kind=kind, names=tuple(pending.resources), message=error))
 
-    def responses(self) -> list[Response]:
+    def responses(self) -> list[ResourceUpdate]:
         """What to send now; nothing more until the engine has answered."""
         first = [response for kind in _FIRST if (response := self._changes(kind))]
         if first or self._waiting(_FIRST) or not self._clusters_have_endpoints():
@@ -159,7 +159,7 @@ class EngineState:
             if state.wants(name) and state.sent.get(name) != packed.version
         }
 
-    def _changes(self, kind: str) -> Response | None:
+    def _changes(self, kind: str) -> ResourceUpdate | None:
         state = self._types[kind]
         if state.pending is not None:
             return None
@@ -172,7 +172,7 @@ class EngineState:
         state.sent |= {name: packed.version for name, packed in changed.items()} | dict.fromkeys(missing, "")
         return self._respond(kind, changed, missing)
 
-    def _removals(self, kind: str) -> Response | None:
+    def _removals(self, kind: str) -> ResourceUpdate | None:
         state = self._types[kind]
         present = self._snapshot.of(kind)
         removed = tuple(sorted(name for name, version in state.sent.items() if name not in present and version))
@@ -184,8 +184,8 @@ class EngineState:
                 state.sent[name] = ""
         return self._respond(kind, {}, removed)
 
-    def _respond(self, kind: str, resources: dict[str, Packed], removed: tuple[str, ...]) -> Response:
+    def _respond(self, kind: str, resources: dict[str, Packed], removed: tuple[str, ...]) -> ResourceUpdate:
         self._nonce += 1
-        response = Response(kind=kind, nonce=str(self._nonce), resources=resources, removed=removed)
+        response = ResourceUpdate(kind=kind, nonce=str(self._nonce), resources=resources, removed=removed)
         self._types[kind].pending = response
         return response

@@ -20,11 +20,11 @@ from podwire.gateway.ingress.settings import IngressDefaults
 from podwire.gateway.routes import (
     Action,
     Certificate,
-    Entry,
     EntryBackend,
     EntryListener,
     EntryRoute,
     FixedAnswer,
+    GatewayEntry,
     HttpRedirect,
     RequestMatch,
     RouteTable,
@@ -67,7 +67,7 @@ class IngressFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Translation(msgspec.Struct, frozen=True, kw_only=True):
     """The entry, and what is not served as it was asked for."""
 
-    entry: Entry
+    entry: GatewayEntry
     problems: tuple[IngressProblem, ...]
 
 
@@ -105,7 +105,7 @@ class _Translator:
             RouteTable(name=TLS_TABLE, hosts=(*secure, *moved)),
         )
         ports = self._facts.ports
-        entry = Entry(
+        entry = GatewayEntry(
             listeners=(
                 EntryListener(name=PLAIN_TABLE, port=ports.http, client_port=80, protocol="HTTP", table=PLAIN_TABLE),
                 EntryListener(name=TLS_TABLE, port=ports.https, client_port=443, protocol="HTTPS", servers=servers),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from podwire.gateway.envoy.resources import CLUSTER, ENDPOINTS, LISTENER, ROUTES, SECRET, Resources
-from podwire.gateway.envoy.snapshot import EngineState, Refusal, Response, Snapshot
+from podwire.gateway.envoy.snapshot import EngineRefusal, EngineState, ResourceSnapshot, ResourceUpdate
 
 
 def _resources(*names: str, endpoints: int = 1) -> Resources:
@@ -18,17 +18,17 @@ def _resources(*names: str, endpoints: int = 1) -> Resources:
 
 
 @pytest.fixture
-def refusals() -> list[Refusal]:
+def refusals() -> list[EngineRefusal]:
     return []
 
 
 @pytest.fixture
-def snapshot() -> Snapshot:
-    return Snapshot()
+def snapshot() -> ResourceSnapshot:
+    return ResourceSnapshot()
 
 
 @pytest.fixture
-def engine(snapshot: Snapshot, refusals: list[Refusal]) -> EngineState:
+def engine(snapshot: ResourceSnapshot, refusals: list[EngineRefusal]) -> EngineState:
     state = EngineState(snapshot, refusals.append)
     state.request(CLUSTER)
     state.request(LISTENER)
@@ -36,7 +36,7 @@ def engine(snapshot: Snapshot, refusals: list[Refusal]) -> EngineState:
     return state
 
 
-def _acknowledge(state: EngineState, response: Response, error: str = "") -> None:
+def _acknowledge(state: EngineState, response: ResourceUpdate, error: str = "") -> None:
     """The engine's answer; it asks for the endpoints of new clusters, as Envoy does."""
     state.request(response.kind, nonce=response.nonce, error=error)
     if response.kind == CLUSTER and response.resources:
@@ -50,7 +50,7 @@ def _exchange(state: EngineState) -> Iterator[tuple[str, tuple[str, ...], tuple[
             _acknowledge(state, response)
 
 
-def test_routes_wait_until_clusters_have_their_endpoints(snapshot: Snapshot, engine: EngineState) -> None:
+def test_routes_wait_until_clusters_have_their_endpoints(snapshot: ResourceSnapshot, engine: EngineState) -> None:
     snapshot.replace(_resources("a"))
     (first, routes) = engine.responses(), engine.responses()
     assert [response.kind for response in first] == [CLUSTER]
@@ -63,7 +63,7 @@ def test_routes_wait_until_clusters_have_their_endpoints(snapshot: Snapshot, eng
     assert [response.kind for response in engine.responses()] == [ROUTES]
 
 
-def test_a_removed_cluster_goes_after_the_routes(snapshot: Snapshot, engine: EngineState) -> None:
+def test_a_removed_cluster_goes_after_the_routes(snapshot: ResourceSnapshot, engine: EngineState) -> None:
     snapshot.replace(_resources("a", "b"))
     list(_exchange(engine))
     snapshot.replace(_resources("b"))
@@ -75,7 +75,7 @@ def test_a_removed_cluster_goes_after_the_routes(snapshot: Snapshot, engine: Eng
     assert engine.in_step
 
 
-def test_only_what_changed_is_sent(snapshot: Snapshot, engine: EngineState) -> None:
+def test_only_what_changed_is_sent(snapshot: ResourceSnapshot, engine: EngineState) -> None:
     snapshot.replace(_resources("a", "b"))
     list(_exchange(engine))
     before = _resources("a", "b")
@@ -85,7 +85,7 @@ def test_only_what_changed_is_sent(snapshot: Snapshot, engine: EngineState) -> N
 
 
 def test_a_refused_response_is_reported_and_not_repeated(
-    snapshot: Snapshot, engine: EngineState, refusals: list[Refusal]
+    snapshot: ResourceSnapshot, engine: EngineState, refusals: list[EngineRefusal]
 ) -> None:
     snapshot.replace(_resources("a"))
     list(_exchange(engine))
@@ -96,11 +96,11 @@ def test_a_refused_response_is_reported_and_not_repeated(
         _acknowledge(engine, response)
     (routes,) = engine.responses()
     _acknowledge(engine, routes, error="invalid regex")
-    assert refusals == [Refusal(kind=ROUTES, names=("table",), message="invalid regex")]
+    assert refusals == [EngineRefusal(kind=ROUTES, names=("table",), message="invalid regex")]
     assert not engine.responses()
 
 
-def test_an_engine_that_returns_gets_only_what_differs(snapshot: Snapshot) -> None:
+def test_an_engine_that_returns_gets_only_what_differs(snapshot: ResourceSnapshot) -> None:
     snapshot.replace(_resources("a", "b"))
     state = EngineState(snapshot, lambda _refusal: None)
     versions = {name: packed.version for name, packed in snapshot.of(CLUSTER).items()}
@@ -109,7 +109,7 @@ def test_an_engine_that_returns_gets_only_what_differs(snapshot: Snapshot) -> No
     assert tuple(response.resources) == ("a",)
 
 
-def test_a_name_without_a_resource_is_answered_as_removed(snapshot: Snapshot, engine: EngineState) -> None:
+def test_a_name_without_a_resource_is_answered_as_removed(snapshot: ResourceSnapshot, engine: EngineState) -> None:
     engine.request(SECRET, subscribe=["absent"])
     responses = {response.kind: response for response in engine.responses()}
     assert responses[SECRET].removed == ("absent",)
