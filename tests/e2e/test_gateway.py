@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.clusters import own_name, running
+from tests.e2e.clusters import done, own_name, running
 from tests.e2e.driver import Cluster, deployment, eventually
 from tests.kernel.gateway_engine import certificate_for, hosts_of
 
@@ -183,6 +183,14 @@ def _event(cluster: Cluster, ingress: str, reason: str, text: str) -> None:
         return any(text in event["message"] for event in events["items"])
 
     eventually(written)
+
+
+def test_why_names_the_route_of_a_url(gateway: Cluster) -> None:
+    text = done("why", "--name", gateway.name, "url", "http://web.example/cart")
+    assert "forwarded to a pod" in text
+    assert "Ingress default/web spec.rules[0].http.paths[0]" in text
+    assert "backend default/web:80 gets 100 %: 10.244." in text
+    assert "no Ingress has this host" in done("why", "--name", gateway.name, "url", "https://absent.example/")
 
 
 def test_what_is_not_served_is_an_event_of_the_ingress(gateway: Cluster) -> None:

@@ -1,6 +1,6 @@
 """The command ``podwire why``."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -12,9 +12,14 @@ from podwire.cli.target import local_cluster
 from podwire.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from podwire.kube.client import Client
     from podwire.local.topology import Topology
     from podwire.why.dns.question import DnsQuestion
+    from podwire.why.gateway.explain import UrlQuestion
 
+_Answer = TypeVar("_Answer")
 MODES = ("nftables", "iptables", "ipvs", "userspace")
 """The data planes with a tracer: the names of :data:`podwire.proxy.registry.TRACERS`."""
 
@@ -43,6 +48,9 @@ PORT: 80, 53/UDP, http, ICMP
 NAME: `podwire why dns NAME [TYPE]` explains a DNS name instead: each name of the search path of the pod in
 --from, the object behind it or why there is none, and who is asked for names outside the cluster.
 
+URL: `podwire why url URL [METHOD]` explains which Ingress serves a URL: listener, certificate, host, route, weights,
+endpoints, or why none does.
+
 With -f no cluster is read: the objects come from files, and the rules are those that a node should hold.
 
 Exit status 0 with an answer, 1 without one (the API or a kernel cannot be read), 2 when the arguments are wrong.
@@ -55,6 +63,7 @@ podwire why -f manifests/ external svc/shop/web --node node-1
 podwire why --manifests manifests/ shop/web shop/db 5432
 podwire why dns catalog --from shop/app=web
 podwire why dns example.com AAAA
+podwire why url https://web.example/login POST
 """
 
 
@@ -117,6 +126,7 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     from podwire.cli.why_answer import WhyRequest, answer
     from podwire.why import answer_text
     from podwire.why.dns.question import DnsQuestion
+    from podwire.why.gateway.explain import UrlQuestion
     from podwire.why.question import TypedQuestion
 
     if mode and not (planned or files):
@@ -128,6 +138,10 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
         if files or config_file:
             raise ConfigError("podwire why dns", "", "reads a cluster; leave -f and --config out")
         return _explain_dns(DnsQuestion(target, port or "A", asker), topology, kubeconfig, output)
+    if source == "url":
+        if files or config_file:
+            raise ConfigError("podwire why url", "", "reads a cluster; leave -f and --config out")
+        return _explain_url(UrlQuestion(target, port or "GET"), topology, kubeconfig, output)
     request = WhyRequest(name, kubeconfig, config_file, files, recursive, planned, mode or "", hostname, manifests)
     explained = answer(question, request, topology)
     if output == "json":
@@ -139,26 +153,46 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
 
 def _explain_dns(question: "DnsQuestion", topology: "Topology | None", kubeconfig: str | None, output: str) -> int:
     """Prints what becomes of a DNS name."""
-    import asyncio
-
-    from podwire.cli.api import client_of
-    from podwire.local import credentials
     from podwire.why.dns import text
-    from podwire.why.dns.lookup import DnsAnswer
     from podwire.why.dns.question import ask
 
-    file = str(credentials.kubeconfig_path(topology, "admin")) if topology is not None else kubeconfig
-
-    async def explained() -> DnsAnswer:
-        client = client_of(file)
-        try:
-            return await ask(question, client)
-        finally:
-            await client.close()
-
-    answer = asyncio.run(explained())
+    answer = _asked(lambda client: ask(question, client), topology, kubeconfig)
     if output == "json":
         print_json(answer)
     else:
         click.echo("\n".join(text.render(answer)))
     return 0
+
+
+def _explain_url(question: "UrlQuestion", topology: "Topology | None", kubeconfig: str | None, output: str) -> int:
+    """Prints which route a URL takes."""
+    from podwire.why.gateway import text
+    from podwire.why.gateway.question import ask_url
+
+    answer = _asked(lambda client: ask_url(question, client), topology, kubeconfig)
+    if output == "json":
+        print_json(answer)
+    else:
+        click.echo("\n".join(text.render(answer)))
+    return 0
+
+
+def _asked(
+    question: "Callable[[Client], Awaitable[_Answer]]", topology: "Topology | None", kubeconfig: str | None
+) -> _Answer:
+    """What a question to the API server of a cluster returns."""
+    import asyncio
+
+    from podwire.cli.api import client_of
+    from podwire.local import credentials
+
+    file = str(credentials.kubeconfig_path(topology, "admin")) if topology is not None else kubeconfig
+
+    async def answer() -> _Answer:
+        client = client_of(file)
+        try:
+            return await question(client)
+        finally:
+            await client.close()
+
+    return asyncio.run(answer())

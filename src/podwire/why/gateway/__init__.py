@@ -1,0 +1,1 @@
+"""Explains which route the gateway takes for a URL."""
