@@ -1,7 +1,7 @@
 """What the chart's accounts may do and what they did, from the chart's roles and the audit log of the API server."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,10 +9,16 @@ from typing import Any, NamedTuple
 UNUSED: Mapping[str, str] = {
     "agent: * *.projectcalico.org": "objects of BGP; routing.backend can become bgp while pods run",
     "agent: * secrets": "passwords of BGP sessions, the Secret bgp-secrets alone",
-    "agent: delete configmaps": "the report of a node whose agent has no policies any more",
+    "agent: * configmaps": "the report of the policies in force, which follows them",
+    "agent: patch nodes/status": "conditions of nodes that routing does not reach",
+    "controller: patch *": "the status of policies and EgressPolicies, where there are any",
+    "controller: create leases.coordination.k8s.io": "the first election in a cluster",
+    "agent: * leases.coordination.k8s.io": "the node of an EgressPolicy",
     "*: * events": "warnings about wrong objects and nodes, and repeated ones",
 }
-"""Rights that a cluster without such objects does not need, by pattern, each with its reason."""
+"""Rights that a part alone does not use in a cluster without such objects, by pattern, each with its reason."""
+NEVER = ("agent: * *.projectcalico.org", "agent: * secrets", "agent: delete configmaps", "*: * events")
+"""Those of :data:`UNUSED` that also a cluster with policies and EgressPolicies does not use."""
 _ACCOUNT = "system:serviceaccount:kube-system:podwire-"
 
 
@@ -65,9 +71,9 @@ def used(log: Path) -> set[Action]:
     return result
 
 
-def unexplained(actions: Iterable[Action]) -> list[str]:
-    """The actions that no pattern of :data:`UNUSED` allows."""
-    return sorted(text for text in map(str, actions) if not any(fnmatchcase(text, pattern) for pattern in UNUSED))
+def unexplained(actions: Iterable[Action], patterns: Collection[str]) -> list[str]:
+    """The actions that no pattern matches."""
+    return sorted(text for text in map(str, actions) if not any(fnmatchcase(text, pattern) for pattern in patterns))
 
 
 def refused(log: Path) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.e2e import chart_rights
 from tests.e2e.clusters import address_of, in_node, netns_of, own_name, running, server, topology
 from tests.e2e.driver import Cluster, eventually, podwire
 
@@ -38,19 +39,28 @@ metadata: {name: nobody}
 spec: {podSelector: {matchLabels: {app: two}}, policyTypes: [Ingress], ingress: [{ports: [{port: 81}]}]}
 """
 VIP = "10.96.7.7"
-OBJECTS = (
-    "daemonsets,deployments,services,configmaps,networkpolicies,poddisruptionbudgets,serviceaccounts,roles,rolebindings"
-)
+OBJECTS = "daemonsets,deployments,services,configmaps,networkpolicies,poddisruptionbudgets,serviceaccounts"
 
 pytestmark = pytest.mark.skipif(not (PLUGINS / "bridge").exists(), reason="needs containernetworking-plugins")
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two nodes with another network."""
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The audit log of what service accounts do in the cluster."""
+    return tmp_path_factory.mktemp("audit") / "log"
+
+
+@pytest.fixture(scope="module")
+def cluster(audit: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two nodes without a network."""
     config = tmp_path_factory.mktemp("alone") / "cluster.yaml"
     command = [str(Path(sys.executable).parent / "podwire")]
-    document = {"nodes": 2, "network": "none", "images": [{"name": "podwire", "command": command}]}
+    document = {
+        "nodes": 2,
+        "network": "none",
+        "images": [{"name": "podwire", "command": command}],
+        "audit": {"file": str(audit), "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}]},
+    }
     config.write_text(yaml.safe_dump(document))
     with running(own_name("alone"), "--config", str(config)) as created:
         yield created
@@ -143,11 +153,22 @@ def remove(cluster: Cluster, folder: Path) -> None:
         assert "podwire" not in in_node(cluster, node, "nft", "list", "tables")
 
 
+def check_rights(cluster: Cluster, audit: Path) -> None:
+    """What was installed used its rights, but for those with a reason, and no others; the log begins anew."""
+    roles = cluster.get("clusterroles,roles", "-A", "-l", "app.kubernetes.io/instance=podwire")["items"]
+    may, did = chart_rights.granted(roles), chart_rights.used(audit)
+    assert (chart_rights.refused(audit), sorted(map(str, did - may))) == ([], [])
+    assert chart_rights.unexplained(may - did, chart_rights.UNUSED) == []
+    for kinds in ("clusterroles,clusterrolebindings", "roles,rolebindings"):
+        cluster.kubectl("delete", kinds, "-n", NAMESPACE, "-l", "app.kubernetes.io/instance=podwire")
+    audit.write_text("")
+
+
 def tables(cluster: Cluster) -> str:
     return in_node(cluster, "node-2", "nft", "list", "tables")
 
 
-def test_each_part_works_alone(cluster: Cluster, tmp_path: Path) -> None:
+def test_each_part_works_alone(cluster: Cluster, audit: Path, tmp_path: Path) -> None:
     with other_network(cluster):
         two = address_of(cluster, "two")
         assert reaches(cluster, two, 10) and not reaches(cluster, VIP)
@@ -160,6 +181,7 @@ def test_each_part_works_alone(cluster: Cluster, tmp_path: Path) -> None:
         again = install(cluster, "policy-only", tmp_path)
         assert "left as it is: DaemonSet kube-system/podwire-agent" in again
         remove(cluster, tmp_path)
+        check_rights(cluster, audit)
         assert reaches(cluster, two, 10)
 
         install(cluster, "proxy-only", tmp_path)
@@ -167,6 +189,7 @@ def test_each_part_works_alone(cluster: Cluster, tmp_path: Path) -> None:
         assert reaches(cluster, two, 10), "the policy is not in force"
         assert "podwire-policy" not in tables(cluster)
         remove(cluster, tmp_path)
+        check_rights(cluster, audit)
         assert not reaches(cluster, VIP)
 
         install(cluster, "dns-only", tmp_path)
@@ -175,6 +198,7 @@ def test_each_part_works_alone(cluster: Cluster, tmp_path: Path) -> None:
         assert answer(cluster, pods[0]["status"]["podIP"]) == VIP
         assert not reaches(cluster, VIP)
         remove(cluster, tmp_path)
+        check_rights(cluster, audit)
 
     install(cluster, "beside-kube-proxy", tmp_path)
     cluster.apply(server("one", "node-1") + server("two", "node-2"))
@@ -186,6 +210,7 @@ def test_each_part_works_alone(cluster: Cluster, tmp_path: Path) -> None:
     assert not reaches(cluster, VIP) and "podwire-proxy" not in tables(cluster)
     cluster.kubectl("delete", "pod", "one", "two", "--grace-period=1")
     remove(cluster, tmp_path)
+    check_rights(cluster, audit)
 
 
 def answer(cluster: Cluster, server_address: str) -> str:
