@@ -75,7 +75,9 @@ class NetworkNodes(Machine):
     def start_with(self, node: str, networks: list[dict[str, Any]]) -> None:
         """Starts an agent whose configuration has these pod networks."""
         file = self.root / f"{node}.yaml"
-        vlan = SETTINGS["routing"]["vlan"] | {"networks": networks}
+        names = {"default", *(network["name"] for network in networks)}
+        contracts = [each for each in CONTRACTS if {each["consumer"], each["provider"]} <= names]
+        vlan = SETTINGS["routing"]["vlan"] | {"networks": networks, "contracts": contracts}
         routing = {"routing": SETTINGS["routing"] | {"vlan": vlan}}
         file.write_text(json.dumps(json.loads(file.read_text()) | SETTINGS | routing))
         self.start_agent(node)
