@@ -180,7 +180,7 @@ class Containerd:
         self._environment = {**os.environ, "PODWIRE_CNI_SOCKET": str(cni_socket)}
         for folder in (self.conf_dir, self.bin_dir):
             folder.mkdir(parents=True)
-        program.install(self.bin_dir, program.LOOPBACK)
+        program.install(self.bin_dir, "loopback")
         program.install(self.bin_dir)
         (root / "config.toml").write_text(self._config())
         self.start()

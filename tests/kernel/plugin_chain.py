@@ -21,11 +21,13 @@ class PluginChain:
         self.plugins = plugins
         self.version = version
         self.path = PLUGINS
+        self.own = {OWN}
+        """The types that podwire's program answers."""
         self.results: dict[str, dict[str, Any]] = {}
 
     def run(self, command: str, name: str, conf: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Runs one plugin; exit status and standard output."""
-        own = conf["type"] == OWN
+        own = conf["type"] in self.own
         environment = {
             "CNI_COMMAND": command,
             "CNI_CONTAINERID": f"c-{name}",

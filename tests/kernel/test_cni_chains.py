@@ -23,9 +23,13 @@ def addresses(result: dict[str, Any]) -> list[str]:
 @needs_plugins
 @pytest.mark.parametrize("version", ["0.3.1", "0.4.0", "1.0.0"])
 @pytest.mark.parametrize("more", [{"mac": "02:00:00:00:00:99"}, {"mtu": 1300}], ids=["mac", "mtu"])
-def test_tuning_may_change_the_interface(make: Callable[..., NodeAgent], version: str, more: dict[str, Any]) -> None:
+@pytest.mark.parametrize("own", [set(), {"tuning"}], ids=["reference", "own"])
+def test_tuning_may_change_the_interface(
+    make: Callable[..., NodeAgent], version: str, more: dict[str, Any], own: set[str]
+) -> None:
     node = make(*BOTH)
     chain = PluginChain(node, {"type": OWN}, {"type": "tuning", **more}, version=version)
+    chain.own |= own
     other = node.add("client")
     result = chain.add("web")
     eventually(lambda: all(ping(node.pods / "client", address) for address in addresses(result)))

@@ -1,7 +1,7 @@
 """Keeps the CNI program and the network configuration where the container runtime looks for them.
 
 1. The program is installed at the start, also under the names of other plugins that it replaces, and as ``loopback``
-where there is no such plugin. 2. The configuration
+and ``tuning`` where there are no such plugins. 2. The configuration
 is written when pods can be added for the first time: a runtime reports the node as ready as soon as it finds the file.
 It is never removed, since without it a runtime cannot delete pods either. 3. What is missing or changed comes back
 within :data:`CHECK_S`. 4. A directory that cannot be written is logged once and tried again.
@@ -35,8 +35,8 @@ class CniFiles:
         """
         if self._section.bin_dir:
             program.install(self._section.bin_path)
-            if program.is_free(self._section.bin_path, program.LOOPBACK):
-                program.install(self._section.bin_path, program.LOOPBACK)
+            for name in self._stand_ins():
+                program.install(self._section.bin_path, name)
             for name in self._section.also_as:
                 program.replace_foreign(self._section.bin_path, name)
 
@@ -69,11 +69,14 @@ class CniFiles:
     def _keep_program(self) -> None:
         if not self._section.bin_dir:
             return
-        loopback = (program.LOOPBACK,) if program.is_free(self._section.bin_path, program.LOOPBACK) else ()
-        names = (program.NAME, *loopback, *self._section.also_as)
+        names = (program.NAME, *self._stand_ins(), *self._section.also_as)
         if not all(program.is_installed(self._section.bin_path, name) for name in names):
             self.install_program()
             self._log.info("installed the CNI program", path=self._section.bin_dir)
+
+    def _stand_ins(self) -> tuple[str, ...]:
+        """The names of plugins that are missing, or that podwire's program is already."""
+        return tuple(name for name in program.STAND_INS if program.is_free(self._section.bin_path, name))
 
     def _keep_configuration(self) -> None:
         path = Path(self._section.conf_path, _CONFIGURATION)

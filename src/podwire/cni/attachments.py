@@ -6,6 +6,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from podwire.cni import ports, requested, spec, wiring
+from podwire.cni.chain.tuning import PodDevices
 from podwire.cni.gate import OpenGate, PolicyGate
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Attachment
@@ -55,6 +56,11 @@ class Plumber(Protocol):
     @property
     def loopback(self) -> LoopbackDevices:
         """The devices ``lo`` of pods."""
+        ...
+
+    @property
+    def tuning(self) -> PodDevices:
+        """The devices and sysctls of pods."""
         ...
 
     def prepare(self, families: Collection[int]) -> None:

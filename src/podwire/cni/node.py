@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable
 
 from podwire.cni import delegation, loopback, ports, spec, wiring
 from podwire.cni.attachments import Attachments
+from podwire.cni.chain.tuning import TYPE as TUNING
+from podwire.cni.chain.tuning import TuningPlugin
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.ipam.lending import AddressLending
 from podwire.cni.protocol import AttachmentKey, CniRequest
@@ -38,6 +40,7 @@ class PodNetwork:
         self._node = node
         self._log = Log("cni")
         self.lending = AddressLending(self._leases)
+        self._tuning = TuningPlugin(self._plumber.tuning, self._leases.facts)
         self._not_ready: dict[AttachmentKey, Wiring] = {}
         self.requests: dict[tuple[str, str], int] = {}
         """The numbers of requests by command and outcome, ``done``, ``failed`` or ``delegated``."""
@@ -47,7 +50,7 @@ class PodNetwork:
 
         Raises: CniError.
         """
-        if request.conf.lends or loopback.is_for(request):
+        if request.conf.lends or is_beside(request):
             return None
         return self._attachments.gate.before(request)
 
@@ -62,8 +65,8 @@ class PodNetwork:
         """
         if request.conf.lends:
             return self.lending.handle(request)
-        if loopback.is_for(request) and request.command != "VERSION":
-            return self._loopback(request, netns)
+        if is_beside(request) and request.command != "VERSION":
+            return self._beside(request, netns)
         verbs = {"ADD": self.add, "DEL": self.delete, "CHECK": self.check, "STATUS": self.status, "GC": self.collect}
         outcome = "failed"
         if request.conf.policy and request.command == "ADD":
@@ -231,13 +234,15 @@ class PodNetwork:
             delegation.outcome(request)
         return b""
 
-    def _loopback(self, request: CniRequest, netns: str) -> bytes:
-        """Handles a request of the plugin ``loopback``."""
+    def _beside(self, request: CniRequest, netns: str) -> bytes:
+        """Handles a request of the plugin ``loopback`` or ``tuning``."""
         if request.command in ("ADD", "CHECK"):
             self._check_namespace(request, netns)
         elif netns and (not self._plumber.is_network(netns) or self._plumber.is_own(netns)):
-            return b""
-        return loopback.handle(request, netns, self._plumber.loopback)
+            netns = ""
+        if loopback.is_for(request):
+            return loopback.handle(request, netns, self._plumber.loopback)
+        return self._tuning.handle(request, netns)
 
     def _check_namespace(self, request: CniRequest, netns: str) -> None:
         if not netns:
@@ -258,6 +263,11 @@ class PodNetwork:
     def _check_ports(self, mappings: tuple[spec.PortMapping, ...]) -> None:
         if holder := ports.holder_of(ports.checked(mappings), self._attachments.by_key.values()):
             raise CniError(HOST_PORT_HELD, "a hostPort is in use", holder)
+
+
+def is_beside(request: CniRequest) -> bool:
+    """Whether the runtime executed the program as a plugin that holds no address: ``loopback`` or ``tuning``."""
+    return loopback.is_for(request) or request.conf.type == TUNING
 
 
 class _DefaultRouteExists(PodwireError):

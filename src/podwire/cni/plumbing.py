@@ -18,6 +18,7 @@ from podwire.cni.wiring import OWNER, Wiring, WiringFacts, alias_of, belongs, of
 from podwire.errors import KernelError, KernelExists, KernelNotFound
 from podwire.kernel import link_codec, netns, network, pods, sysctl
 from podwire.kernel.conntrack import Conntrack
+from podwire.kernel.devicetuning import DeviceTuning
 from podwire.kernel.loopback import Loopback
 from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Message, Netlink
@@ -45,6 +46,8 @@ class KernelPlumber:
         """The hostPorts of pods."""
         self.loopback = Loopback()
         """The devices ``lo`` of pods."""
+        self.tuning = DeviceTuning()
+        """The devices and sysctls of pods, for the plugin ``tuning``."""
 
     def close(self) -> None:
         """Closes the sockets; everything in the kernel stays."""

@@ -10,8 +10,8 @@ import shutil
 from pathlib import Path
 
 NAME = "podwire-cni"
-LOOPBACK = "loopback"
-"""The name of the plugin for ``lo``, which the program is, too, where there is none."""
+STAND_INS = ("loopback", "tuning")
+"""The names of other plugins, which the program is, too, where there are none."""
 _MARK = b"PODWIRE1"
 """In every version of the program: the beginning of a request."""
 

@@ -25,14 +25,14 @@ from typing import Protocol
 
 import msgspec
 
-from podwire.cni import delegation, loopback, metrics
+from podwire.cni import delegation, metrics
 from podwire.cni.attachments import Attachments
 from podwire.cni.hardware import HardwareAddresses
 from podwire.cni.healing import PodHealing
 from podwire.cni.ipam import hostlocal
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Ledger
-from podwire.cni.node import PodNetwork
+from podwire.cni.node import PodNetwork, is_beside
 from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import CniRequest
 from podwire.cni.repair import AttachmentRepair
@@ -253,7 +253,7 @@ class CniService:
     def _before(self, request: CniRequest) -> Awaitable[None] | None:
         if request.command == "STATUS" and not self.served.is_set():
             return self._wait_for_cidrs()
-        source, own = self.address_source, not (delegation.foreign(request.conf) or loopback.is_for(request))
+        source, own = self.address_source, not (delegation.foreign(request.conf) or is_beside(request))
         if source is not None and own and request.command == "ADD" and self.problem():
             return self._wait_for_addresses(source, request)
         return self._pods.before(request)

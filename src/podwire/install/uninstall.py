@@ -104,8 +104,8 @@ def _runtime_files(config: AgentConfig, dry: bool) -> Iterator[str]:
     paths = [config.cni.conf_path / CONFLIST] if config.cni.conf_dir else []
     if config.cni.bin_dir:
         paths.append(config.cni.bin_path / program.NAME)
-        if program.is_free(config.cni.bin_path, program.LOOPBACK):
-            paths.append(config.cni.bin_path / program.LOOPBACK)
+        stand_ins = (name for name in program.STAND_INS if program.is_free(config.cni.bin_path, name))
+        paths += [config.cni.bin_path / name for name in stand_ins]
     for path in paths:
         if path.exists():
             if not dry:

@@ -51,6 +51,11 @@ class Leases:
         self._away = frozenset(map(ip_address, msgspec.json.decode(remembered, type=list[str]) if remembered else ()))
 
     @property
+    def facts(self) -> Ledger:
+        """The ledger, for values that belong to no address."""
+        return self._ledger
+
+    @property
     def away(self) -> frozenset[Address]:
         """The addresses of this node's ranges that other nodes use."""
         return self._away

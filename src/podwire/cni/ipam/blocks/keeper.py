@@ -318,8 +318,10 @@ class BlockKeeper:
         """Sets :attr:`problem`, and logs a new one."""
         problem = ""
         if decision.action is None and not decision.routed:
-            some = any(pool.is_for(situation.labels) for pool in situation.pools)
-            problem = "the IPPools have no free block, and no node lends an address" if some else "no IPPool is for it"
+            has_pool = any(pool.is_for(situation.labels) for pool in situation.pools)
+            problem = (
+                "the IPPools have no free block, and no node lends an address" if has_pool else "no IPPool is for it"
+            )
             problem = f"node {self._node} has no addresses for pods: {problem}"
         if problem and problem != self.problem:
             self._log.warning("cannot claim a block", problem=problem)
