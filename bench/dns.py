@@ -1,10 +1,11 @@
 """Queries per second and CPU of the DNS server, by kind of question; load made by dnsperf.
 
 The server runs in its own process on loopback with 10,150 Services, headless Services of 3, 10 and 50 endpoints. One
-client thread, 100 queries outstanding; client and server share the machine's cores. Beside it, in turns: dnsmasq (C,
-one thread) with the same names in a hosts file, where it knows the kind of question, and "echo", a server on asyncio's
-own datagram transport that sends each question back as its answer. External names are answered by one more process.
-The change of an endpoint is measured in the zone alone, in slices of 100. Debian packages: `dnsperf`, `dnsmasq-base`.
+client thread, 100 queries outstanding; client and server share the machine's cores. Beside it, in turns: the servers of
+:mod:`bench.dns_peers` with the same names, where they know the kind of question, and "echo", a server on asyncio's own
+datagram transport that sends each question back as its answer. External names are answered by one more process. The
+change of an endpoint is measured in the zone alone, in slices of 100; memory and times to load and to change:
+:mod:`bench.dns_size`. Debian packages: `dnsperf` and those of the servers.
 
     python -m bench.dns [--quick]
 """
@@ -22,6 +23,8 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from bench.alone import run_alone
+from bench.dns_peers import peers
+from bench.dns_size import size_rows
 from bench.machine import cpu_s
 from bench.table import Row
 
@@ -36,9 +39,17 @@ from podwire.runtime.clock import SystemClock
 
 _PORT = 15354
 _ECHO_PORT = 15355
-_DNSMASQ_PORT = 15356
 _UPSTREAM_PORT = 15357
+_PEER_PORT = 15360
 _MANY = 10_000
+_AIMS = {
+    "Service A (150 names)": 8.0,
+    "A of all 10,000 Services": 15.0,
+    "PTR of all 10,000 Services": 15.0,
+    "NXDOMAIN, all unique": 15.0,
+    "Service A over TCP": 20.0,
+}
+"""The most CPU time of a query, in microseconds."""
 _SEARCH = ("default.svc.cluster.local", "svc.cluster.local", "cluster.local")
 
 
@@ -168,36 +179,29 @@ def serve_echo(ready: Event) -> None:
     asyncio.run(body())
 
 
-def hosts() -> str:
-    """The names of :func:`fill` as a hosts file."""
-    lines = [f"{address} {name}.default.svc.cluster.local" for name, address in addresses()]
-    for size in (3, 10, 50):
-        lines += [f"10.244.{size}.{i} headless-{size}.default.svc.cluster.local" for i in range(size)]
-    return "\n".join(lines) + "\n"
-
-
-def start_dnsmasq(folder: Path) -> "subprocess.Popen[bytes] | None":
-    """dnsmasq on loopback, answering from the hosts file alone; None when it is not installed."""
-    program = shutil.which("dnsmasq", path="/usr/sbin:/usr/bin")
-    if program is None:
-        print("bench.dns: no dnsmasq; install dnsmasq-base", file=sys.stderr)
-        return None
-    (folder / "hosts").write_text(hosts())
-    arguments = [program, "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--user=root",
-             f"--addn-hosts={folder / 'hosts'}", f"--port={_DNSMASQ_PORT}", "--listen-address=127.0.0.1",
-             "--bind-interfaces", "--local=/cluster.local/", "--dns-forward-max=1000", "--pid-file="]  # fmt: skip
-    process = subprocess.Popen(arguments)
-    time.sleep(0.3)
-    return process
+def all_addresses() -> list[tuple[str, str]]:
+    """The names of :func:`fill` with their addresses, headless Services too."""
+    headless = [(f"headless-{size}", f"10.244.{size}.{i}") for size in (3, 10, 50) for i in range(size)]
+    return addresses() + headless
 
 
 def _load(path: Path, seconds: int, port: int, *, tcp: bool) -> tuple[float, int]:
-    """Queries per second, queries lost."""
+    """Queries per second, queries lost.
+
+    Raises: RuntimeError with the last lines of dnsperf when it fails three times; single failures are printed.
+    """
     arguments = ["dnsperf", "-s", "127.0.0.1", "-p", str(port), "-d", str(path), "-l", str(seconds), "-q", "100"]
     arguments += ["-m", "tcp"] if tcp else []
-    text = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
-    rate = re.search(r"Queries per second:\s+([\d.]+)", text)
-    lost = re.search(r"Queries lost:\s+(\d+)", text)
+    for _ in range(3):
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+        if not done.returncode:
+            break
+        problem = f"dnsperf ended with status {done.returncode} at port {port}: {done.stderr[-500:]}"
+        print(f"bench.dns: {problem}", file=sys.stderr)
+    else:
+        raise RuntimeError(problem)
+    rate = re.search(r"Queries per second:\s+([\d.]+)", done.stdout)
+    lost = re.search(r"Queries lost:\s+(\d+)", done.stdout)
     return float(rate[1]) if rate else 0.0, int(lost[1]) if lost else 0
 
 
@@ -207,25 +211,30 @@ class Kind:
     def __init__(self, name: str) -> None:
         self.name = name
         self.rates: dict[str, list[float]] = {}
-        self.cpu_us: list[float] = []
+        self.cpu_us: dict[str, list[float]] = {}
         self.lost = 0
 
-    def measure(self, path: Path, seconds: int, pid: int, ports: dict[str, int]) -> None:
-        """One run, the servers in turns; podwire's also by its CPU, from process ``pid``."""
-        before, tcp = cpu_s(pid), "TCP" in self.name
-        rate, lost = _load(path, seconds, _PORT, tcp=tcp)
-        self.cpu_us.append((cpu_s(pid) - before) / (rate * seconds) * 1e6)
-        self.lost += lost
-        self.rates.setdefault("podwire", []).append(rate)
-        for name, port in ports.items():
-            self.rates.setdefault(name, []).append(_load(path, seconds, port, tcp=tcp)[0])
+    def measure(self, path: Path, seconds: int, servers: dict[str, tuple[int, int]]) -> None:
+        """One run, the servers (port and process by name) in turns."""
+        for name, (port, pid) in servers.items():
+            before = cpu_s(pid)
+            rate, lost = _load(path, seconds, port, tcp="TCP" in self.name)
+            self.rates.setdefault(name, []).append(rate)
+            if rate:
+                self.cpu_us.setdefault(name, []).append((cpu_s(pid) - before) / (rate * seconds) * 1e6)
+            self.lost += lost if name == "podwire" else 0
 
     def rows(self) -> list[Row]:
         """Its rows."""
-        peers = tuple((name, tuple(rates)) for name, rates in self.rates.items() if name != "podwire")
+        rate_peers, cpu_peers = (
+            tuple((name, tuple(values)) for name, values in table.items() if name != "podwire")
+            for table in (self.rates, self.cpu_us)
+        )
         return [
-            Row(self.name, "/s", tuple(self.rates["podwire"]), peers),
-            Row(f"{self.name}: server CPU a query", "us", tuple(self.cpu_us)),
+            Row(self.name, "/s", tuple(self.rates["podwire"]), rate_peers),
+            Row(
+                f"{self.name}: server CPU a query", "us", tuple(self.cpu_us["podwire"]), cpu_peers, _AIMS.get(self.name)
+            ),
         ]
 
 
@@ -242,26 +251,30 @@ def run(quick: bool) -> list[Row]:
         ready = spawn.Event()
         processes.append(spawn.Process(target=target, args=(ready,), daemon=True))
         processes[-1].start()
-        ready.wait(30)
-    rows: list[Row] = [change_endpoint(100 if quick else 1000)]
+        ready.wait(60)
+    rows: list[Row] = [change_endpoint(100 if quick else 1000), *size_rows()]
     lost = 0
-    with tempfile.TemporaryDirectory() as folder:
-        dnsmasq = start_dnsmasq(Path(folder))
+    own = {"podwire": (_PORT, processes[1].pid or 0)}
+    echo = {"echo": (_ECHO_PORT, processes[2].pid or 0)}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        peers(Path(folder), _PEER_PORT, _UPSTREAM_PORT, all_addresses()) as others,
+    ):
         try:
             for name, lines in questions().items():
                 kind, path = Kind(name), Path(folder) / "questions"
                 path.write_text("\n".join(lines) + "\n")
-                unknown = "SRV" in name or "external" in name
-                ports = {"dnsmasq": _DNSMASQ_PORT} if dnsmasq and not unknown else {}
-                ports |= {} if "TCP" in name else {"echo": _ECHO_PORT}
+                servers = own | {
+                    peer.name: (peer.port, peer.process.pid)
+                    for peer in others
+                    if not any(word in name for word in peer.unknown)
+                }
+                servers |= {} if "TCP" in name else echo
                 for _ in range(1 if quick else 3):
-                    kind.measure(path, 1 if quick else 2, processes[1].pid or 0, ports)
+                    kind.measure(path, 1 if quick else 2, servers)
                 rows += kind.rows()
                 lost += kind.lost
         finally:
-            if dnsmasq:
-                dnsmasq.kill()
-                dnsmasq.wait()
             for process in processes:
                 process.kill()
     return [*rows, Row("queries lost, all kinds", "", (float(lost),))]
