@@ -3,7 +3,7 @@
 Why: a resolver with a search path asks for three or more missing names before the right one. Most of such requests have
 the plainest form, and their reply is the question with a header and the SOA record. This module makes these replies,
 byte for byte those of :mod:`podwire.dns.respond`, and leaves every other request to it: other opcodes and classes,
-unusual EDNS, names that exist, names of pods, and zones with fixed names, with fallthrough or with hidden namespaces.
+unusual EDNS, a zone in capital letters, names that exist, names of pods, and zones with fixed names, with fallthrough or with hidden namespaces.
 
 Cost: 5 us instead of 9 us, measured without sockets.
 """
@@ -35,6 +35,9 @@ class AbsentNames:
 
     def reply(self, data: bytes) -> tuple[bytes, int, bool] | None:
         """The reply without its ID, the type of the question, and its flag DO; None: ask the zone itself."""
+        if self._domain not in data:
+            # A name of another zone, or the zone in another case.
+            return None
         counts = data[4:12]
         if (counts != _NO_EDNS and counts != _EDNS) or data[2] & 0xF8 or not (self._usable and self._index.synced):
             return None

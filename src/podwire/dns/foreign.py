@@ -48,6 +48,8 @@ class ForeignCache:
         self.config = config or CacheConfig()
         self._stale_s = self.config.serve_stale_seconds
         self._prefetch = self.config.prefetch_amount
+        self.prefetches_names = self._prefetch > 0
+        """Whether replies are asked for again before they expire."""
         self._entries: dict[tuple[bool, bytes], _Entry] = {}
         self._denials: dict[tuple[bool, bytes], _Entry] = {}
         self.hits = [0, 0]
@@ -87,8 +89,6 @@ class ForeignCache:
 
     def due(self, request: bytes, *, tcp: bool, now_s: float) -> bool:
         """Whether a reply that was just used is to be asked for again before it expires; true once."""
-        if not self._prefetch:
-            return False
         key = (tcp, request[2:])
         entry = self._entries.get(key) or self._denials.get(key)
         if entry is None or entry.uses < self._prefetch:

@@ -6,6 +6,7 @@ a reply took is measured for all replies that are computed or come from upstream
 kept, which then counts 64 times. Text is rendered at each scrape.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -43,12 +44,7 @@ class Buckets:
 
     def observe(self, value: float, times: int = 1) -> None:
         """Counts a value."""
-        index = 0
-        for bound in self._bounds:
-            if value <= bound:
-                break
-            index += 1
-        self._counts[index] += times
+        self._counts[bisect_left(self._bounds, value)] += times
         self.total += value * times
 
     def series(self, name: str, labels: tuple[tuple[str, str], ...]) -> Iterable[Series]:
@@ -76,12 +72,14 @@ class QueryCounters:
         request_bytes, reply_bytes = _rounded(request_bytes), _rounded(reply_bytes)
         return self._cells.setdefault((writer, labels, request_bytes, reply_bytes), [0])
 
-    def took(self, zone: str, seconds: float, writer: str = "", times: int = 1) -> None:
-        """Counts how long the reply to a request for a name of ``zone`` took."""
+    def durations(self, zone: str, writer: str = "") -> Buckets:
+        """How long the replies to requests for names of ``zone`` took; one thread, ``writer``, may add to it."""
         buckets = self._durations.get((writer, zone))
-        if buckets is None:
-            buckets = self._durations.setdefault((writer, zone), Buckets(DURATION_BOUNDS))
-        buckets.observe(seconds, times)
+        return buckets or self._durations.setdefault((writer, zone), Buckets(DURATION_BOUNDS))
+
+    def took(self, zone: str, seconds: float, writer: str = "") -> None:
+        """Counts how long the reply to a request for a name of ``zone`` took."""
+        self.durations(zone, writer).observe(seconds)
 
     def series(self) -> Iterable[Series]:
         """All series, summed over the labels that a metric does not have."""

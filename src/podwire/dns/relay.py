@@ -65,7 +65,7 @@ class ForeignRelay:
         cache, now_s = self.caches.choose(name), self._clock.monotonic()
         reply = cache.get(data, tcp=tcp, now_s=now_s)
         if reply is not None:
-            if cache.due(data, tcp=tcp, now_s=now_s):
+            if cache.prefetches_names and cache.due(data, tcp=tcp, now_s=now_s):
                 self._refresh(name, "", data, data, tcp)
             return _marked(upstream_query, reply)
         if cache.config.serve_stale_seconds and not cache.config.serve_stale_verify:
@@ -84,7 +84,7 @@ class ForeignRelay:
             reply = cache.stale(key, tcp=tcp, now_s=now_s)
         if reply is None:
             return None
-        if not fresh or cache.due(key, tcp=tcp, now_s=now_s):
+        if not fresh or (cache.prefetches_names and cache.due(key, tcp=tcp, now_s=now_s)):
             self._refresh(name, view, request_bytes(ask), key, tcp)
         return reply.data
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from podwire.dns import wire
 from podwire.dns.absent import AbsentNames
-from podwire.dns.metrics import SAMPLED, QueryCounters, QueryLabels
+from podwire.dns.metrics import SAMPLED, Buckets, QueryCounters, QueryLabels
 from podwire.dns.plugins.chain import DnsClient, PluginChain, ReplyStream
 from podwire.dns.querylog import LoggedQuery, QueryLog
 from podwire.dns.respond import Reply, UpstreamQuery, respond
@@ -37,7 +37,7 @@ class CachedReply:
     @property
     def zone(self) -> str:
         """The zone that answered, for metrics."""
-        return zone_label(self._reply)
+        return self._reply.zone
 
     def __init__(self, reply: Reply, cell: list[int]) -> None:
         self.cell = cell
@@ -69,6 +69,9 @@ class ReplyCache:
         self._bytes = 0
         self.by_request: dict[bytes, CachedReply] = {}
         self._absent = AbsentNames(zone, udp_size)
+        self._durations: dict[str, Buckets] = {}
+        # A listener has one family, so that is no part of the key.
+        self._cells: dict[tuple[str, int, int, str, bool, int, int], list[int]] = {}
         self._absent_cells: dict[tuple[int, bool, int, int], list[int]] = {}
         self.chain: PluginChain | None = None
         """The plugins that handle requests, if there are any."""
@@ -132,26 +135,34 @@ class ReplyCache:
 
     def took(self, zone: str, seconds: float, family: str) -> None:
         """Counts how long a computed reply took."""
-        self._counters.took(zone, seconds, self._protocol + family)
+        self._durations_of(zone, family).observe(seconds)
 
     def sampled(self, zone: str, seconds: float, family: str) -> None:
         """Counts how long a kept reply took, for itself and those that are not measured."""
-        self._counters.took(zone, seconds, self._protocol + family, SAMPLED)
+        self._durations_of(zone, family).observe(seconds, SAMPLED)
+
+    def _durations_of(self, zone: str, family: str) -> Buckets:
+        buckets = self._durations.get(zone)
+        if buckets is None:
+            label = zone if zone == "." else f"{zone}."
+            buckets = self._durations[zone] = self._counters.durations(label, self._protocol + family)
+        return buckets
 
     def _cell(self, reply: Reply, family: str, request_bytes: int) -> list[int]:
-        labels = labels_of(reply, self._protocol, family)
-        return self._counters.cell(labels, self._protocol + family, request_bytes, len(reply.data))
-
-
-def zone_label(reply: Reply) -> str:
-    """The zone of a reply as a metric label."""
-    return reply.zone if reply.zone == "." else f"{reply.zone}."
+        key = (reply.zone, reply.qtype, reply.rcode, reply.plugin, reply.dnssec_ok, request_bytes, len(reply.data))
+        cell = self._cells.get(key)
+        if cell is None:
+            labels = labels_of(reply, self._protocol, family)
+            cell = self._counters.cell(labels, self._protocol + family, request_bytes, len(reply.data))
+            if len(self._cells) < CAPACITY:
+                self._cells[key] = cell
+        return cell
 
 
 def labels_of(reply: Reply, protocol: str, family: str) -> QueryLabels:
     """The metric labels of a reply."""
     return QueryLabels(
-        zone_label(reply),
+        reply.zone if reply.zone == "." else f"{reply.zone}.",
         protocol,
         family,
         wire.TYPE_NAMES.get(reply.qtype, "other"),

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from podwire.dns.metrics import SAMPLED
 from podwire.dns.plugins.chain import ReplyStream
-from podwire.dns.replies import OnAsk, ReplyCache, zone_label
+from podwire.dns.replies import OnAsk, ReplyCache
 from podwire.dns.respond import UpstreamQuery
 from podwire.runtime.clock import Clock
 
@@ -234,7 +234,7 @@ class _Connection(asyncio.Protocol):
             reply = outcome.turned(random())
             self._write(reply)
             seconds = self._listener.clock.monotonic() - self._arrived_s
-            replies.took(zone_label(outcome), seconds, self._family)
+            replies.took(outcome.zone, seconds, self._family)
             replies.report(request, reply, self._peer, seconds)
         return True
 

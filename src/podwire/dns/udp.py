@@ -19,7 +19,7 @@ from podwire.dns import wire
 from podwire.dns.metrics import SAMPLED
 from podwire.dns.plugins.chain import ChainQuery, ReplyStream
 from podwire.dns.relay import ForeignRelay
-from podwire.dns.replies import ReplyCache, zone_label
+from podwire.dns.replies import ReplyCache
 from podwire.dns.respond import UpstreamQuery, failure, udp_limit
 from podwire.observe.log import Log
 from podwire.runtime.supervise import contained
@@ -120,7 +120,7 @@ class UdpListener:
         reply = outcome.turned(random())
         link.sendto(reply, peer)
         seconds = perf_counter() - begun_s
-        self.replies.took(zone_label(outcome), seconds, self._family)
+        self.replies.took(outcome.zone, seconds, self._family)
         self.replies.report(data, reply, peer, seconds)
 
     def _hand_over(self, ask: UpstreamQuery, data: bytes, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:

@@ -39,7 +39,8 @@ def same_as_the_zone(data: bytes, udp_size: int = 1232) -> bool:
     ("name", "short"),
     [
         ("www.example.com.shop.svc.cluster.local", True),
-        ("www.example.com.svc.Cluster.Local", True),
+        ("www.example.com.svc.Cluster.Local", False),
+        ("www.Example.com.SVC.cluster.local", True),
         ("www.example.com.cluster.local", True),
         ("gone.shop.svc.cluster.local", True),
         ("web.gone.svc.cluster.local", True),
