@@ -4,8 +4,9 @@ import dns.message
 import dns.rcode
 import dns.rrset
 
-from podwire.dns.config import CacheConfig
-from podwire.dns.foreign import ForeignCache
+from podwire.dns.config import CacheConfig, DnsConfig
+from podwire.dns.foreign import ForeignCache, ForeignCaches
+from podwire.dns.names import encode_name
 
 
 def pair(answer: str = "", authority: str = "", rcode: str = "NOERROR", flags: str = "QR") -> tuple[bytes, bytes]:
@@ -72,3 +73,49 @@ def test_expired_entry_is_kept_for_a_while_with_zero_ttls() -> None:
     assert stale is not None and [rrset.ttl for rrset in dns.message.from_wire(stale.data).answer] == [0]
     assert cache.stale(query, tcp=False, now_s=110.0) is None
     assert ForeignCache().stale(query, tcp=False, now_s=0.0) is None
+
+
+def test_popular_name_is_asked_for_again_once_before_it_expires() -> None:
+    cache = ForeignCache(CacheConfig(prefetch_amount=3, prefetch_seconds=60.0, prefetch_percent=20))
+    query, reply = pair("www.example. 100 IN A 192.0.2.1")
+    cache.put(query, reply, tcp=False, now_s=0.0)
+    asked = []
+    for now_s in (10.0, 50.0, 79.0, 81.0, 90.0):
+        assert cache.get(query, tcp=False, now_s=now_s) is not None
+        asked.append(cache.due(query, tcp=False, now_s=now_s))
+    assert asked == [False, False, False, True, False] and cache.prefetches == 1
+
+
+def test_name_with_long_pauses_is_not_asked_for_again() -> None:
+    cache = ForeignCache(CacheConfig(prefetch_amount=2, prefetch_seconds=5.0))
+    query, reply = pair("www.example. 100 IN A 192.0.2.1")
+    cache.put(query, reply, tcp=False, now_s=0.0)
+    for now_s in (10.0, 50.0, 95.0):
+        cache.get(query, tcp=False, now_s=now_s)
+    assert not cache.due(query, tcp=False, now_s=95.0)
+
+
+def test_times_of_replies_have_a_floor_and_a_ceiling() -> None:
+    cache = ForeignCache(CacheConfig(success_seconds=50.0, success_least_seconds=20.0))
+    for ttl, last_s in ((1, 20.0), (30, 30.0), (900, 50.0)):
+        query, reply = pair(f"www{ttl}.example. {ttl} IN A 192.0.2.1")
+        cache.put(query, reply, tcp=False, now_s=0.0)
+        assert cache.get(query, tcp=False, now_s=last_s - 0.1) is not None
+        assert cache.get(query, tcp=False, now_s=last_s) is None
+
+
+def test_failures_are_cached_only_if_configured() -> None:
+    query, reply = pair("www.example. 100 IN A 192.0.2.1")
+    failed = reply[:3] + bytes([reply[3] & 0xF0 | 2]) + reply[4:]
+    for seconds, kept in ((0.0, False), (5.0, True)):
+        cache = ForeignCache(CacheConfig(failure_seconds=seconds))
+        cache.put(query, failed, tcp=False, now_s=0.0)
+        assert (cache.get(query, tcp=False, now_s=4.0) is not None) == kept
+
+
+def test_zones_have_caches_of_their_own() -> None:
+    config = DnsConfig(cache_seconds=30.0, caches={"corp.example": CacheConfig(success_seconds=5.0)})
+    caches = ForeignCaches(config)
+    assert [zone for zone, _ in caches.by_zone()] == [".", "corp.example."]
+    assert caches.choose(encode_name("a.Corp.example")).config.success_seconds == 5.0
+    assert caches.choose(encode_name("a.example")).config.success_seconds == 30.0
