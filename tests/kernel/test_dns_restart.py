@@ -141,3 +141,33 @@ def test_changed_corefile_is_applied_and_a_wrong_one_not(tmp_path: Path) -> None
         file.write_text(valid.replace("ttl 7", "ttl 9"))
         while server.ask().answer[0].ttl != 9:
             time.sleep(0.02)
+
+
+WITH_PLUGINS = """.:PORT {
+    bind 127.0.0.1
+    rewrite name short.example web-7.shop.svc.cluster.local
+    acl {
+        block type A net 192.0.2.0/24
+    }
+    kubernetes cluster.local
+    file zone example.org
+    reload 1100ms
+}
+"""
+_ZONE = "$TTL 60\n@ IN SOA ns hostmaster 1 2 3 4 5\nwww A 192.0.2.1\n"
+
+
+def test_plugins_and_zone_files_survive_workers_and_follow_changes(tmp_path: Path) -> None:
+    (tmp_path / "zone").write_text(_ZONE)
+    with silent_api(LISTED) as api, serving(api, tmp_path, WITH_PLUGINS) as server:
+        api.silence.set()
+        server.kill_worker()
+        assert [str(record) for record in server.ask("short.example").answer[0]] == ["10.96.0.7"]
+        assert [str(record) for record in server.ask("www.example.org").answer[0]] == ["192.0.2.1"]
+        (tmp_path / "zone").write_text(_ZONE.replace("www A 192.0.2.1", "www A nowhere"))
+        while "the present one stays in force" not in (tmp_path / "log").read_text():
+            assert [str(record) for record in server.ask("www.example.org").answer[0]] == ["192.0.2.1"]
+            time.sleep(0.02)
+        (tmp_path / "zone").write_text(_ZONE.replace("192.0.2.1", "192.0.2.2"))
+        while [str(record) for record in server.ask("www.example.org").answer[0]] != ["192.0.2.2"]:
+            time.sleep(0.02)

@@ -3,8 +3,8 @@
 Why: a resolver with a search path asks for three or more missing names before the right one. Most of such requests have
 the plainest form, and their reply is the question with a header and the SOA record. This module makes these replies,
 byte for byte those of :mod:`podwire.dns.respond`, and leaves every other request to it: other opcodes and classes,
-unusual EDNS, a zone in capital letters, names that exist, names of pods, and zones with fixed names, with fallthrough or
-with hidden namespaces.
+unusual EDNS, a zone in capital letters, names that exist, names of pods, and zones with fixed names, with fallthrough
+or with hidden namespaces.
 
 Cost: 5 us instead of 9 us, measured without sockets.
 """
