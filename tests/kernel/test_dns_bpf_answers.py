@@ -12,6 +12,7 @@ from tests.kernel import dns_frames
 from tests.unit.dns.test_zone import endpoints, service
 
 from podwire.dns import wire
+from podwire.dns.bpf.decision import decide
 from podwire.dns.bpf.entries import EntryPlan, client_key
 from podwire.dns.bpf.table import DnsMaps, DnsTable
 from podwire.dns.names import encode_name
@@ -42,11 +43,14 @@ class Program:
         self.maps = DnsMaps(*(self.open[f"dns_{field}"] for field in DnsMaps._fields))
         self.options = ZoneOptions()
         self.zone = Zone(self.options)
-        self.table = DnsTable(EntryPlan(self.options), self.zone.index, ("kube-system", "kube-dns"), UDP_SIZE)
+        self.plan = EntryPlan(self.options)
+        self.table = DnsTable(self.plan, self.zone.index, ("kube-system", "kube-dns"), UDP_SIZE)
         self.table.use(self.maps)
         for address in dns_frames.CLIENT.values():
             self.maps.clients.write(client_key(DEVICE, address), b"\x01\0\0\0")
         self.fill()
+        index = self.zone.index
+        self.entries = self.plan.everything(index.namespaces, index.records)
 
     def fill(self) -> None:
         index = self.zone.index
@@ -100,8 +104,8 @@ def rotated(reply: Reply, data: bytes) -> bool:
     return data in [reply.data[: reply.start] + turn + reply.data[reply.end :] for turn in turns]
 
 
-def generated(chance: random.Random) -> bytes:
-    """A query as programs send it, or a slightly broken one."""
+def generated(chance: random.Random) -> tuple[bytes, int | None]:
+    """A query as programs send it, or a slightly broken one with the place where it is cut."""
     host = chance.choice(["", "", "few-1.", "many-11.", "_http._tcp.", "x.", "a.b.", "10-96-1-1."])
     own = chance.choice(["web-1", "web-3", "few", "many", "too-many", "empty", "alias", "inner", "gone", "kube-dns"])
     space = chance.choice(["shop", "shop", "default", "kube-system", "gone"])
@@ -139,17 +143,22 @@ def generated(chance: random.Random) -> bytes:
         broken = bytearray(data)
         for _ in range(chance.randint(1, 3)):
             broken[chance.randrange(2, len(broken))] = chance.randrange(256)
-        return bytes(broken)[: chance.randint(12, len(broken))]
-    return data
+        cut = chance.randint(12, len(broken))
+        return bytes(broken)[:cut], cut
+    return data, None
 
 
 def test_answers_are_those_of_the_server_byte_for_byte(program: Program) -> None:
     chance = random.Random(5)
     answered: Counter[int] = Counter()
     for _ in range(12_000):
-        query = generated(chance)
+        query, broken_at = generated(chance)
         family, checksum = chance.choice((4, 6)), chance.choice(("whole", "whole", "partial"))
         run = program.run(query, family=family, checksum=checksum)
+        if broken_at is None:
+            question = wire.parse_query(query)
+            text = decide(question.name, question.qtype, program.plan.domain, program.entries)
+            assert bool(text) == (run.verdict == TC_ACT_REDIRECT), (query, text)
         if run.verdict == TC_ACT_UNSPEC:
             assert run.packet == dns_frames.frame(query, family=family, checksum=checksum)
             answered[-1] += 1

@@ -3,6 +3,7 @@
 from podwire.agent.config import DnsSection
 from podwire.agent.shared import Shared
 from podwire.cluster.degraded import FEATURE_MISSING
+from podwire.cluster.names import NODE_DNS
 from podwire.kernel.bpf_state import remove_folder
 from podwire.policy.runner import Enforcement
 
@@ -52,6 +53,12 @@ def _connect(shared: Shared, enforcement: Enforcement, section: DnsSection) -> N
         async with Supervisor(shared.clock, lambda task, failure: answers.report(f"{task}: {failure}")) as supervisor:
             watch.start(supervisor)
 
+    async def announce() -> None:
+        while True:
+            answers.switched.clear()
+            await shared.announcer.insist({NODE_DNS: "kernel" if answers.table.answering else ""})
+            await answers.switched.wait()
+
     def share() -> list[Share]:
         desired = answers.desired
         note = "" if desired is not None else "the program is not loaded yet"
@@ -59,4 +66,4 @@ def _connect(shared: Shared, enforcement: Enforcement, section: DnsSection) -> N
 
     shared.state_page.parts["dns"] = share
     shared.health.metrics["dns"] = lambda: samples(answers.table)
-    shared.tasks |= {"dns zone": follow, "dns answers": answers.run}
+    shared.tasks |= {"dns zone": follow, "dns answers": answers.run, "dns announcement": announce}

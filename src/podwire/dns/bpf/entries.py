@@ -108,12 +108,13 @@ class EntryPlan:
 
     def __init__(self, options: ZoneOptions) -> None:
         self._options = options
-        self._domain = encode_name(options.domain.removesuffix(".").lower())
+        self.domain = encode_name(options.domain.removesuffix(".").lower())
+        """The zone in wire form and lower case."""
 
     @property
     def possible(self) -> bool:
         """Whether the program can hold the name of the zone."""
-        return len(self._domain) <= MAX_ZONE
+        return len(self.domain) <= MAX_ZONE
 
     @property
     def closed(self) -> bool:
@@ -125,7 +126,7 @@ class EntryPlan:
         return not self._options.namespaces or namespace in self._options.namespaces
 
     def _keyed(self, entries: Iterable[tuple[tuple[str, ...], Entry]]) -> Entries:
-        return {key: entry for labels, entry in entries if (key := key_of(labels, self._domain))}
+        return {key: entry for labels, entry in entries if (key := key_of(labels, self.domain))}
 
     def fixed(self) -> Entries:
         """The names that every zone has, and fixed hosts."""
@@ -184,7 +185,7 @@ class EntryPlan:
         names = b"\x02ns\x03dns\xc0\x0c\x0ahostmaster\xc0\x0c" + numbers
         soa = wire.TO_QUESTION + wire.encode_fixed(wire.SOA, min(ttl, 300), names)
         return _SETTINGS.pack(
-            generation, lease_ns, head4, head6, self._domain, soa, len(self._domain), udp_size, self.closed
+            generation, lease_ns, head4, head6, self.domain, soa, len(self.domain), udp_size, self.closed
         )
 
 

@@ -70,6 +70,8 @@ class DnsAnswers:
         self._maps: DnsMaps | None = None
         self._checked_s = -CHECK_S
         self.table = DnsTable(self._plan, zone.index, service, udp_size)
+        self.switched = asyncio.Event()
+        """Set when the kernel begins or ends to answer."""
         self.report: Callable[[str], None] = lambda _problem: None
         self.desired: BpfFolder | None = None
         """What the kernel should hold; None while that is not known."""
@@ -115,14 +117,17 @@ class DnsAnswers:
 
     def changed(self) -> None:
         """Writes changes of the zone; to be called after each."""
+        before = self.table.answering
         self.table.follow()
+        if before != self.table.answering:
+            self.switched.set()
 
     async def run(self) -> None:
         """Keeps the kernel's answers current until cancelled; the answers stay until their lease ends."""
         with Monitor() as monitor:
             monitor.attach(self._devices_changed)
             while True:
-                delay_s = RENEW_S
+                delay_s, before = RENEW_S, self.table.answering
                 try:
                     self._keep()
                 except KernelError as failure:
@@ -130,6 +135,8 @@ class DnsAnswers:
                     delay_s = RETRY_S
                 else:
                     self.report(f"DNS answers in the kernel: {self.table.problem}" if self.table.problem else "")
+                if before != self.table.answering:
+                    self.switched.set()
                 await wait_first(self._wake, self._clock.sleep(delay_s))
                 if self._wake.is_set():
                     await self._clock.sleep(_SETTLE_S)

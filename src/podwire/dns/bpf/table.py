@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from podwire.dns.bpf.entries import ANSWERS, COUNTERS, Entries, Entry, EntryPlan, mapped, unpack_entry
+from podwire.dns.bpf.entries import ANSWERS, COUNTERS, MAX_ZONE, Entries, Entry, EntryPlan, mapped, unpack_entry
 from podwire.dns.index import RecordIndex, ServiceKey
 from podwire.errors import KernelError
 from podwire.kernel.bpf_syscall import BpfMapTable
@@ -77,6 +77,9 @@ class DnsTable:
     def follow(self) -> None:
         """Writes all changes of the index; to be called after each, before a server drops its replies."""
         maps = self._maps
+        if not self._plan.possible:
+            self.problem = f"the name of the zone has more than {MAX_ZONE} bytes"
+            return
         if maps is None or not self._index.synced:
             return
         try:

@@ -10,9 +10,11 @@ from ipaddress import ip_address
 import msgspec
 
 from podwire.dns import wire
+from podwire.dns.bpf.decision import decide
+from podwire.dns.bpf.entries import EntryPlan
 from podwire.dns.config import DnsConfig
 from podwire.dns.names import decode_name, encode_name
-from podwire.dns.zone import Zone, ZoneAnswer
+from podwire.dns.zone import Zone, ZoneAnswer, zone_options
 from podwire.model.service import EndpointSlice, Service
 from podwire.why.dns.rules import apply_rules
 from podwire.why.dns.searchpath import PodSearch
@@ -47,6 +49,8 @@ class DnsStep(msgspec.Struct, frozen=True):
     search: str = ""
     rules: tuple[str, ...] = ()
     """The rules of the Corefile that the name meets before the zone answers."""
+    kernel: str = ""
+    """From which entry the kernel of the pod's node answers; empty: a server answers."""
 
     @property
     def ends(self) -> bool:
@@ -120,6 +124,14 @@ def explain_rules(
     else:
         step = explain_name(rules.name, asked_type, zone, config, objects)
     return msgspec.structs.replace(step, name=name, type=record_type, rules=rules.texts)
+
+
+def kernel_answer(name: str, record_type: str, zone: Zone, config: DnsConfig) -> str:
+    """From which entry the kernel of a node answers a whole name; empty: a server answers."""
+    plan = EntryPlan(zone_options(config))
+    entries = plan.everything(zone.index.namespaces, zone.index.records)
+    closed = plan.closed and plan.possible
+    return decide(encode_name(name), TYPES[record_type], plan.domain, entries, closed=closed)
 
 
 def _records(answer: ZoneAnswer) -> Iterator[str]:

@@ -10,17 +10,18 @@ from fnmatch import fnmatch
 
 import msgspec
 
+from podwire.cluster.names import NODE_DNS
 from podwire.dns.config import DnsConfig, parse_config
 from podwire.dns.corefile.settings import read_settings
 from podwire.dns.corefile.syntax import ReadFiles, parse_corefile
 from podwire.dns.zone import Zone, zone_options
 from podwire.errors import ConfigError, NotFound, ProtocolError
 from podwire.kube.client import Client
-from podwire.kube.resources import CONFIGMAPS, NAMESPACES, SERVICES
+from podwire.kube.resources import CONFIGMAPS, NAMESPACES, NODES, SERVICES
 from podwire.model.pod import Pod
 from podwire.model.service import EndpointSlice, Service
 from podwire.why.api_objects import ApiObjects
-from podwire.why.dns.lookup import TYPES, DnsAnswer, DnsObjects, DnsStep, explain_rules, fill
+from podwire.why.dns.lookup import TYPES, DnsAnswer, DnsObjects, DnsStep, explain_rules, fill, kernel_answer
 from podwire.why.dns.rules import apply_rules
 from podwire.why.dns.searchpath import TriedName, search_of, tried_names
 
@@ -56,6 +57,8 @@ async def ask(question: DnsQuestion, client: Client) -> DnsAnswer:
         )
         return DnsAnswer(question.name, record_type, asker, resolver, steps[:1], settings)
     steps = await _explain(attempts, record_type, config, client, pod)
+    if pod is None or not await _in_kernel(client, pod.spec.node_name):
+        steps = tuple(msgspec.structs.replace(step, kernel="") for step in steps)
     return DnsAnswer(question.name, record_type, asker, resolver, steps, settings)
 
 
@@ -75,7 +78,8 @@ async def _explain(
             step = explain_rules((attempt.name, record_type), zone, config, objects, address)
         except ProtocolError as failure:
             raise ConfigError("NAME", "", f"{attempt.name!r} is no DNS name: {failure}") from failure
-        steps.append(msgspec.structs.replace(step, search=attempt.search))
+        kernel = kernel_answer(attempt.name, record_type, zone, config)
+        steps.append(msgspec.structs.replace(step, search=attempt.search, kernel=kernel))
         if step.ends:
             break
     return tuple(steps)
@@ -144,6 +148,15 @@ class _Reader:
         except NotFound:
             return False
         return True
+
+
+async def _in_kernel(client: Client, node: str) -> bool:
+    """Whether the kernel of a node answers queries of its pods."""
+    try:
+        metadata = (await client.get(NODES, node))["metadata"]
+    except NotFound:
+        return False
+    return bool((metadata.get("annotations") or {}).get(NODE_DNS) == "kernel")
 
 
 async def _pod(client: Client, text: str) -> Pod:

@@ -24,6 +24,9 @@ def render(answer: DnsAnswer) -> Iterator[str]:
         yield f"{number}. {step.name}{appended}: {step.outcome}"
         yield from (f"   {rule}" for rule in step.rules)
         yield f"   {step.reason}"
+        if step.kernel:
+            yield f"   answered in the kernel of the pod's node: {step.kernel}"
+            yield "   (a pod to which an egress policy applies asks the servers)"
         yield from (f"   {record}" for record in step.records[:_SHOWN])
         if len(step.records) > _SHOWN:
             yield f"   and {len(step.records) - _SHOWN} more"

@@ -3,13 +3,14 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from podwire.dns.config import DnsConfig, ForwardConfig
 from podwire.dns.zone import Zone, zone_options
 from podwire.errors import ProtocolError
 from podwire.model.meta import ObjectMeta
 from podwire.model.service import Endpoint, EndpointConditions, EndpointSlice, Service, ServicePort, ServiceSpec
-from podwire.why.dns.lookup import DnsAnswer, DnsObjects, DnsStep, explain_name, fill
+from podwire.why.dns.lookup import DnsAnswer, DnsObjects, DnsStep, explain_name, fill, kernel_answer
 from podwire.why.dns.searchpath import PodSearch
 from podwire.why.dns.text import render
 
@@ -45,6 +46,17 @@ OBJECTS = DnsObjects(
     slices={"shop/db": (SLICE,)},
     near={"shop": ("catalog", "db", "mail")},
 )
+
+
+def test_text_names_the_entry_of_the_kernel() -> None:
+    zone = Zone(zone_options(CONFIG))
+    fill(zone, OBJECTS)
+    name = "catalog.shop.svc.cluster.local"
+    assert kernel_answer("mail.shop.svc.cluster.local", "A", zone, CONFIG) == ""
+    kernel = kernel_answer(name, "A", zone, CONFIG)
+    step = replace(explain(name), kernel=kernel)
+    shown = list(render(DnsAnswer(name, "A", "shop/web-1", PodSearch("ClusterFirst"), (step,), "defaults")))
+    assert f"   answered in the kernel of the pod's node: entry {name}. with 10.96.3.4" in shown
 
 
 def explain(name: str, record_type: str = "A") -> DnsStep:
