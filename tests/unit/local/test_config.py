@@ -5,7 +5,7 @@ import pytest
 
 from podwire.agent.config import overlay
 from podwire.errors import ConfigError
-from podwire.local.addons.ensure import network_config
+from podwire.local.addons.ensure import manifests, network_config
 from podwire.local.config import (
     ClusterConfig,
     ImageMapping,
@@ -154,3 +154,13 @@ def test_policy_settings_round_trip_through_cluster_settings() -> None:
     assert overlay({}, back, "settings", None, result.policy).policy == PolicySettings()
     with pytest.raises(ConfigError, match=r"^c\.yaml: policy\.established: "):
         parse_config("policy: {established: always}", "c.yaml")
+
+
+def test_node_local_dns_is_a_daemon_set_that_pods_prefer() -> None:
+    plain, local = (manifests("10.96.0.10", 2, node_local_dns=on) for on in (False, True))
+    assert {m.kind for m in plain} - {m.kind for m in local} == {"Deployment"}
+    daemon_set = next(m for m in local if m.kind == "DaemonSet").body["spec"]
+    assert "replicas" not in daemon_set and "strategy" not in daemon_set
+    assert daemon_set["updateStrategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    service = next(m for m in local if m.kind == "Service").body["spec"]
+    assert service["trafficDistribution"] == "PreferSameNode"

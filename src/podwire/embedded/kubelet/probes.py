@@ -1,6 +1,7 @@
 """The probes of one pod: a prober for each running container, and the actions that follow from their results."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from podwire.embedded.kubelet.hooks import Hooks
 from podwire.embedded.kubelet.lifecycle import ContainerState
@@ -22,6 +23,8 @@ class Probes:
         self._state = state
         self._stopper = stopper
         self._probers: dict[str, Prober] = {}
+        self.report: Callable[[], Awaitable[None]] | None = None
+        """Reports the status of a pod that is being deleted, when a container is not ready any more."""
 
     def begin(self, container: ContainerState, *, ready: bool = False) -> None:
         """Runs the postStart hook of a new container, then probes it.
@@ -84,7 +87,10 @@ class Probes:
         if not outcome.success:
             state.event("Warning", "Unhealthy", f"{kind.value} probe failed: {outcome.message}", spec)
         if prober is self._probers.get(spec.name):
+            before = container.ready
             self._take_verdicts(container, prober)
+            if state.leaving and before and not container.ready and self.report is not None:
+                state.node.start_task("report", self.report)
             if prober.verdicts.kill:
                 self._stopper.stop_unhealthy(container, f"{prober.verdicts.kill}, will be restarted")
         state.wakeup.wake()

@@ -46,6 +46,7 @@ class PodWorker:
         self._inputs = InputProvider(self.state)
         self._reporter = StatusReporter(self.state)
         self._probes = Probes(self.state, self._stopper)
+        self._probes.report = self._reporter.report
         groups = ContainerGroups(self.state)
         self._containers = Containers(self.state, self._probes, self._inputs, groups)
         self._resizer = Resizer(self.state, groups, self._stopper)
