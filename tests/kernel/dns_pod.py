@@ -25,6 +25,7 @@ from podwire.state.bpf import BpfAttachment, BpfFolder
 
 DEVICE = "pod1"
 SERVER, CLIENT, GATEWAY = "10.96.0.10", "10.244.1.5", "10.244.1.1"
+SERVER6, CLIENT6, GATEWAY6 = "fd96::10", "fd44::5", "fd44::1"
 WEB = "web.shop.svc.cluster.local"
 
 
@@ -55,7 +56,7 @@ class DnsPod:
         self.zone = Zone(ZoneOptions())
         index = self.zone.index
         index.set_namespace("shop", present=True)
-        index.set_service("kube-system/kube-dns", service_in("kube-system", "kube-dns", SERVER), 1)
+        index.set_service("kube-system/kube-dns", service_in("kube-system", "kube-dns", SERVER, SERVER6), 1)
         index.set_service("shop/web", service("web", "10.96.0.77"), 1)
         index.mark_synced()
         self.table = DnsTable(EntryPlan(ZoneOptions()), index, ("kube-system", "kube-dns"), 1232)
@@ -72,7 +73,14 @@ class DnsPod:
         inside(self.node, "ip", "link", "add", DEVICE, "type", "veth", "peer", "name", "eth0", "netns", str(self.pod))
         inside(self.node, "ip", "address", "add", f"{GATEWAY}/24", "dev", DEVICE)
         inside(self.node, "ip", "link", "set", DEVICE, "up")
-        for command in (f"address add {CLIENT}/24 dev eth0", "link set eth0 up", f"route add default via {GATEWAY}"):
+        inside(self.node, "ip", "address", "add", f"{GATEWAY6}/64", "dev", DEVICE, "nodad")
+        for command in (
+            f"address add {CLIENT}/24 dev eth0",
+            f"address add {CLIENT6}/64 dev eth0 nodad",
+            "link set eth0 up",
+            f"route add default via {GATEWAY}",
+            f"-6 route add default via {GATEWAY6}",
+        ):
             inside(self.pod, "ip", *command.split())
 
     def desired(self, hook: str = "ingress") -> BpfFolder:
@@ -101,21 +109,22 @@ class DnsPod:
         with netns.inside(self.node):
             index = socket.if_nametoindex(DEVICE)
         clients = self.pins.open_map("dns_clients")
-        clients.write(client_key(index, ip_address(CLIENT).packed), b"\x01\0\0\0")
+        for address in (CLIENT, CLIENT6):
+            clients.write(client_key(index, ip_address(address).packed), b"\x01\0\0\0")
         clients.close()
 
     @contextlib.contextmanager
-    def client(self) -> Iterator[socket.socket]:
+    def client(self, server: str = SERVER) -> Iterator[socket.socket]:
         with netns.inside(self.pod):
-            link = socket.socket(type=socket.SOCK_DGRAM)
+            link = socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM)
         with link:
             link.settimeout(10)
-            link.connect((SERVER, 53))
+            link.connect((server, 53))
             yield link
 
-    def ask(self, name: str = WEB) -> DnsMessage | None:
+    def ask(self, name: str = WEB, server: str = SERVER) -> DnsMessage | None:
         """The kernel's reply; None: the query went up the stack, and the server replied."""
-        with self.client() as link:
+        with self.client(server) as link:
             link.send(wire.encode(DnsMessage(7, wire.RD, encode_name(name), wire.A)))
             reply = wire.parse_message(link.recv(512))
             return reply if reply.rcode != wire.REFUSED else None
@@ -132,6 +141,7 @@ class DnsPod:
             netns.delete(place)
 
 
-def service_in(namespace: str, name: str, address: str) -> Service:
-    plain = service(name, address)
-    return replace(plain, metadata=replace(plain.metadata, namespace=namespace))
+def service_in(namespace: str, name: str, *addresses: str) -> Service:
+    plain = service(name, addresses[0])
+    spec = replace(plain.spec, cluster_ips=addresses)
+    return replace(plain, metadata=replace(plain.metadata, namespace=namespace), spec=spec)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.kernel.agent_cluster import Machine, eventually, inside
 from tests.kernel.test_agent_policy import add, elements, pod
+from tests.kernel.test_uninstall import uninstall
 
 from podwire.dns import wire
 from podwire.dns.names import encode_name
@@ -130,6 +131,10 @@ def test_killed_agent_loses_no_query_and_catches_up(answering: Machine) -> None:
     before = generation()
     eventually(lambda: generation() > before + 1)
     assert ask(answering, WEB) is not None
+    answering.kill("node-1")
+    removed = uninstall(answering, "node-1", "--with-pods")
+    assert f"removed BPF programs and maps in /sys/fs/bpf/podwire/{FOLDER}" in removed.stdout, removed.stderr
+    assert FOLDER not in bpf_state.folders()
 
 
 def test_answers_end_when_they_are_switched_off(answering: Machine) -> None:

@@ -7,17 +7,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.kernel.dns_pod import DEVICE, WEB, DnsPod, inside
+from tests.kernel import dns_frames
+from tests.kernel.dns_pod import DEVICE, SERVER, SERVER6, WEB, DnsPod, inside
 
 from podwire.dns import wire
 from podwire.dns.names import encode_name
 from podwire.errors import KernelError
-from podwire.kernel import bpf_objects, bpf_state, bpf_syscall, netns
+from podwire.kernel import bpf_objects, bpf_state, bpf_syscall, ethtool, netns
 from podwire.kernel.features import Features
 from podwire.kernel.kinds import KERNEL_KINDS
 from podwire.state import share
 from podwire.state.bpf import BpfAttachment, BpfFolder
 from podwire.state.kinds import KINDS
+from podwire.state.offload import Offload
 from podwire.state.share import Share
 
 
@@ -50,6 +52,26 @@ def test_applied_folder_reads_back_and_answers(pod: DnsPod) -> None:
     missing = pod.ask(f"{WEB}.shop.svc.cluster.local")
     assert missing is not None
     assert missing.rcode == wire.NXDOMAIN
+
+
+@pytest.mark.parametrize("offload", ["on", "off"])
+def test_both_families_are_answered_with_right_checksums(make_pod: Callable[..., DnsPod], offload: str) -> None:
+    """Without offload the pod's kernel checks every checksum; a packet socket shows what is on the wire."""
+    pod = make_pod()
+    with netns.inside(pod.pod):
+        ethtool.apply(None, ("eth0",), [Offload("eth0", offload)])
+    with netns.inside(pod.node):
+        ethtool.apply(None, (DEVICE,), [Offload(DEVICE, offload)])
+        seen = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    pod.answer()
+    with seen:
+        seen.bind((DEVICE, 3))
+        seen.settimeout(10)
+        for server in (SERVER, SERVER6):
+            assert pod.ask(server=server) is not None
+            while (data := seen.recv(2048))[-16:-4] != b"\xc0\x0c\0\1\0\1\0\0\0\5\0\4":
+                pass
+            dns_frames.read(data, partial=offload == "on")
 
 
 def test_detached_program_is_attached_again(pod: DnsPod) -> None:
