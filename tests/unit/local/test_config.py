@@ -157,7 +157,7 @@ def test_policy_settings_round_trip_through_cluster_settings() -> None:
 
 
 def test_node_local_dns_is_a_daemon_set_that_pods_prefer() -> None:
-    plain, local = (manifests("10.96.0.10", 2, node_local_dns=on) for on in (False, True))
+    plain, local = (manifests(("dns.yaml",), "10.96.0.10", 2, node_local_dns=on) for on in (False, True))
     assert {m.kind for m in plain} - {m.kind for m in local} == {"Deployment"}
     daemon_set = next(m for m in local if m.kind == "DaemonSet").body["spec"]
     assert "replicas" not in daemon_set and "strategy" not in daemon_set
