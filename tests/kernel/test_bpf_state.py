@@ -76,11 +76,13 @@ def test_both_families_are_answered_with_right_checksums(make_pod: Callable[...,
 
 def test_detached_program_is_attached_again(pod: DnsPod) -> None:
     pod.answer()
-    for path in (bpf_state.BPF_FILE_SYSTEM / "podwire" / pod.folder / "links").iterdir():
+    links = list((bpf_state.BPF_FILE_SYSTEM / "podwire" / pod.folder / "links").iterdir())
+    for path in links:
         path.unlink()
-    if pod.ask() is not None:
+    if not links:
         inside(pod.node, "tc", "filter", "delete", "dev", DEVICE, "ingress")
-    assert pod.ask() is None
+    while pod.ask() is not None:
+        pass  # The kernel ends a link some moments after its last name is gone.
     assert [line[:12] for line in pod.apply()] == ["+ bpf-attach"]
     assert pod.ask() is not None
 
@@ -105,11 +107,25 @@ def test_maps_keep_their_contents_when_the_program_is_loaded_again(pod: DnsPod) 
     assert pod.ask() is not None
 
 
+def test_map_of_another_shape_is_made_anew(pod: DnsPod) -> None:
+    pod.answer()
+    maps = bpf_state.BPF_FILE_SYSTEM / "podwire" / pod.folder / "maps"
+    (maps / "dns_names").unlink()
+    other = bpf_syscall.open_pin(str(maps / "dns_counters"))
+    bpf_syscall.pin(other, str(maps / "dns_names"))
+    os.close(other)
+    (maps / "dns_servers").unlink()
+    assert "+ bpf-map" in {line[:9] for line in pod.apply()}
+    assert pod.read() == pod.desired()
+    assert pod.ask() is None, "the new maps are empty"
+
+
 def test_removed_folder_leaves_nothing_behind(pod: DnsPod) -> None:
     pod.answer()
     with netns.inside(pod.node):
         pod.pins.remove()
-    assert pod.ask() is None
+    while pod.ask() is not None:
+        pass  # As above.
     assert pod.folder not in bpf_state.folders()
     assert "podwire" not in inside(pod.node, "tc", "filter", "show", "dev", DEVICE, "ingress")
 

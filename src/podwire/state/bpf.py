@@ -4,7 +4,7 @@ A folder below ``/sys/fs/bpf/podwire`` has everything that one part keeps in the
 The text has a line for each program, map and attachment::
 
     bpf-program node-1-dns dns_answers digest 3f9c5a7be012
-    bpf-map node-1-dns dns_names type hash key 128 value 256 entries 131072
+    bpf-map node-1-dns dns_names type hash key 128 value 264 entries 131072
     bpf-attach node-1-dns pod1234 hook ingress program dns_answers
 
 The digest is that of the compiled object from which the program was loaded. The contents of maps are not part of the

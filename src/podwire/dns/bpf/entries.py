@@ -49,7 +49,7 @@ ANSWERS = 4
 """How many of the counters are answers."""
 
 _ADDRESS_ENTRY = 1
-_ENTRY = struct.Struct("=IBBBx48s192sI4x")
+_ENTRY = struct.Struct("=IBBBx48sI4x192sI4x")
 _SETTINGS = struct.Struct("=QQ12s12s64s56sIHBx")
 _HEAD = struct.Struct("!2sHHIH")
 _NUMBERS = struct.Struct("!5I")
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
         """The value in the map; ``version`` differs from that of the entry before."""
         kind = 0 if self.served else _ADDRESS_ENTRY
         v4, v6 = b"".join(self.v4), b"".join(self.v6)
-        return _ENTRY.pack(version, kind, len(self.v4), len(self.v6), v4, v6, version)
+        return _ENTRY.pack(version, kind, len(self.v4), len(self.v6), v4, version, v6, version)
 
 
 SERVED = Entry(served=True)
@@ -77,7 +77,7 @@ Entries = dict[bytes, Entry]
 
 def unpack_entry(value: bytes) -> Entry:
     """The entry of a value in the map."""
-    _, kind, count4, count6, v4, v6, _ = _ENTRY.unpack(value)
+    _, kind, count4, count6, v4, _, v6, _ = _ENTRY.unpack(value)
     if kind != _ADDRESS_ENTRY:
         return SERVED
     return Entry(

@@ -99,7 +99,7 @@ def test_names_that_the_program_cannot_hold_have_no_key() -> None:
 def test_entry_packs_and_unpacks() -> None:
     for entry in (SERVED, NO_DATA, Entry((b"\x01\x02\x03\x04",) * 12, (bytes(range(16)),) * 12)):
         packed = entry.pack(0xDEADBEEF)
-        assert len(packed) == 256
+        assert len(packed) == 264
         assert unpack_entry(packed) == entry
 
 
