@@ -1,7 +1,8 @@
 """The probes of one pod: a prober for each running container, and the actions that follow from their results."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from podwire.embedded.kubelet.hooks import Hooks
 from podwire.embedded.kubelet.lifecycle import ContainerState
@@ -23,7 +24,7 @@ class Probes:
         self._state = state
         self._stopper = stopper
         self._probers: dict[str, Prober] = {}
-        self.report: Callable[[], Awaitable[None]] | None = None
+        self.report: Callable[[], Coroutine[Any, Any, None]] | None = None
         """Reports the status of a pod that is being deleted, when a container is not ready any more."""
 
     def begin(self, container: ContainerState, *, ready: bool = False) -> None:
