@@ -23,6 +23,7 @@ def bundle(directory: Path, place: Path, root: Path, argv: list[str], capabiliti
         {"destination": "/proc", "type": "proc", "source": "proc"},
         {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
         {"destination": "/sys", "type": "none", "source": "/sys", "options": ["rbind", "ro"]},
+        {"destination": "/sys/fs/bpf", "type": "bind", "source": "/sys/fs/bpf", "options": ["rbind", "rw"]},
         {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
         {"destination": "/run", "type": "tmpfs", "source": "tmpfs"},
         {"destination": "/host/proc/sys", "type": "bind", "source": "/proc/sys", "options": ["rbind", "rw"]},

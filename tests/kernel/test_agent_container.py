@@ -1,5 +1,7 @@
 """The whole agent in a container of runc without privileges: the capabilities of its DaemonSet are enough."""
 
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +12,9 @@ from tests.kernel import agent_container
 from tests.kernel.agent_cluster import AGENT, Machine, eventually, inside
 from tests.kernel.cni_node import ping
 
+from podwire.kernel import bpf_state
 from podwire.kube.resources import NETWORKPOLICIES, PODS
+from podwire.state.bpf import BpfFolder
 
 pytestmark = pytest.mark.skipif(not shutil.which("runc"), reason="needs runc")
 NAME = "podwire-agent"
@@ -55,6 +59,8 @@ def pod(machine: Machine, name: str) -> str:
 
 
 def test_agent_needs_few_capabilities(machine: Machine) -> None:
+    folder, file = f"test-container-{os.getpid()}", machine.root / "node-1.yaml"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"dns": {"kernel": True, "folder": folder}}))
     agent = Contained(machine)
     try:
         eventually(lambda: machine.ready("node-1"), 60)
@@ -74,8 +80,11 @@ def test_agent_needs_few_capabilities(machine: Machine) -> None:
         eventually(lambda: machine.ready("node-1"), 60)
         assert ping(pods / "shut", first, patience_s=10) and not ping(pods / "web", shut)
         eventually(lambda: not machine.drift("node-1"))
+        dns = next(share for share in machine.state("node-1") if share.part == "dns")
+        assert len(dns.values(BpfFolder)[0].attachments) == 2, "the kernel answers DNS queries of both pods"
     finally:
         agent.kill()
+        bpf_state.remove_folder(folder)
     log = agent.log.read_text()
     print(log)
     print(inside(machine.root / "node-1", "nft", "list", "tables"))
