@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from typing import Any
 
 from podwire.errors import Unsupported
@@ -25,7 +26,8 @@ from podwire.state.bpf import MAP_TYPES, BpfFolder, BpfMap, BpfProgram
 
 _LIBRARY = "libbpf.so.1"
 _DIGEST_LETTERS = 12
-_LOG_BYTES = 4096
+_LOG_BYTES = 1 << 22
+"""The log of the verifier is one message, whose last lines matter."""
 _WARN = 0
 
 
@@ -63,9 +65,18 @@ def _keep_warning(level: int, form: bytes, arguments: int) -> int:
     if level == _WARN:
         memory = ctypes.create_string_buffer(_LOG_BYTES)
         ctypes.CDLL(None).vsnprintf(memory, _LOG_BYTES, form, ctypes.c_void_p(arguments))
-        _WARNINGS.append(memory.value.decode(errors="replace").strip())
-        del _WARNINGS[:-2]
+        _WARNINGS.append(last_words(memory.value.decode(errors="replace")))
+        del _WARNINGS[:-3]
     return 0
+
+
+def last_words(message: str) -> str:
+    """A message of libbpf; of the verifier's log, the line that says why the program was refused."""
+    lines = message.strip().splitlines() or [""]
+    for line, following in pairwise(lines):
+        if following.startswith("processed "):
+            return f"the verifier says: {line}"
+    return lines[0]
 
 
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(_keep_warning)

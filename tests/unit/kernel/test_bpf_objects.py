@@ -34,6 +34,12 @@ def test_object_that_the_package_lacks_is_unsupported() -> None:
         bpf_objects.compiled("missing")
 
 
+def test_reason_of_the_verifier_is_found_in_its_log() -> None:
+    log = "libbpf: prog 'p': -- BEGIN PROG LOAD LOG --\n0: r1 = 0\nR2 invalid mem access\nprocessed 3 insns\n-- END --"
+    assert bpf_objects.last_words(log) == "the verifier says: R2 invalid mem access"
+    assert bpf_objects.last_words("libbpf: failed to load object 'x'\n") == "libbpf: failed to load object 'x'"
+
+
 def test_digest_is_short_and_stable() -> None:
     assert bpf_objects.digest(NAMES[0]) == bpf_objects.digest(NAMES[0])
     assert len(bpf_objects.digest(NAMES[0])) == 12
