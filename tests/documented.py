@@ -61,6 +61,12 @@ NOT_RUN: dict[Documented, str] = {
         "needs a pod with two interfaces; tests/kernel/test_cni_interfaces.py has some": (
             ("docs/cni.md", "ip route add default via 169.254.1.1 dev net1 onlink table 11200"),
         ),
+        "needs a cluster with dns.kernel; tests/e2e/test_dns_node_local.py has one": (
+            ("docs/bpf.md", "podwire state node-1 --part dns"),
+            ("docs/bpf.md", "podwire state node-1 --part dns --diff"),
+            ("docs/dns-kernel.md", "podwire state node-1 --part dns --diff"),
+            ("docs/dns-kernel.md", "curl -s localhost:9440/metrics | grep podwire_dns_kernel"),
+        ),
         "reads a file of the reader's; tests/unit/dns/corefile/test_settings.py reads many": (
             ("docs/dns.md", "podwire dns check Corefile"),
         ),
