@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 
 from podwire.dns import wire
-from podwire.dns.bpf.entries import MAX_LABELS, NAME_BYTES, Entry
+from podwire.dns.bpf.entries import MAX_LABELS, NAME_BYTES, NameEntry
 from podwire.dns.names import decode_name, split_labels
 
 
-def decide(name: bytes, qtype: int, domain: bytes, entries: Mapping[bytes, Entry], *, closed: bool = True) -> str:
+def decide(name: bytes, qtype: int, domain: bytes, entries: Mapping[bytes, NameEntry], *, closed: bool = True) -> str:
     """From which entry the kernel answers a query for a whole name; empty when the server answers.
 
     ``domain`` is the zone in wire form and lower case. ``closed``: a name without an entry does not exist.

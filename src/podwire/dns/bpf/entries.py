@@ -55,7 +55,7 @@ _HEAD = struct.Struct("!2sHHIH")
 _NUMBERS = struct.Struct("!5I")
 
 
-class Entry(NamedTuple):
+class NameEntry(NamedTuple):
     """The addresses of a name; ``served``: the server answers."""
 
     v4: tuple[bytes, ...] = ()
@@ -69,18 +69,18 @@ class Entry(NamedTuple):
         return _ENTRY.pack(version, kind, len(self.v4), len(self.v6), v4, version, v6, version)
 
 
-SERVED = Entry(served=True)
-NO_DATA = Entry()
-Entries = dict[bytes, Entry]
+SERVED = NameEntry(served=True)
+NO_DATA = NameEntry()
+Entries = dict[bytes, NameEntry]
 """Entries by key."""
 
 
-def unpack_entry(value: bytes) -> Entry:
+def unpack_entry(value: bytes) -> NameEntry:
     """The entry of a value in the map."""
     _, kind, count4, count6, v4, _, v6, _ = _ENTRY.unpack(value)
     if kind != _ADDRESS_ENTRY:
         return SERVED
-    return Entry(
+    return NameEntry(
         tuple(v4[at : at + 4] for at in range(0, 4 * count4, 4)),
         tuple(v6[at : at + 16] for at in range(0, 16 * count6, 16)),
     )
@@ -97,10 +97,10 @@ def key_of(labels: tuple[str, ...], domain: bytes) -> bytes:
     return name.ljust(NAME_BYTES, b"\0")
 
 
-def _entry(addresses: Addresses) -> Entry:
+def _entry(addresses: Addresses) -> NameEntry:
     if max(len(addresses.v4), len(addresses.v6)) > MAX_ADDRESSES:
         return SERVED
-    return Entry(addresses.v4, addresses.v6)
+    return NameEntry(addresses.v4, addresses.v6)
 
 
 class EntryPlan:
@@ -125,7 +125,7 @@ class EntryPlan:
     def _exposed(self, namespace: str) -> bool:
         return not self._options.namespaces or namespace in self._options.namespaces
 
-    def _keyed(self, entries: Iterable[tuple[tuple[str, ...], Entry]]) -> Entries:
+    def _keyed(self, entries: Iterable[tuple[tuple[str, ...], NameEntry]]) -> Entries:
         return {key: entry for labels, entry in entries if (key := key_of(labels, self.domain))}
 
     def fixed(self) -> Entries:
@@ -160,7 +160,7 @@ class EntryPlan:
         labels = (name, namespace, "svc")
         if records.alias or (not records.virtual and records.ready_addresses > MAX_HOSTS):
             return self._keyed([(labels, SERVED)])
-        entries: list[tuple[tuple[str, ...], Entry]] = [(labels, _entry(records.addresses))]
+        entries: list[tuple[tuple[str, ...], NameEntry]] = [(labels, _entry(records.addresses))]
         if not records.virtual:
             for host in records.host_names():
                 own = records.host(host)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from podwire.dns.bpf.entries import ANSWERS, COUNTERS, MAX_ZONE, Entries, Entry, EntryPlan, mapped, unpack_entry
+from podwire.dns.bpf.entries import ANSWERS, COUNTERS, MAX_ZONE, Entries, NameEntry, EntryPlan, mapped, unpack_entry
 from podwire.dns.index import RecordIndex, ServiceKey
 from podwire.errors import KernelError
 from podwire.kernel.bpf_syscall import BpfMapTable
@@ -138,7 +138,7 @@ class DnsTable:
             maps.names.delete(key)
         maps.names.write_all([(key, self._pack(entry)) for key, entry in desired.items() if present.get(key) != entry])
 
-    def _pack(self, entry: Entry) -> bytes:
+    def _pack(self, entry: NameEntry) -> bytes:
         self._version = self._version + 1 & 0xFFFFFFFF
         return entry.pack(self._version)
 

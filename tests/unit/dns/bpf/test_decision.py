@@ -4,7 +4,7 @@ import pytest
 
 from podwire.dns import wire
 from podwire.dns.bpf.decision import decide
-from podwire.dns.bpf.entries import NAME_BYTES, NO_DATA, SERVED, Entry
+from podwire.dns.bpf.entries import NAME_BYTES, NO_DATA, SERVED, NameEntry
 from podwire.dns.names import encode_name
 
 DOMAIN = encode_name("cluster.local")
@@ -13,7 +13,7 @@ ENTRIES = {
     for name, entry in {
         "cluster.local": SERVED,
         "shop.svc.cluster.local": NO_DATA,
-        "web.shop.svc.cluster.local": Entry((b"\x0a\x60\0\7",)),
+        "web.shop.svc.cluster.local": NameEntry((b"\x0a\x60\0\7",)),
         "alias.shop.svc.cluster.local": SERVED,
     }.items()
 }

@@ -9,7 +9,7 @@ from podwire.dns.bpf.entries import (
     NO_DATA,
     SERVED,
     Entries,
-    Entry,
+    NameEntry,
     EntryPlan,
     client_key,
     key_of,
@@ -22,7 +22,7 @@ from podwire.dns.zone import ZoneOptions
 ZONE = "cluster.local"
 
 
-def named(entries: Entries) -> dict[str, Entry]:
+def named(entries: Entries) -> dict[str, NameEntry]:
     """The entries by the labels in front of the zone."""
     shown = {}
     for key, entry in entries.items():
@@ -39,7 +39,7 @@ def index() -> RecordIndex:
     return RecordIndex()
 
 
-def entries_of(index: RecordIndex, name: str, options: ZoneOptions | None = None) -> dict[str, Entry]:
+def entries_of(index: RecordIndex, name: str, options: ZoneOptions | None = None) -> dict[str, NameEntry]:
     owner = ("shop", name)
     return named(EntryPlan(options or ZoneOptions()).service(owner, index.records.get(owner)))
 
@@ -47,7 +47,7 @@ def entries_of(index: RecordIndex, name: str, options: ZoneOptions | None = None
 def test_service_has_one_entry_with_its_address(index: RecordIndex) -> None:
     index.set_service("shop/web", service("web", "10.96.0.7"), 1)
     index.set_slice("shop/web-x", endpoints("web", "10.244.0.1"), 1)
-    assert entries_of(index, "web") == {"web.shop.svc": Entry((bytes((10, 96, 0, 7)),))}
+    assert entries_of(index, "web") == {"web.shop.svc": NameEntry((bytes((10, 96, 0, 7)),))}
 
 
 def test_headless_service_has_entries_for_its_hosts(index: RecordIndex) -> None:
@@ -56,9 +56,9 @@ def test_headless_service_has_entries_for_its_hosts(index: RecordIndex) -> None:
     index.set_slice("shop/db-x", endpoints("db", "10.244.0.1", "10.244.0.2", hostnames=("db-0", "db-1")), 1)
     first, second = bytes((10, 244, 0, 1)), bytes((10, 244, 0, 2))
     assert entries_of(index, "db") == {
-        "db.shop.svc": Entry((first, second)),
-        "db-0.db.shop.svc": Entry((first,)),
-        "db-1.db.shop.svc": Entry((second,)),
+        "db.shop.svc": NameEntry((first, second)),
+        "db-0.db.shop.svc": NameEntry((first,)),
+        "db-1.db.shop.svc": NameEntry((second,)),
     }
 
 
@@ -97,7 +97,7 @@ def test_names_that_the_program_cannot_hold_have_no_key() -> None:
 
 
 def test_entry_packs_and_unpacks() -> None:
-    for entry in (SERVED, NO_DATA, Entry((b"\x01\x02\x03\x04",) * 12, (bytes(range(16)),) * 12)):
+    for entry in (SERVED, NO_DATA, NameEntry((b"\x01\x02\x03\x04",) * 12, (bytes(range(16)),) * 12)):
         packed = entry.pack(0xDEADBEEF)
         assert len(packed) == 264
         assert unpack_entry(packed) == entry
