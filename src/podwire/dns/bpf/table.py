@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from podwire.dns.bpf.entries import ANSWERS, COUNTERS, MAX_ZONE, Entries, NameEntry, EntryPlan, mapped, unpack_entry
+from podwire.dns.bpf.entries import ANSWERS, COUNTERS, MAX_ZONE, Entries, EntryPlan, NameEntry, mapped, unpack_entry
 from podwire.dns.index import RecordIndex, ServiceKey
 from podwire.errors import KernelError
 from podwire.kernel.bpf_syscall import BpfMapTable
