@@ -20,8 +20,8 @@ from bench.alone import run_alone
 from bench.machine import cpu_s, resident_mb
 from bench.table import Row
 
+from podwire.bgp.process import BIRD, BIRDCL
 from podwire.kernel import netns
-from podwire.routing.backends.bgp.backend import BIRD, BIRDCL
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, RoutingFacts, Underlay
 from podwire.routing.settings import parse_settings
 

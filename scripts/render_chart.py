@@ -23,15 +23,18 @@ ROOT = Path(__file__).parent.parent
 CHART = ROOT / "deploy/helm/podwire"
 ADDONS = ROOT / "src/podwire/local/addons"
 PAGE = ROOT / "docs/install.md"
-CRDS = ("bgp.yaml", "clusternetworkpolicy.yaml", "egresspolicy.yaml", "ipamblock.yaml", "ippool.yaml")
+CRDS = (
+    "bgp.yaml", "clusternetworkpolicy.yaml", "egresspolicy.yaml", "ipamblock.yaml", "ippool.yaml", "metallb.yaml",
+)  # fmt: skip
 BEGIN, END = "<!-- values: begin -->", "<!-- values: end -->"
 ENUMS: Mapping[str, list[str]] = {
     "image.pullPolicy": ["Always", "IfNotPresent", "Never"],
     "agent.logLevel": ["debug", "info", "warning", "error"],
     "controller.logLevel": ["debug", "info", "warning", "error"],
-    "agent.parts[]": ["cni", "routing", "policy", "proxy"],
+    "agent.parts[]": ["cni", "routing", "policy", "proxy", "loadbalancer"],
     "controller.parts[]": [
-        "nodeipam", "endpointslice", "endpointslicemirroring", "service", "ipamblocks", "policystatus", "egress",
+        "nodeipam", "endpointslice", "endpointslicemirroring", "service", "loadbalancer", "ipamblocks", "policystatus",
+        "egress",
         "cloudaddresses", "cloudroutes",
     ],
 }  # fmt: skip

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from tests.kernel.routing_nodes import Cluster, ClusterNode
 from tests.kernel.routing_programs import Nodes
 
+from podwire.bgp.process import BIRD, BIRDCL
 from podwire.kernel import netns
 from podwire.model.bgp import BgpConfigurationObject, BgpFilterObject, BgpPeerObject, IpPoolObject
-from podwire.routing.backends.bgp.backend import BIRD, BIRDCL
 from podwire.routing.backends.bgp.filters import read_filter
 from podwire.routing.backends.bgp.objects import (
     BgpObjects,

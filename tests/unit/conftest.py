@@ -26,6 +26,8 @@ THOROUGH = (
     "local/test_control_plane_races.py",
     "local/test_control_plane_services.py",
     "local/test_ip_blocks.py",
+    "local/test_load_balancer_addresses.py",
+    "local/test_load_balancer_owners.py",
     "local/test_policy_status.py",
     "policy/check/test_findings_are_true.py",
     "policy/dataplanes/iptables/test_contents.py",

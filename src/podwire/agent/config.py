@@ -28,7 +28,8 @@ from podwire.runtime.unixsockets import too_long
 
 Network = IPv4Network | IPv6Network
 
-PARTS = ("cni", "routing", "policy", "proxy")
+DEFAULT_PARTS = ("cni", "routing", "policy", "proxy")
+PARTS = (*DEFAULT_PARTS, "loadbalancer")
 
 
 class Section(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -167,7 +168,7 @@ class AgentConfig(Section, frozen=True):
     """
 
     node_name: str = ""
-    parts: tuple[str, ...] = PARTS
+    parts: tuple[str, ...] = DEFAULT_PARTS
     kubeconfig: str = ""
     run_dir: str = "/run/podwire"
     state_dir: str = "/var/lib/podwire"

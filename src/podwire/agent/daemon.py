@@ -104,6 +104,10 @@ def add_parts(shared: Shared, supervisor: Supervisor) -> None:
         from podwire.agent import services
 
         services.add(shared)
+    if "loadbalancer" in parts:
+        from podwire.agent import balancers
+
+        balancers.add(shared, supervisor)
 
 
 async def run(config: AgentConfig, clock: Clock) -> None:

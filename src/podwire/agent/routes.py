@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
 
 from podwire.agent import pathchecks
 from podwire.agent.config import ClusterSettings
@@ -11,12 +14,14 @@ from podwire.agent.flannel import FlannelOutput
 from podwire.agent.flanneletcd import FlannelLeases
 from podwire.agent.pods import further_networks, hand_over
 from podwire.agent.shared import Shared
+from podwire.bgp.configuration import ServiceRoutes
 from podwire.cluster.announcer import NetworkStatus
 from podwire.cluster.degraded import FEATURE_MISSING, PEER_UNREACHED
 from podwire.cni.service import CniService
 from podwire.kube.resources import NODES
 from podwire.model.node import Node
 from podwire.proxy.settings import parse_settings
+from podwire.routing.backends.bgp.objects import BgpObjects
 from podwire.routing.egress.follower import EgressFollower
 from podwire.routing.follower import FOLLOWERS, FollowerContext, ObjectFollower
 from podwire.routing.keys import KeyStore
@@ -138,12 +143,45 @@ def leg_obstacle(parts: Collection[str], proxy_mode: str) -> str:
     return ""
 
 
+class BgpInputs:
+    """What the backend ``bgp`` gets from two sides: the objects of its follower, and the routes of load balancers."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._objects: BgpObjects | None = None
+        self._services = ServiceRoutes()
+
+    def take_objects(self, objects: BgpObjects) -> None:
+        """Takes over the objects."""
+        self._objects = objects
+        self._hand_over()
+
+    def take_services(self, services: ServiceRoutes) -> bool:
+        """Takes over the routes of load balancers; False: the node has another backend."""
+        is_used = self._router.settings.backend == "bgp"
+        services = services if is_used else ServiceRoutes()
+        if services != self._services:
+            self._services = services
+            self._hand_over()
+        return is_used
+
+    def _hand_over(self) -> None:
+        if self._objects is not None:
+            self._router.take_objects("bgp", replace(self._objects, services=self._services))
+
+
 def _followers(shared: Shared, router: Router) -> Mapping[str, Callable[[], None]]:
     """Adds a task for the follower of each backend with objects of its own; by backend, what starts the follower."""
-    return {name: _follower(shared, router, name) for name in FOLLOWERS}
+    inputs = BgpInputs(router)
+    shared.take_service_routes = inputs.take_services
+    takers = {"bgp": inputs.take_objects}
+    return {
+        name: _follower(shared, router, name, takers.get(name) or partial(router.take_objects, name))
+        for name in FOLLOWERS
+    }
 
 
-def _follower(shared: Shared, router: Router, name: str) -> Callable[[], None]:
+def _follower(shared: Shared, router: Router, name: str, take: Callable[[Any], None]) -> Callable[[], None]:
     config, needed = shared.config, asyncio.Event()
     running: list[ObjectFollower] = []
 
@@ -156,7 +194,7 @@ def _follower(shared: Shared, router: Router, name: str) -> Callable[[], None]:
             directory=Path(config.state_dir, "routing"),
             nodes=shared.all_nodes,
             masquerade=lambda: router.settings.masquerade,
-            take=partial(router.take_objects, name),
+            take=take,
             blocks=config.cni.ipam == "blocks",
         )
         running[:] = [FOLLOWERS.load(name)(context)]

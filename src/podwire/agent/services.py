@@ -7,7 +7,7 @@ from podwire.dataplane.announcement import LoadAnnouncer
 from podwire.errors import Unsupported
 from podwire.http.routes import dispatch
 from podwire.kube.informer import Informer
-from podwire.kube.resources import ENDPOINTSLICES, SERVICECIDRS, SERVICES
+from podwire.kube.resources import SERVICECIDRS
 from podwire.model.service import ServiceCidr
 from podwire.proxy.configurator import ConfiguredParts, ProxyConfiguration, ProxyConfigurator, configured_cleaner
 from podwire.proxy.events import ProxyEvents
@@ -25,12 +25,9 @@ from podwire.proxy.servicecidrs import ServiceCidrs
 from podwire.proxy.settings import ProxySettings, parse_settings
 from podwire.proxy.switch import Switch
 from podwire.proxy.takeover import replace_kube_proxy
-from podwire.proxy.trim import trim_service, trim_slice
 from podwire.proxy.tuning import Tuning
 from podwire.routing.settings import RoutingSettings
 from podwire.runtime import memory
-
-_LABELS = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless"
 
 
 def add(shared: Shared) -> None:
@@ -63,11 +60,9 @@ class ServicePart:
 
     def __init__(self, shared: Shared, settings: ProxySettings) -> None:
         """Raises: Unsupported when no mode is available."""
-        config, client, clock, nodes = shared.config, shared.client, shared.clock, shared.nodes
+        config, clock, nodes = shared.config, shared.clock, shared.nodes
         self.shared = shared
-        self.services = Informer(client, SERVICES, label_selector=_LABELS.partition(",")[0])
-        self.slices = Informer(client, ENDPOINTSLICES, label_selector=_LABELS)
-        self.services.trim, self.slices.trim = trim_service, trim_slice
+        self.services, self.slices = shared.services()
         self.cidrs = follow_cidrs(shared)
         ranges = ServiceCidrs(config.service_cidrs, lambda: self.cidrs.objects.values() if self.cidrs else ())
         self.configuration = ProxyConfiguration(settings, config.node_name, config.cluster_cidrs, ranges)
@@ -76,7 +71,6 @@ class ServicePart:
         self.announcer = LoadAnnouncer(self.announce)
         self.plane = Switch(ServiceModes(), settings.mode, facts, self.announcer.loaded, settings.fallback)
         self.events = ProxyEvents(shared.events, config.node_name, nodes, self.services)
-        shared.events.follow_rejected(self.services, self.slices)
         self.services.subscribe(self.events.service_changed)
         self.slices.subscribe(self.events.slice_changed)
         self.pulse = Pulse(clock)
@@ -142,8 +136,6 @@ class ServicePart:
             lambda settings: self.configurator.configure(settings.proxy, _further(settings.routing))
         )
         shared.tasks |= {
-            "services": self.services.run,
-            "endpointslices": self.slices.run,
             "proxy": self.run,
             "proxy announcement": self.announcer.run,
             "health check node ports": self.checks.run,

@@ -6,6 +6,7 @@ from typing import Any
 
 from podwire.agent.config import AgentConfig, ClusterSettings
 from podwire.agent.statepage import StatePage
+from podwire.bgp.configuration import ServiceRoutes
 from podwire.cluster.announcer import Announcer
 from podwire.cluster.degraded import DegradedModes
 from podwire.cluster.inforce import InForcePage
@@ -14,12 +15,14 @@ from podwire.kernel.features import Features
 from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder
 from podwire.kube.informer import Informer
-from podwire.kube.resources import NAMESPACES, NODES, PODS
+from podwire.kube.resources import ENDPOINTSLICES, NAMESPACES, NODES, PODS, SERVICES
 from podwire.model.meta import Object
 from podwire.model.node import Node
 from podwire.model.pod import Pod
+from podwire.model.service import EndpointSlice, Service
 from podwire.observe.health import Health
 from podwire.policy.trim import trim_pod
+from podwire.proxy.trim import trim_service, trim_slice
 from podwire.runtime.clock import Clock
 
 Tasks = dict[str, Callable[[], Awaitable[None]]]
@@ -34,7 +37,7 @@ class Shared:
         self.client = client
         self.clock: Clock = client.clock
         self.health = Health()
-        alone = "" if {"routing", "policy"} & set(config.parts) else f"metadata.name={config.node_name}"
+        alone = "" if {"routing", "policy", "loadbalancer"} & set(config.parts) else f"metadata.name={config.node_name}"
         self.nodes: Informer[Node] = Informer(client, NODES, field_selector=alone)
         self.announcer = Announcer(client, config.node_name, self.all_nodes, networked="routing" in config.parts)
         self.events = EventRecorder(client, "podwire-agent", host=config.node_name)
@@ -52,6 +55,9 @@ class Shared:
         self.on_settings: list[Callable[[ClusterSettings], None]] = []
         """Called with the settings of the cluster, at the start and whenever they change."""
         self._selected: tuple[Informer[Pod], Informer[Object]] | None = None
+        self._services: tuple[Informer[Service], Informer[EndpointSlice]] | None = None
+        self.take_service_routes: Callable[[ServiceRoutes], bool] = lambda _: False
+        """Hands the routes of load balancers to the engine of routing; False: routing has none."""
         self.settings_known: asyncio.Event | None = None
         """Set when the settings of the cluster are known; None: the agent follows none."""
 
@@ -62,6 +68,18 @@ class Shared:
             pods.trim = trim_pod
             self._selected = pods, namespaces
         return self._selected
+
+    def services(self) -> tuple[Informer[Service], Informer[EndpointSlice]]:
+        """The informers of Services and EndpointSlices, with the fields that the proxy needs; they are tasks."""
+        if self._services is None:
+            labels = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless"
+            services = Informer(self.client, SERVICES, label_selector=labels.partition(",")[0])
+            slices = Informer(self.client, ENDPOINTSLICES, label_selector=labels)
+            services.trim, slices.trim = trim_service, trim_slice
+            self.events.follow_rejected(services, slices)
+            self.tasks |= {"services": services.run, "endpointslices": slices.run}
+            self._services = services, slices
+        return self._services
 
     def all_nodes(self) -> Mapping[str, Node]:
         """The Nodes that are known, by name."""

@@ -14,7 +14,7 @@ the routes of a killed predecessor in place until the neighbours have sent their
 
 from collections.abc import Iterable
 
-from podwire.bgp.configuration import BgpConfiguration, BgpSession, Community, Network, RouteRule
+from podwire.bgp.configuration import BfdTimes, BgpConfiguration, BgpSession, Community, Network, RouteRule
 
 METRIC = 2113
 _RECOVERY_S = 30
@@ -32,7 +32,8 @@ _LOG_CLASSES = {
 
 def render(config: BgpConfiguration) -> str:
     """The configuration as text, the same for the same values; sessions are in the order of their names."""
-    families = sorted({network.version for network in config.networks})
+    alone = () if config.networks else (session.local.version for session in config.sessions)
+    families = sorted({*alone, *(network.version for network in config.networks)})
     sessions = sorted((s for s in config.sessions if s.local.version in families), key=lambda s: s.name)
     parts = [_machine(config, families)]
     if any(session.bfd for session in sessions):
@@ -67,6 +68,10 @@ def _family(config: BgpConfiguration, version: int) -> str:
     lines = [f"protocol static own{version} {{", f"  ipv{version};"]
     lines += [f"  route {network} blackhole;" for network in own]
     lines.append("}")
+    if services := _of(config.service_networks, version):
+        lines += [f"protocol static services{version} {{", f"  ipv{version};"]
+        lines += [f"  route {network} blackhole;" for network in services]
+        lines.append("}")
     gateways = [(remote, gateway) for remote, gateway in config.gateways if remote.version == version]
     if gateways:
         lines += [f"protocol static gateways{version} {{", f"  ipv{version};"]
@@ -99,15 +104,34 @@ def _session(config: BgpConfiguration, session: BgpSession) -> str:
         *_export_filter(config, session),
         f"protocol bgp {name} {{",
         f"  local {f'{session.local} ' if session.has_source else ''}port {session.local_port} as {session.local_as};",
-        f"  neighbor {session.remote} port {session.remote_port} as {session.remote_as};",
+        f"  neighbor {session.remote} port {session.remote_port} {_remote_as(session)};",
         "  direct;" if direct else f"  multihop {session.hops};" if session.hops else "  multihop;",
-        f"  graceful restart on; graceful restart time {restart_s};",
-        "  connect delay time 1; connect retry time 2; error wait time 1, 10;",
+        f"  graceful restart {f'on; graceful restart time {restart_s}' if session.keeps_routes else 'off'};",
+        f"  connect delay time 1; connect retry time {session.connect_retry_s}; error wait time 1, 10;",
         *_session_options(config, session),
         f"  ipv{version} {{ {' '.join(_channel(session, direct=direct))} }};",
         "}",
     ]
     return _lines(lines)
+
+
+def _engine_options(session: BgpSession) -> Iterable[str]:
+    if session.bfd:
+        yield _bfd_option(session.bfd_times)
+    if session.router_id:
+        yield f"  router id {session.router_id};"
+
+
+def _remote_as(session: BgpSession) -> str:
+    return f"as {session.remote_as}" if session.remote_as else "external"
+
+
+def _bfd_option(times: BfdTimes | None) -> str:
+    if times is None:
+        return "  bfd on;"
+    passive = " passive on;" if times.passive else ""
+    intervals = f"min rx interval {times.receive_ms} ms; min tx interval {times.transmit_ms} ms;"
+    return f"  bfd {{ {intervals} multiplier {times.multiplier};{passive} }};"
 
 
 def _session_options(config: BgpConfiguration, session: BgpSession) -> Iterable[str]:
@@ -121,14 +145,14 @@ def _session_options(config: BgpConfiguration, session: BgpSession) -> Iterable[
     if session.hops:
         yield "  ttl security on;"
     if session.keepalive_s:
-        yield f"  hold time {3 * session.keepalive_s}; keepalive time {session.keepalive_s};"
+        hold_s = session.hold_s or 3 * session.keepalive_s
+        yield f"  hold time {hold_s}; keepalive time {session.keepalive_s};"
     if session.password:
         yield f'  password "{session.password}";'
     limit = session.own_as_limit if session.own_as_limit is not None else int(not session.is_internal)
     if limit:
         yield f"  allow local as {limit};"
-    if session.bfd:
-        yield "  bfd on;"
+    yield from _engine_options(session)
     if session.cluster_id:
         yield f"  rr client; rr cluster id {session.cluster_id};"
 
@@ -149,7 +173,9 @@ def _channel(session: BgpSession, *, direct: bool) -> Iterable[str]:
 def _import_filter(config: BgpConfiguration, session: BgpSession) -> list[str]:
     """Own networks are refused: the node itself has the only routes to its pods."""
     version = session.local.version
-    lines = [f"filter in_{session.name} {{", f"  if net ~ {_within(_of(config.networks, version))} then reject;"]
+    lines = [f"filter in_{session.name} {{"]
+    if own := _of((*config.networks, *config.service_networks), version):
+        lines.append(f"  if net ~ {_within(own)} then reject;")
     lines += [_rule(rule) for rule in session.imports]
     if session.accepts:
         accepted = _of(session.accepts, version)
@@ -170,6 +196,8 @@ def _export_filter(config: BgpConfiguration, session: BgpSession) -> list[str]:
             added = " ".join(map(_add_community, communities))
             lines.append(f"  if net ~ {_within([network])} then {{ {added} }}")
     lines += [_rule(rule) for rule in session.exports]
+    if _of(config.service_networks, version):
+        lines.append(f'  if proto = "services{version}" then reject;')
     if unsent := _of(config.unsent, version):
         lines.append(f"  if net ~ {_within(unsent)} then reject;")
     lines.append(f"  if source = RTS_STATIC then {then}")
@@ -182,7 +210,8 @@ def _export_filter(config: BgpConfiguration, session: BgpSession) -> list[str]:
 
 
 def _rule(rule: RouteRule) -> str:
-    changes = [_add_community(numbers) for numbers in rule.added]
+    changes = [f"bgp_local_pref = {rule.local_pref};"] * bool(rule.local_pref)
+    changes += [_add_community(numbers) for numbers in rule.added]
     changes += [f"bgp_path.prepend({number});" for number in reversed(rule.prepended)]
     verdict = "accept;" if rule.accept else "reject;"
     then = " ".join(["{", *changes, verdict, "}"]) if changes else verdict

@@ -9,6 +9,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -41,8 +42,20 @@ class RouteRule(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The numbers with which the path begins."""
     added: tuple[Community, ...] = ()
     """Added to accepted routes."""
+    local_pref: int = 0
+    """The local preference of accepted routes; 0: as it is."""
     prepended: tuple[int, ...] = ()
     """Put before the path of accepted routes."""
+
+
+class BfdTimes(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """The times of BFD (RFC 5880) on a session."""
+
+    receive_ms: int = 300
+    transmit_ms: int = 300
+    multiplier: int = 3
+    passive: bool = False
+    """Whether the neighbour begins."""
 
 
 class BgpSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +69,7 @@ class BgpSession(msgspec.Struct, frozen=True, kw_only=True):
     local_port: int = BGP_PORT
     remote: Address
     remote_as: int
+    """0: any but the own one."""
     remote_port: int = BGP_PORT
     password: str = ""
     """TCP MD5 password (RFC 2385); empty for none."""
@@ -74,6 +88,8 @@ class BgpSession(msgspec.Struct, frozen=True, kw_only=True):
     prepends: int = 0
     """How often the own number is added to the path of sent routes."""
     bfd: bool = False
+    bfd_times: BfdTimes | None = None
+    """None: the times of the speaker."""
     add_paths: bool = False
     imports: tuple[RouteRule, ...] = ()
     """For routes of the neighbour; they come after the refusal of own networks, and before ``accepts``."""
@@ -87,6 +103,13 @@ class BgpSession(msgspec.Struct, frozen=True, kw_only=True):
     """As ``BgpConfiguration.restart_time_s``; 0: the same."""
     keepalive_s: int = 0
     """The time between two keepalives; a neighbour that is silent three times as long is dead. 0: that of BIRD."""
+    hold_s: int = 0
+    """After how long without a message the neighbour is dead, together with ``keepalive_s``; 0: three keepalives."""
+    connect_retry_s: int = 2
+    keeps_routes: bool = True
+    """Whether the neighbour keeps the routes while the speaker restarts (RFC 4724)."""
+    router_id: str = ""
+    """Another identifier than that of the speaker."""
     own_as_limit: int | None = None
     """How often a received path may have the own number; None: once from another autonomous system, else never."""
     hops: int = 0
@@ -106,6 +129,8 @@ class BgpConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """The device with the node's addresses."""
     networks: tuple[Network, ...] = ()
     """The own networks, which are announced and never accepted."""
+    service_networks: tuple[Network, ...] = ()
+    """Addresses of load balancers, which are announced where a rule of a session accepts them."""
     unsent: tuple[Network, ...] = ()
     """No route inside these networks is announced, unless a rule of the session accepts it."""
     tags: tuple[tuple[Network, tuple[Community, ...]], ...] = ()
@@ -125,3 +150,22 @@ class BgpConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """How long neighbours keep the routes of this speaker while it restarts."""
     log_file: str
     log_level: LogLevel = "info"
+
+
+class ServiceRoutes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a speaker announces for load balancers: the networks, and sessions with the rules that accept them."""
+
+    networks: tuple[Network, ...] = ()
+    sessions: tuple[BgpSession, ...] = ()
+
+
+def with_services(config: BgpConfiguration, routes: ServiceRoutes) -> BgpConfiguration:
+    """The configuration with the routes of load balancers.
+
+    Where the speaker has a session with a neighbour already, this session announces them, and stays as it is otherwise.
+    """
+    sessions = {session.remote: session for session in config.sessions}
+    for session in routes.sessions:
+        known = sessions.get(session.remote)
+        sessions[session.remote] = replace(known, exports=(*session.exports, *known.exports)) if known else session
+    return replace(config, service_networks=routes.networks, sessions=tuple(sessions.values()))

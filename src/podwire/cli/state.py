@@ -6,7 +6,7 @@ from podwire.cli.completion import state_names
 from podwire.cli.options import agent_config_option, output_option, running_option
 from podwire.errors import PodwireError
 
-PARTS = ("fabric", "cni", "routing", "policy", "proxy", "dns")
+PARTS = ("fabric", "cni", "routing", "policy", "proxy", "loadbalancer", "dns")
 """The parts of podwire: that of the fabric, and those of an agent."""
 TROUBLE = 2
 """Exit status of ``--diff`` when the comparison failed, as that of diff(1)."""

@@ -28,6 +28,7 @@ CONTROLLERS: Registry[Any] = Registry(
         "endpointslicemirroring": "podwire.controllers.endpointslice.mirroring:EndpointSliceMirroringController",
         "service": "podwire.controllers.service.controller:ServiceController",
         "ipamblocks": "podwire.controllers.ipamblocks.controller:IpamBlocksController",
+        "loadbalancer": "podwire.controllers.loadbalancer.controller:LoadBalancerController",
         "policystatus": "podwire.controllers.policystatus.controller:PolicyStatusController",
         "egress": "podwire.controllers.egress.controller:EgressController",
         "cloudaddresses": "podwire.controllers.cloudaddresses.controller:CloudAddressesController",
@@ -52,6 +53,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     namespace: str = "kube-system"
     cloud: CloudSettings = CloudSettings()
     """The cloud whose network routes to pods, for the controllers ``cloudroutes`` and ``cloudaddresses``."""
+    load_balancer_class: str = ""
+    """The class of the Services that get addresses of IPAddressPools; empty: those without a class."""
     ca_file: str = ""
     """Certificate of the cluster's authority, for the ConfigMap ``kube-root-ca.crt``; empty: it is not written."""
 
@@ -66,6 +69,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
         if name == "cloudaddresses":
             targets = AddressTargets(self.cloud.warm_addresses, self.cloud.minimum_addresses)
             return make_address_provider(self.cloud), targets, self.namespace
+        if name == "loadbalancer":
+            return self.namespace, self.load_balancer_class
         return (node_cidrs(self),) if name == "nodeipam" else ()
 
 

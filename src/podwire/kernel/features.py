@@ -46,7 +46,7 @@ from podwire.state.link_kinds import Vlan
 from podwire.state.network import NetworkState
 from podwire.state.nft import Chain
 from podwire.state.nft_diff import AddChain, AddRule, AddTable, Transaction
-from podwire.state.nft_rules import LogStatement, Rule
+from podwire.state.nft_rules import LogStatement, Rule, Statement, SynProxy
 
 Verdict = Literal["yes", "no", "unknown"]
 
@@ -144,17 +144,21 @@ def _nftables() -> None:
         os.close(descriptor)
 
 
-def _nflog() -> None:
-    """A rule can log to a group when both nft_log and nfnetlink_log are available."""
-    rule = AddRule("probe", Rule((LogStatement(prefix="probe", group=1),)))
-    descriptor = netns.create_anonymous()
-    try:
-        with Nft(descriptor) as scratch:
-            scratch.commit(Transaction("ip", "probe", (AddTable(), AddChain(Chain(name="probe")), rule)))
-    except KernelNotFound as failure:
-        raise Unsupported("nflog", detail=failure.detail) from failure
-    finally:
-        os.close(descriptor)
+def _statement(feature: str, statement: Statement) -> Callable[[], None]:
+    """A rule can have the statement; for a log to a group, nft_log and nfnetlink_log are both needed."""
+
+    def probe() -> None:
+        descriptor = netns.create_anonymous()
+        try:
+            with Nft(descriptor) as scratch:
+                rule = AddRule("probe", Rule((statement,)))
+                scratch.commit(Transaction("ip", "probe", (AddTable(), AddChain(Chain(name="probe")), rule)))
+        except KernelNotFound as failure:
+            raise Unsupported(feature, detail=failure.detail) from failure
+        finally:
+            os.close(descriptor)
+
+    return probe
 
 
 def _dump(subsystem: int, message: int) -> Callable[[], None]:
@@ -257,7 +261,8 @@ FEATURES: dict[str, Feature] = {
     "ipv6": Feature("2.2", _file("/proc/sys/net/ipv6", "ipv6")),
     "br_netfilter": Feature("2.6", _file("/proc/sys/net/bridge/bridge-nf-call-iptables", "br_netfilter")),
     "nftables": Feature("3.13", _nftables),
-    "nflog": Feature("3.14", _nflog),
+    "nflog": Feature("3.14", _statement("nflog", LogStatement(prefix="probe", group=1))),
+    "synproxy": Feature("5.3", _statement("synproxy", SynProxy())),
     "conntrack": Feature("2.6.18", _dump(NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET)),
     "ip_vs": Feature("2.6.28", _generic("IPVS")),
     "openvswitch": Feature("3.3", _generic("ovs_datapath")),

@@ -7,12 +7,11 @@ combination that ``state.nft_rules`` cannot express makes the rule :class:`~podw
 
 from collections.abc import Mapping
 
-from podwire.kernel import uapi
+from podwire.kernel import nft_limits, uapi
 from podwire.kernel.nft_codec import attribute_list, attributes, number, string
 from podwire.kernel.nft_linearize import (
     COMPARISONS,
     DYNSET_OPS,
-    LIMIT_UNITS,
     LOG_LEVELS,
     NAT_FLAGS,
     REJECT_CODES,
@@ -25,7 +24,6 @@ from podwire.state.nft_rules import (
     Concat,
     Counter,
     Field,
-    Limit,
     LiteralValue,
     LogStatement,
     Mapped,
@@ -52,7 +50,6 @@ from podwire.state.nft_types import data_type, width
 
 _VERDICTS = {code & 0xFFFFFFFF: name for name, code in VERDICT_CODES.items()}
 _OPS = {code: op for op, code in COMPARISONS.items()}
-_UNITS = {seconds: unit for unit, seconds in LIMIT_UNITS.items()}
 _LEVELS = {code: level for level, code in LOG_LEVELS.items()}
 _DYNSET = {code: op for op, code in DYNSET_OPS.items()}
 
@@ -405,25 +402,31 @@ class _Reader:
 
     def limit(self, attrs: dict[int, bytes]) -> None:
         """A rate."""
-        unit = _UNITS.get(number(attrs.get(uapi.NFTA_LIMIT_UNIT)))
-        if unit is None or number(attrs.get(uapi.NFTA_LIMIT_TYPE)) != uapi.NFT_LIMIT_PKTS:
+        limit = nft_limits.read_limit(attrs)
+        if limit is None:
             raise _Unknown("limit")
-        over = bool(number(attrs.get(uapi.NFTA_LIMIT_FLAGS)) & uapi.NFT_LIMIT_F_INV)
-        self.out.append(
-            Limit(number(attrs.get(uapi.NFTA_LIMIT_RATE)), unit, number(attrs.get(uapi.NFTA_LIMIT_BURST)), over)
-        )
+        self.out.append(limit)
+
+    def synproxy(self, attrs: dict[int, bytes]) -> None:
+        """Cookies in place of connections."""
+        statement = nft_limits.read_synproxy(attrs)
+        if statement is None:
+            raise _Unknown("synproxy")
+        self.out.append(statement)
 
     def dynset(self, attrs: dict[int, bytes]) -> None:
         """Adds an element to a dynamic set."""
         declared = self.sets.get(string(attrs.get(uapi.NFTA_DYNSET_SET_NAME)))
-        if declared is None or uapi.NFTA_DYNSET_EXPR in attrs:
+        bound = nft_limits.read_bound(attrs[uapi.NFTA_DYNSET_EXPR]) if uapi.NFTA_DYNSET_EXPR in attrs else None
+        if declared is None or (bound is None and uapi.NFTA_DYNSET_EXPR in attrs):
             raise _Unknown("dynset")
         key = self.key(_slot(attrs.get(uapi.NFTA_DYNSET_SREG_KEY)), declared, masked=True)
         data = self.operand(_slot(attrs[uapi.NFTA_DYNSET_SREG_DATA])) if uapi.NFTA_DYNSET_SREG_DATA in attrs else None
         if isinstance(key, Numgen) or not isinstance(data, Field | Numgen | None):
             raise _Unknown("dynset")
         timeout = number(attrs.get(uapi.NFTA_DYNSET_TIMEOUT)) // 1000
-        self.out.append(Update(_DYNSET[number(attrs.get(uapi.NFTA_DYNSET_OP))], declared.name, key, data, timeout))
+        op = _DYNSET[number(attrs.get(uapi.NFTA_DYNSET_OP))]
+        self.out.append(Update(op, declared.name, key, data, timeout, bound))
 
     def notrack(self, _attrs: dict[int, bytes]) -> None:
         """No connection tracking."""
@@ -483,4 +486,5 @@ _READERS = {
     "limit": _Reader.limit,
     "dynset": _Reader.dynset,
     "notrack": _Reader.notrack,
+    "synproxy": _Reader.synproxy,
 }

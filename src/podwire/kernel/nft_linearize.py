@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from podwire.errors import ConfigError
-from podwire.kernel import uapi
+from podwire.kernel import nft_limits, uapi
 from podwire.kernel.nft_codec import attribute, data_value, expression, nested, text, u32, u64
 from podwire.state.nft import FAMILIES, Set, interval_bounds
 from podwire.state.nft_fields import NETWORK_HEADER, FieldType, field_type
@@ -41,6 +41,7 @@ from podwire.state.nft_rules import (
     Rule,
     SetRef,
     Statement,
+    SynProxy,
     Update,
     Values,
     Verdict,
@@ -56,7 +57,6 @@ NAT_FLAGS = {
     "persistent": uapi.NF_NAT_RANGE_PERSISTENT,
     "fully-random": uapi.NF_NAT_RANGE_PROTO_RANDOM_FULLY,
 }
-LIMIT_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 LOG_LEVELS = {"emerg": 0, "alert": 1, "crit": 2, "err": 3, "warn": 4, "notice": 5, "info": 6, "debug": 7}
 REJECT_CODES = {
     "icmp": {
@@ -436,14 +436,11 @@ class _Writer:
 
     def limit(self, statement: Limit) -> None:
         """A rate."""
-        self.add(
-            "limit",
-            u64(uapi.NFTA_LIMIT_RATE, statement.rate)
-            + u64(uapi.NFTA_LIMIT_UNIT, LIMIT_UNITS[statement.unit])
-            + u32(uapi.NFTA_LIMIT_BURST, statement.burst)
-            + u32(uapi.NFTA_LIMIT_TYPE, uapi.NFT_LIMIT_PKTS)
-            + u32(uapi.NFTA_LIMIT_FLAGS, uapi.NFT_LIMIT_F_INV if statement.over else 0),
-        )
+        self.add("limit", nft_limits.limit_payload(statement))
+
+    def synproxy(self, statement: SynProxy) -> None:
+        """Cookies in place of connections."""
+        self.add("synproxy", nft_limits.synproxy_payload(statement))
 
     def update(self, statement: Update) -> None:
         """Adds an element to a dynamic set."""
@@ -457,6 +454,8 @@ class _Writer:
             slot = (behind + 3) & ~3
             self.load(statement.data, slot)
             payload += u32(uapi.NFTA_DYNSET_SREG_DATA, register(slot))
+        if statement.bound is not None:
+            payload += nft_limits.bound_payload(statement.bound)
         self.add(
             "dynset",
             payload + (u64(uapi.NFTA_DYNSET_TIMEOUT, statement.timeout_s * 1000) if statement.timeout_s else b""),
@@ -492,4 +491,5 @@ _WRITERS: dict[type, Callable[[_Writer, Any], None]] = {
     Limit: _Writer.limit,
     Update: _Writer.update,
     Notrack: _Writer.notrack,
+    SynProxy: _Writer.synproxy,
 }

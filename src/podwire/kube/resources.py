@@ -15,6 +15,14 @@ from podwire.model.egress import EgressPolicy
 from podwire.model.ingress import Ingress, IngressClass
 from podwire.model.ipam import IpamBlock
 from podwire.model.meta import Object
+from podwire.model.metallb import (
+    BfdProfile,
+    BgpAdvertisement,
+    IpAddressPool,
+    L2Advertisement,
+    MetalLbCommunity,
+    MetalLbPeer,
+)
 from podwire.model.node import Lease, Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
@@ -135,3 +143,9 @@ BGPCONFIGURATIONS = Resource(
 BGPPEERS = Resource("projectcalico.org", "v3", "bgppeers", "BGPPeer", False, BgpPeerObject)
 BGPFILTERS = Resource("projectcalico.org", "v3", "bgpfilters", "BGPFilter", False, BgpFilterObject)
 IPPOOLS = Resource("projectcalico.org", "v3", "ippools", "IPPool", False, IpPoolObject)
+IPADDRESSPOOLS = Resource("metallb.io", "v1beta1", "ipaddresspools", "IPAddressPool", True, IpAddressPool)
+L2ADVERTISEMENTS = Resource("metallb.io", "v1beta1", "l2advertisements", "L2Advertisement", True, L2Advertisement)
+BGPADVERTISEMENTS = Resource("metallb.io", "v1beta1", "bgpadvertisements", "BGPAdvertisement", True, BgpAdvertisement)
+METALLB_PEERS = Resource("metallb.io", "v1beta2", "bgppeers", "BGPPeer", True, MetalLbPeer)
+METALLB_COMMUNITIES = Resource("metallb.io", "v1beta1", "communities", "Community", True, MetalLbCommunity)
+BFDPROFILES = Resource("metallb.io", "v1beta1", "bfdprofiles", "BFDProfile", True, BfdProfile)

@@ -1,1 +1,1 @@
-"""Load-balancer addresses and their announcement."""
+"""Addresses of load balancers: allocation (pure), announcement by ARP and NDP and by BGP, protection."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from podwire.agent.config import PARTS as AGENT_PARTS
 from podwire.errors import ConfigError
 from podwire.local import credentials
 from podwire.local.config import ClusterConfig
@@ -129,6 +130,7 @@ def agent(topology: Topology, config: ClusterConfig, node: FabricNode) -> Child:
     run = Path(topology.node_run(node.name))
     document = {
         "nodeName": node.name,
+        "parts": AGENT_PARTS,
         "kubeconfig": str(credentials.kubeconfig_path(topology, f"agent-{node.name}")),
         "runDir": str(run),
         "stateDir": str(topology.node_state(node.name)),

@@ -129,7 +129,7 @@ class ClusterSupervisor:
             progress(f"API server on https://127.0.0.1:{port}")
             dns = components.service_address(config, components.DNS_NUMBER)
             if config.network == "podwire":
-                await addons.ensure(client, config, dns, recall_config(topology))
+                await addons.ensure(client, topology, config, dns, recall_config(topology))
             await self._children.ensure(components.controller(topology, config))
             await self._ensure_nodes(config)
             await self._drop_nodes(client, config)

@@ -23,6 +23,8 @@ from podwire.model.service import (
 )
 
 _READ = (SERVICE_NAME_LABEL, HEADLESS_LABEL, PROXY_NAME_LABEL, TRIGGER_TIME_ANNOTATION)
+_BALANCING = ("metallb.io/", "metallb.universe.tf/", "podwire.io/")
+"""Prefixes of the annotations of load balancers."""
 _NONE: dict[str, str] = {}
 
 T = TypeVar("T")
@@ -35,10 +37,12 @@ def _once(value: T) -> T:
 
 
 def trim_service(service: Service) -> Service:
-    """A Service with only the fields that the proxy reads."""
-    return Service(
-        metadata=_meta(service.metadata, service.metadata.uid), spec=_spec(service.spec), status=service.status
-    )
+    """A Service with only the fields that the proxy reads, and the labels and annotations of load balancers."""
+    meta = _meta(service.metadata, service.metadata.uid)
+    if service.spec.type == "LoadBalancer":
+        annotations = {key: text for key, text in service.metadata.annotations.items() if key.startswith(_BALANCING)}
+        meta = replace(meta, labels=service.metadata.labels, annotations=annotations)
+    return Service(metadata=meta, spec=_spec(service.spec), status=service.status)
 
 
 def trim_slice(endpoint_slice: EndpointSlice) -> EndpointSlice:

@@ -11,6 +11,7 @@ from podwire.errors import KernelError, Unsupported
 from podwire.kernel import ethtool, iptables_chains, network, sysctl
 from podwire.kernel.features import Features
 from podwire.kernel.kinds import KERNEL_KINDS
+from podwire.kernel.leased_addresses import PROTOCOL as LEASED
 from podwire.kernel.monitor import Event, Monitor
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
@@ -212,6 +213,8 @@ class KernelMachine:
             return foreign or proto == OWNER.route_protocol or dst in self._destinations
         if kind == "neighbour":
             return index in self._tunnels
+        if kind == "address" and proto == LEASED:
+            return False  # An address of a load balancer, renewed every second.
         return kind == "lost" or index in self._watched or (kind == "sysctl" and index == 0)
 
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:

@@ -227,10 +227,30 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
         return f"limit rate {'over ' if self.over else ''}{self.rate}/{self.unit}{tail}"
 
 
+class ConnectionCount(msgspec.Struct, frozen=True, gc=False):
+    """Continues for connections above the number ``count`` that exist with one key of a set."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"ct count over {self.count}"
+
+
+class SynProxy(msgspec.Struct, frozen=True, gc=False):
+    """Answers SYN packets with cookies, and connects to the server when the client has answered (Linux 5.3)."""
+
+    mss: int = 1460
+    wscale: int = 7
+
+    def __str__(self) -> str:
+        return f"synproxy mss {self.mss} wscale {self.wscale} timestamp sack-perm"
+
+
 class Update(msgspec.Struct, frozen=True, gc=False):
     """Puts ``key`` into a dynamic set (``add``, ``update``: also renews its time, ``delete``).
 
-    With ``data``, into a dynamic map; an existing entry keeps its data. The data must fit into one register.
+    With ``data``, into a dynamic map; an existing entry keeps its data. The data must fit into one register. With
+    ``bound``, each element has a rate or a number of connections of its own, and the rule continues above it.
     """
 
     op: str
@@ -238,11 +258,13 @@ class Update(msgspec.Struct, frozen=True, gc=False):
     key: Field | Concat
     data: Field | Numgen | None = None
     timeout_s: int = 0
+    bound: Limit | ConnectionCount | None = None
 
     def __str__(self) -> str:
         timeout = f" timeout {duration(self.timeout_s)}" if self.timeout_s else ""
+        bound = "" if self.bound is None else f" {self.bound}"
         data = "" if self.data is None else f" : {self.data}"
-        return f"{self.op} @{self.set} {{ {self.key}{timeout}{data} }}"
+        return f"{self.op} @{self.set} {{ {self.key}{timeout}{bound}{data} }}"
 
 
 class Notrack(msgspec.Struct, frozen=True, gc=False):
@@ -275,6 +297,7 @@ Statement = (
     | Limit
     | Update
     | Notrack
+    | SynProxy
     | Opaque
 )
 

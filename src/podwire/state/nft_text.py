@@ -17,6 +17,7 @@ from podwire.state.nft_fields import FIELDS
 from podwire.state.nft_rules import (
     Assign,
     Concat,
+    ConnectionCount,
     Counter,
     Field,
     Limit,
@@ -35,6 +36,7 @@ from podwire.state.nft_rules import (
     Rule,
     SetRef,
     Statement,
+    SynProxy,
     Update,
     Values,
     Verdict,
@@ -211,11 +213,32 @@ def _update(tokens: Tokens, word: str) -> Update:
     tokens.expect("{")
     key = _update_key(tokens)
     timeout = parse_seconds(tokens.take()) if tokens.skip("timeout") else 0
+    bound = _bound(tokens)
     data = _simple(tokens) if tokens.skip(":") else None
     tokens.expect("}")
     if isinstance(data, Concat):
         raise tokens.problem("the data must be one value")
-    return Update(word, name, key, data, timeout)
+    return Update(word, name, key, data, timeout, bound)
+
+
+def _bound(tokens: Tokens) -> Limit | ConnectionCount | None:
+    if tokens.skip("limit"):
+        return _limit(tokens, "limit")
+    if not tokens.skip("ct"):
+        return None
+    tokens.expect("count")
+    tokens.expect("over")
+    return ConnectionCount(int(tokens.take()))
+
+
+def _synproxy(tokens: Tokens, _word: str) -> SynProxy:
+    tokens.expect("mss")
+    mss = int(tokens.take())
+    tokens.expect("wscale")
+    wscale = int(tokens.take())
+    tokens.expect("timestamp")
+    tokens.expect("sack-perm")
+    return SynProxy(mss, wscale)
 
 
 def _update_key(tokens: Tokens) -> Field | Concat:
@@ -236,10 +259,6 @@ def _masked_or_simple(tokens: Tokens) -> Field | Numgen | Masked:
     return operand
 
 
-def _notrack(_tokens: Tokens, _word: str) -> Notrack:
-    return Notrack()
-
-
 _STATEMENTS: dict[str, Callable[[Tokens, str], Statement]] = {
     "dnat": _nat,
     "snat": _nat,
@@ -252,7 +271,8 @@ _STATEMENTS: dict[str, Callable[[Tokens, str], Statement]] = {
     "add": _update,
     "update": _update,
     "delete": _update,
-    "notrack": _notrack,
+    "notrack": lambda _tokens, _word: Notrack(),
+    "synproxy": _synproxy,
 }
 
 

@@ -7,14 +7,22 @@ cluster address (a node port, a load balancer's) costs a list of all Services.
 
 from typing import TypeVar
 
+from podwire.cluster.names import L2_CLAIM, L2_SPEAKER, METALLB_NAMESPACE
 from podwire.cluster.world import World
 from podwire.errors import NotFound
 from podwire.kube.client import Client
 from podwire.kube.optional import list_if_served
 from podwire.kube.resources import (
+    BFDPROFILES,
+    BGPADVERTISEMENTS,
     CLUSTERNETWORKPOLICIES,
     EGRESSPOLICIES,
     ENDPOINTSLICES,
+    IPADDRESSPOOLS,
+    L2ADVERTISEMENTS,
+    LEASES,
+    METALLB_COMMUNITIES,
+    METALLB_PEERS,
     NAMESPACES,
     NETWORKPOLICIES,
     NODES,
@@ -22,16 +30,26 @@ from podwire.kube.resources import (
     SERVICES,
     Resource,
 )
+from podwire.loadbalancer.claims import claimed_address
 from podwire.model.egress import EgressPolicy
 from podwire.model.meta import Object, key_of
+from podwire.model.metallb import (
+    BfdProfile,
+    BgpAdvertisement,
+    IpAddressPool,
+    L2Advertisement,
+    MetalLbCommunity,
+    MetalLbPeer,
+)
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import NetworkPolicy
 from podwire.model.selector import Selector
 from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice, Service
-from podwire.why.objects import belongs, concerns
+from podwire.why.objects import BalancerObjects, belongs, concerns
 
 T = TypeVar("T", Service, Pod, Object)
+M = TypeVar("M", IpAddressPool, L2Advertisement, BgpAdvertisement, MetalLbPeer, MetalLbCommunity, BfdProfile)
 
 _FEW = 16
 """Up to this number of pods are read one by one; for more pods, all pods of their namespaces are read."""
@@ -86,6 +104,26 @@ class ApiObjects:
     async def egress_policies(self) -> tuple[EgressPolicy, ...]:
         """All EgressPolicies; none when the API does not serve them."""
         return await list_if_served(self._client, EGRESSPOLICIES)
+
+    async def balancers(self) -> BalancerObjects:
+        """The objects about addresses of load balancers; none where the API does not serve their kinds."""
+        speakers = await self._client.list(LEASES, label_selector=L2_SPEAKER)
+        claims = await self._client.list(LEASES, label_selector=L2_CLAIM)
+        held = {claimed_address(lease.metadata.name): lease.spec.holder_identity or "" for lease in claims.items}
+        return BalancerObjects(
+            pools=await self._balancing(IPADDRESSPOOLS),
+            l2_advertisements=await self._balancing(L2ADVERTISEMENTS),
+            bgp_advertisements=await self._balancing(BGPADVERTISEMENTS),
+            peers=await self._balancing(METALLB_PEERS),
+            communities=await self._balancing(METALLB_COMMUNITIES),
+            profiles=await self._balancing(BFDPROFILES),
+            speakers=tuple(lease.spec.holder_identity or "" for lease in speakers.items),
+            holders={str(address): holder for address, holder in held.items() if address is not None},
+        )
+
+    async def _balancing(self, resource: Resource[M]) -> tuple[M, ...]:
+        items = await list_if_served(self._client, resource)
+        return tuple(item for item in items if item.metadata.namespace == METALLB_NAMESPACE)
 
     async def _get(self, resource: Resource[T], namespace: str, name: str) -> T | None:
         try:

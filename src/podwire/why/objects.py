@@ -8,8 +8,18 @@ costs a list of all Services.
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from podwire.cluster.world import World
 from podwire.model.egress import EgressPolicy
+from podwire.model.metallb import (
+    BfdProfile,
+    BgpAdvertisement,
+    IpAddressPool,
+    L2Advertisement,
+    MetalLbCommunity,
+    MetalLbPeer,
+)
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.selector import Selector
@@ -18,6 +28,21 @@ from podwire.proxy.resolve import service_of
 from podwire.proxy.validity import canonical_address
 
 T = TypeVar("T", Service, Pod)
+
+
+class BalancerObjects(msgspec.Struct, frozen=True, kw_only=True):
+    """The objects of ``metallb.io``, and what agents say about addresses of load balancers."""
+
+    pools: tuple[IpAddressPool, ...] = ()
+    l2_advertisements: tuple[L2Advertisement, ...] = ()
+    bgp_advertisements: tuple[BgpAdvertisement, ...] = ()
+    peers: tuple[MetalLbPeer, ...] = ()
+    communities: tuple[MetalLbCommunity, ...] = ()
+    profiles: tuple[BfdProfile, ...] = ()
+    speakers: tuple[str, ...] = ()
+    """The nodes that have a Lease for answering."""
+    holders: dict[str, str] = {}
+    """The node that answers for each address."""
 
 
 class Objects(Protocol):
@@ -55,6 +80,10 @@ class Objects(Protocol):
         """All EgressPolicies."""
         ...
 
+    async def balancers(self) -> BalancerObjects:
+        """The objects about addresses of load balancers."""
+        ...
+
     async def world(self, pods: frozenset[str], addresses: frozenset[str]) -> World:
         """The objects that policies of these pods (``namespace/name``), and of pods with these addresses, depend on."""
         ...
@@ -88,7 +117,9 @@ class Collection:
         slices: Iterable[EndpointSlice] = (),
         world: World | None = None,
         egress_policies: Iterable[EgressPolicy] = (),
+        balancers: BalancerObjects | None = None,
     ) -> None:
+        self._balancers = balancers or BalancerObjects()
         self._egress_policies = tuple(egress_policies)
         self._services = tuple(services)
         self._slices = tuple(slices)
@@ -127,6 +158,10 @@ class Collection:
     async def egress_policies(self) -> tuple[EgressPolicy, ...]:
         """All EgressPolicies."""
         return self._egress_policies
+
+    async def balancers(self) -> BalancerObjects:
+        """The objects about addresses of load balancers."""
+        return self._balancers
 
     async def world(self, pods: frozenset[str], addresses: frozenset[str]) -> World:
         """All objects that policies are about, whichever pods are asked for."""

@@ -18,6 +18,7 @@ EXPLAINERS: Registry[Explainer] = Registry(
     "explainers",
     {
         "services": "podwire.why.services.explainer:explain_services",
+        "loadbalancer": "podwire.why.loadbalancer.explainer:explain_balancers",
         "policies": "podwire.why.policies.explainer:explain_policies",
         "networks": "podwire.why.networks.explainer:explain_networks",
         "egress": "podwire.why.egress.explainer:explain_egress",

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from podwire.model.service import SERVICE_NAME_LABEL, TRIGGER_TIME_ANNOTATION, EndpointSlice, Service
 from podwire.proxy.resolve import resolve
@@ -59,7 +60,7 @@ def test_trimmed_service_resolves_to_the_same_ports() -> None:
 def test_unused_metadata_is_trimmed() -> None:
     remaining = trim_service(service())
     assert (remaining.metadata.name, remaining.metadata.uid, remaining.metadata.resource_version) == ("web", "u-1", "7")
-    assert remaining.metadata.labels == remaining.metadata.annotations == remaining.spec.selector == {}
+    assert remaining.metadata.annotations == remaining.spec.selector == {}
     assert (remaining.metadata.owner_references, remaining.metadata.finalizers) == ((), ())
     part = trim_slice(piece(annotations={TRIGGER_TIME_ANNOTATION: "2026-01-01T00:00:00Z", "other": "x"}))
     assert part.metadata.labels == {SERVICE_NAME_LABEL: "web"}
@@ -81,3 +82,16 @@ def test_equal_values_are_held_once() -> None:
 def test_lists_that_are_null_stay_so() -> None:
     empty = msgspec.structs.replace(piece(), endpoints=None, ports=None)
     assert trim_slice(empty).endpoints is None and trim_slice(empty).ports is None
+
+
+def test_load_balancers_keep_labels_and_their_own_annotations() -> None:
+    whole = service()
+    annotations = {"metallb.io/address-pool": "gold", "podwire.io/rate": "1", "other": "x"}
+    meta = replace(whole.metadata, annotations=annotations)
+    remaining = trim_service(replace(whole, metadata=meta)).metadata
+    assert (remaining.labels, sorted(remaining.annotations)) == (
+        {"app": "web"},
+        ["metallb.io/address-pool", "podwire.io/rate"],
+    )
+    inside = trim_service(replace(whole, metadata=meta, spec=replace(whole.spec, type="ClusterIP"))).metadata
+    assert inside.labels == inside.annotations == {}

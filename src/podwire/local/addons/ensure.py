@@ -18,6 +18,7 @@ from podwire.kube.resources import CONFIGMAPS, IPPOOLS
 from podwire.local.config import ClusterConfig, block_sizes
 from podwire.local.manifests import Manifest, parse_manifests
 from podwire.local.objects import Kinds
+from podwire.local.topology import Topology
 from podwire.policy import settings as policy_settings
 from podwire.proxy.settings import as_keys
 from podwire.runtime.backoff import Backoff
@@ -25,6 +26,11 @@ from podwire.runtime.backoff import Backoff
 SYSTEM_NAMESPACE = "kube-system"
 NETWORK_CONFIG = "podwire-config"
 """The ConfigMap with the settings that can change on a running cluster; agents watch it."""
+_OF_EVERY_CLUSTER = ("clusternetworkpolicy.yaml", "egresspolicy.yaml", "metallb.yaml", "dns.yaml")
+_POOL, _SMALL_POOL, _POOL6 = (200, 249), (2, 10), (0x1000, 0x10FF)
+"""First and last number of the addresses for load balancers on the fabric; nodes count from 11 up."""
+_POOL_NODES = 150
+"""With fewer nodes on a segment, the numbers from 200 up are free, also when some nodes are added."""
 _OF_BACKENDS = {"bgp": ("bgp.yaml", "ippool.yaml")}
 """The kinds of API objects that configure a routing backend."""
 _DNS, _DNS_SERVICE = "podwire-dns", "kube-dns"
@@ -34,8 +40,8 @@ _POOLS = {4: "default-ipv4-ippool", 6: "default-ipv6-ippool"}
 
 
 def files_of(config: ClusterConfig) -> tuple[str, ...]:
-    """The manifests of a cluster: kinds of policies, cluster DNS, and what its configuration asks for."""
-    files = {"clusternetworkpolicy.yaml", "egresspolicy.yaml", "dns.yaml"}
+    """The manifests of a cluster: kinds of every cluster, cluster DNS, and what its configuration asks for."""
+    files = set(_OF_EVERY_CLUSTER)
     files |= set(_OF_BACKENDS.get(config.routing.backend, ()))
     files |= set(_OF_BLOCKS if config.ipam.mode == "blocks" else ())
     files |= {"gateway.yaml"} if config.gateway else set()
@@ -101,7 +107,9 @@ def network_config(config: ClusterConfig, before: ClusterConfig | None) -> dict[
     }
 
 
-async def ensure(client: Client, config: ClusterConfig, service_dns: str, before: ClusterConfig | None) -> None:
+async def ensure(
+    client: Client, topology: Topology, config: ClusterConfig, service_dns: str, before: ClusterConfig | None
+) -> None:
     """Creates missing objects and returns when all exist; ``before`` is the previous configuration."""
     kinds = Kinds(client)
     blocks, local = config.ipam.mode == "blocks", config.dns.node_local
@@ -109,6 +117,9 @@ async def ensure(client: Client, config: ClusterConfig, service_dns: str, before
     await asyncio.gather(*(_create(client, kinds, m) for m in default_objects), _network(client, before, config))
     if blocks:
         await _pools(client, config)
+    if before is None:
+        for manifest in load_balancer(topology, config):
+            await _create(client, kinds, manifest)
 
 
 async def _pools(client: Client, config: ClusterConfig) -> None:
@@ -130,6 +141,23 @@ async def _pools(client: Client, config: ClusterConfig) -> None:
                 await client.clock.sleep(backoff.next_delay_s())
                 continue
             break
+
+
+def load_balancer(topology: Topology, config: ClusterConfig) -> tuple[Manifest, ...]:
+    """The pool of addresses on the first segment of the fabric, and its announcement by the nodes there.
+
+    They are made with the cluster alone, so that a user may delete them.
+    """
+    segment, families = topology.segment(0), {ip_network(cidr).version for cidr in config.service_cidrs}
+    numbers = _POOL if config.nodes // config.segments < _POOL_NODES else _SMALL_POOL
+    addresses = [f"{segment.network[numbers[0]]}-{segment.network[numbers[1]]}"] * (4 in families)
+    addresses += [f"{segment.network6[_POOL6[0]]}-{segment.network6[_POOL6[1]]}"] * (6 in families)
+    text = resources.files("podwire.local.addons").joinpath("fabricpool.yaml").read_text(encoding="utf-8")
+    objects = parse_manifests(text, "fabricpool.yaml")
+    for manifest in objects:
+        if manifest.kind == "IPAddressPool":
+            manifest.body["spec"]["addresses"] = addresses
+    return objects
 
 
 async def _create(client: Client, kinds: Kinds, manifest: Manifest) -> None:

@@ -3,7 +3,8 @@
 Each node of the backend ``bgp`` has a session with the router of its segment, as with the top-of-rack switch of a data
 centre. So the router learns which node has which pods, and pods of different segments reach each other without
 encapsulation. It takes sessions from every address of a segment (``neighbor range``), and routes inside the pod
-networks alone. Nodes of other backends are no neighbours, and the process waits without cost.
+networks and :data:`BALANCED` alone, several for one network. Nodes of other backends are no neighbours unless they
+announce addresses of load balancers, and the process waits without cost.
 """
 
 from collections.abc import Iterable
@@ -15,6 +16,8 @@ from podwire.runtime.program import Child
 
 AS_NUMBER = 64999
 """The router's autonomous system number, of those for private use (RFC 6996)."""
+BALANCED = ip_network("198.18.0.0/15")
+"""The networks of pools whose addresses the router takes: those for tests between networks (RFC 2544)."""
 BIRD = "/usr/sbin/bird"
 BIRDCL = "/usr/sbin/birdcl"
 ENTRY = "bird"
@@ -58,10 +61,11 @@ def render(topology: Topology, pod_cidrs: Iterable[str]) -> str:
     for version in families:
         lines += [
             f"protocol kernel kernel{version} {{",
+            "  merge paths on;",
             f"  ipv{version} {{ import none; export where source = RTS_BGP; }};",
             "}",
         ]
-        accepted = ", ".join(f"{network}+" for network in pods if network.version == version)
+        accepted = ", ".join(f"{network}+" for network in (*pods, BALANCED) if network.version == version)
         for segment in topology.segments:
             lines += _sessions(segment, version, accepted)
     return "\n".join(lines) + "\n"

@@ -5,10 +5,11 @@ from ipaddress import ip_address, ip_interface, ip_network
 import pytest
 from msgspec.structs import replace
 
+from podwire.bgp.fields import community
 from podwire.errors import ConfigError
 from podwire.routing.backends.bgp.backend import BgpRouting
 from podwire.routing.backends.bgp.objects import BgpObjects, PeerValues
-from podwire.routing.backends.bgp.options import BgpOptions, community
+from podwire.routing.backends.bgp.options import BgpOptions
 from podwire.routing.direct import behind_router
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, RoutingFacts, Underlay
 from podwire.routing.settings import RoutingSettings, parse_settings

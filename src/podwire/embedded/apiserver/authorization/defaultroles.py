@@ -19,6 +19,8 @@ _RBAC = "rbac.authorization.k8s.io"
 _CERTIFICATES = "certificates.k8s.io"
 _POLICY = "policy.networking.k8s.io"
 _OWN = "podwire.io"
+_METALLB = "metallb.io"
+_METALLB_KINDS = "ipaddresspools l2advertisements bgpadvertisements bgppeers communities bfdprofiles"
 
 
 def _on(verbs: str, resources: str, groups: str = "core", names: str = "") -> PolicyRule:
@@ -235,6 +237,7 @@ _COMPONENTS: Mapping[str, Rules] = {
         _on(_READ, "bgpconfigurations bgppeers bgpfilters ippools", "projectcalico.org"),
         _on(_READ, "egresspolicies", _OWN),
         _on(f"create delete patch {_READ}", "ipamblocks", _OWN),
+        _on(_READ, _METALLB_KINDS, _METALLB),
         _EVENTS,
     ),
     "podwire:policystatus": (
@@ -243,8 +246,12 @@ _COMPONENTS: Mapping[str, Rules] = {
         _EVENTS,
     ),
     "podwire:ipamblocks": (_on(f"delete patch {_READ}", "ipamblocks", _OWN),),
-    "podwire:egress": (
-        _on("patch", "egresspolicies/status", _OWN),
+    "podwire:egress": (_on("patch", "egresspolicies/status", _OWN), _EVENTS),
+    "podwire:loadbalancer": (
+        _on(f"patch {_READ}", "ipaddresspools ipaddresspools/status", _METALLB),
+        _on(_READ, "namespaces"),
+        _on(f"patch {_READ}", "services"),
+        _on("patch", "services/status"),
         _EVENTS,
     ),
 }
@@ -431,6 +438,8 @@ ROLES: Mapping[tuple[str, str], Rules] = {
     ("kube-system", "system::leader-locking-kube-scheduler"): (
         _on("create list update get watch", "leases", "coordination.k8s.io"),
     ),
+    # The records of who holds each address of a load balancer.
+    ("kube-system", "podwire:loadbalancer"): (_on(f"create update {_READ}", "configmaps"),),
     # The settings of the network, passwords of BGP, the report of the policies in force, and Leases of egress nodes.
     ("kube-system", "podwire:agent"): (
         _on(_READ, "configmaps", names="podwire-config"),
@@ -466,6 +475,7 @@ CLUSTER_ROLE_BINDINGS: Mapping[str, Subjects] = {
     "podwire:policystatus": (_MANAGER,),
     "podwire:ipamblocks": (_MANAGER,),
     "podwire:egress": (_MANAGER,),
+    "podwire:loadbalancer": (_MANAGER,),
     # One process runs all controllers, under one name; the accounts are those that Kubernetes' controllers have.
     **{f"system:controller:{name}": ((_ACCOUNT, name), _MANAGER) for name in CONTROLLERS},
 }
@@ -485,5 +495,6 @@ ROLE_BINDINGS: Mapping[tuple[str, str], tuple[str, Subjects]] = {
         ((_USER, "system:kube-scheduler"), (_ACCOUNT, "kube-scheduler")),
     ),
     ("kube-system", "podwire:agent"): ("podwire:agent", (_AGENTS,)),
+    ("kube-system", "podwire:loadbalancer"): ("podwire:loadbalancer", (_MANAGER,)),
 }
 """Role and subjects of every default RoleBinding by namespace and name."""

@@ -15,14 +15,12 @@ Cost per peer and family: one route, and in the mesh one session.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
-from ipaddress import IPv4Address
 from typing import Any
 
 from msgspec.structs import replace
 
-from podwire.bgp.birdconf import render
-from podwire.bgp.configuration import Address, BgpConfiguration, Network
+from podwire.bgp.configuration import Address, BgpConfiguration, Network, with_services
+from podwire.bgp.process import bird_child, router_id
 from podwire.routing.backend import BackendPlan
 from podwire.routing.backends.bgp.objects import NO_SERVICES, BgpObjects
 from podwire.routing.backends.bgp.options import BgpOptions
@@ -30,12 +28,8 @@ from podwire.routing.backends.bgp.sessions import Sessions, peers_of, section_of
 from podwire.routing.direct import DirectRoutes, behind_router, no_address
 from podwire.routing.nodes import ClusterView, LocalNode, Peer
 from podwire.routing.paths import PathState, PeerPath, follow_plain_route, follow_route
-from podwire.runtime.program import Child
 from podwire.state.network import NetworkState, merge
 from podwire.state.route import Route
-
-BIRD = "/usr/sbin/bird"
-BIRDCL = "/usr/sbin/birdcl"
 
 
 class BgpRouting:
@@ -72,7 +66,7 @@ class BgpRouting:
         gateways = tuple(sessions.gateways())
         services = values.service_networks or () if NO_SERVICES not in me.labels else ()
         configuration = BgpConfiguration(
-            router_id=_router_id(me),
+            router_id=router_id(me.address(4), me.name),
             link=me.underlay.link,
             networks=(*me.pod_cidrs, *_of_families(services, me)),
             unsent=tuple(pool.network for pool in self._objects.pools if not pool.is_sent),
@@ -89,7 +83,8 @@ class BgpRouting:
         )
         further = NetworkState(routes=tuple(_gateway_route(me, *each) for each in gateways))
         network = merge([self._routes.state(me, peers), further])
-        return BackendPlan(network=network, children=(_bird(me, configuration),))
+        configuration = with_services(configuration, self._objects.services)
+        return BackendPlan(network=network, children=(bird_child(me.run_dir, configuration),))
 
     def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether the peer is on the same subnet, or both run BIRD and this node has a session with a router."""
@@ -123,20 +118,6 @@ class BgpRouting:
         )
 
 
-def _bird(me: LocalNode, configuration: BgpConfiguration) -> Child:
-    """The process of BIRD."""
-    file, control = f"{me.run_dir}/bird.conf", f"{me.run_dir}/bird.ctl"
-    return Child(
-        name="bird",
-        argv=(BIRD, "-f", "-R", "-c", file, "-s", control),
-        files={file: render(configuration).encode()},
-        check=(BIRD, "-p", "-c", file),
-        on_file_change="reload",
-        reload=(BIRDCL, "-s", control, "configure"),
-        restart_by="kill",
-    )
-
-
 def _of_families(networks: Iterable[Network], me: LocalNode) -> tuple[Network, ...]:
     """The networks of the families of the node's pods."""
     families = {cidr.version for cidr in me.pod_cidrs}
@@ -151,11 +132,3 @@ def _gateway_route(me: LocalNode, remote: Address, gateway: Address) -> Route:
         link=me.underlay.link,
         src=str(source) if source else "",
     )
-
-
-def _router_id(me: LocalNode) -> IPv4Address:
-    """The node's IPv4 address; on a node without one, a number derived from its name (RFC 6286: unique and not 0)."""
-    address = me.address(4)
-    if isinstance(address, IPv4Address):
-        return address
-    return IPv4Address(int.from_bytes(sha256(me.name.encode()).digest()[:4], "big") | 1)

@@ -1,15 +1,11 @@
 """Single fields of the objects of ``projectcalico.org/v3``; an error names the object and the field."""
 
-import re
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 
 from podwire.bgp.configuration import Address, Community, Network
+from podwire.bgp.fields import community
 from podwire.errors import ConfigError
-from podwire.routing.backends.bgp.options import community
-
-_UNIT_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-_STEP = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 
 
 def parse_address_and_port(source: str, text: str) -> tuple[Address, int | None]:
@@ -68,17 +64,6 @@ def parse_community(source: str, path: str, text: str) -> Community:
         return community(text)
     except ValueError as problem:
         raise ConfigError(source, path, str(problem)) from problem
-
-
-def parse_seconds(source: str, path: str, text: str) -> float:
-    """Seconds of a duration in the form of Go, such as ``1m30s``.
-
-    Raises: ConfigError.
-    """
-    steps = list(_STEP.finditer(text))
-    if not steps or "".join(step[0] for step in steps) != text:
-        raise ConfigError(source, path, f"{text!r}: expected a duration such as 120s or 2m0s")
-    return sum(float(step[1]) * _UNIT_S[step[2]] for step in steps)
 
 
 def refuse_unhonoured(source: str, fields: Mapping[str, tuple[object, object]]) -> None:

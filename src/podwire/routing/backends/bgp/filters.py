@@ -7,11 +7,11 @@ from typing import Literal
 import msgspec
 
 from podwire.bgp.configuration import Community, Network, RouteRule
+from podwire.bgp.fields import AS_MAX
 from podwire.errors import ConfigError
 from podwire.model.bgp import BgpFilterObject, FilterOperation, FilterRule
 from podwire.routing.backend import check_range
 from podwire.routing.backends.bgp.fields import parse_community, parse_network
-from podwire.routing.backends.bgp.options import AS_MAX
 
 _INTERFACE = re.compile(r"[A-Za-z0-9_.*-]{1,15}")
 _OPERATORS: Mapping[str, Literal["equal", "not equal", "in", "not in"]] = {

@@ -10,7 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from podwire.bgp.configuration import Address, Community, LogLevel, Network, RouteRule
+from podwire.bgp.configuration import Address, Community, LogLevel, Network, RouteRule, ServiceRoutes
+from podwire.bgp.fields import AS_MAX, check_password, parse_seconds
 from podwire.errors import ConfigError
 from podwire.model.bgp import (
     BgpConfigurationObject,
@@ -25,12 +26,11 @@ from podwire.routing.backends.bgp.fields import (
     parse_address_and_port,
     parse_community,
     parse_network,
-    parse_seconds,
     refuse_unhonoured,
     yaml_word,
 )
 from podwire.routing.backends.bgp.filters import FilterValues
-from podwire.routing.backends.bgp.options import AS_MAX, RESTART_MAX_S, check_password
+from podwire.routing.backends.bgp.options import RESTART_MAX_S
 from podwire.routing.nodes import LocalNode, Peer
 
 REFLECTOR = "projectcalico.org/RouteReflectorClusterID"
@@ -118,6 +118,8 @@ class BgpObjects(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, ConfigurationValues] = {}
     peers: tuple[PeerValues, ...] = ()
     pools: tuple[PoolValues, ...] = ()
+    services: ServiceRoutes = ServiceRoutes()
+    """Routes of load balancers; they come from the part ``loadbalancer``."""
 
     def of_node(self, name: str) -> ConfigurationValues:
         """The settings of a node: its own, and those of all nodes where it has none."""

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from podwire.bgp.process import BIRDCL
 from podwire.bgp.sessionstate import SessionState, parse_sessions
-from podwire.routing.backends.bgp.backend import BIRDCL
 from podwire.runtime.child import run
 
 _TIMEOUT_S = 5.0

@@ -7,15 +7,13 @@ from typing import Any
 import msgspec
 
 from podwire.bgp.configuration import BGP_PORT, LogLevel
+from podwire.bgp.fields import AS_MAX, check_password, community
 from podwire.errors import ConfigError
 from podwire.routing.backend import BackendOptions, check_range
 from podwire.routing.nodes import LocalNode, Peer
 
-AS_MAX = (1 << 32) - 1
 RESTART_MAX_S = 4095
 """12 bits (RFC 4724 section 3)."""
-_PASSWORD_MAX = 80
-"""TCP_MD5SIG_MAXKEYLEN, linux/tcp.h."""
 _HIDDEN = "(hidden)"
 
 
@@ -111,20 +109,6 @@ class BgpOptions(BackendOptions, frozen=True):
         return document
 
 
-def community(text: str) -> tuple[int, ...]:
-    """The numbers of a community, two or three.
-
-    Raises: ValueError with the reason.
-    """
-    numbers = tuple(int(number) if number.isdecimal() else -1 for number in text.split(":"))
-    limit = 0xFFFF if len(numbers) == 2 else AS_MAX
-    if len(numbers) not in (2, 3) or not all(0 <= number <= limit for number in numbers):
-        raise ValueError(
-            f"{text!r}: expected two numbers up to 65535 (64512:100), or three up to {AS_MAX} (64512:1:100)"
-        )
-    return numbers
-
-
 def _check_peer(source: str, path: str, peer: ExternalPeer) -> None:
     try:
         ip_address(peer.address)
@@ -144,14 +128,3 @@ def _check_peer(source: str, path: str, peer: ExternalPeer) -> None:
             community(text)
         except ValueError as problem:
             raise ConfigError(source, f"{path}.communities[{index}]", str(problem)) from problem
-
-
-def check_password(source: str, path: str, password: str) -> None:
-    """Checks that BIRD and the kernel take a password.
-
-    Raises: ConfigError, without the password.
-    """
-    if len(password.encode()) > _PASSWORD_MAX:
-        raise ConfigError(source, path, f"{len(password.encode())} bytes: expected {_PASSWORD_MAX} at most")
-    if '"' in password or not password.isprintable():
-        raise ConfigError(source, path, "expected printable characters without double quotes")

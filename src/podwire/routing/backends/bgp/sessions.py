@@ -12,8 +12,9 @@ import msgspec
 from msgspec.structs import replace
 
 from podwire.bgp.configuration import BGP_PORT, Address, BgpSession, RouteRule
+from podwire.bgp.fields import AS_MAX, community
 from podwire.routing.backends.bgp.objects import NODE_AS, REFLECTOR, BgpObjects, PeerValues
-from podwire.routing.backends.bgp.options import AS_MAX, BgpSection, ExternalPeer, community
+from podwire.routing.backends.bgp.options import BgpSection, ExternalPeer
 from podwire.routing.nodes import ClusterView, LocalNode, Peer
 
 

@@ -1,0 +1,1 @@
+"""Addresses of Services of type LoadBalancer, from IPAddressPools."""
