@@ -34,6 +34,7 @@ BENCHMARKS = (
     "flows",
     "iptables",
     "ipvs",
+    "loadbalancer",
     "userspace",
     "policy",
     "dns",
