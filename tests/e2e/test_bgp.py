@@ -12,6 +12,8 @@ from tests.kernel.bird_nodes import ask
 
 from podwire.kernel.features import Features
 
+PEERS = "bgppeers.projectcalico.org"
+"""The short name stands for the kind of MetalLB."""
 NO_BIRD = Features().lacks("bird")
 
 pytestmark = pytest.mark.skipif(bool(NO_BIRD), reason=NO_BIRD)
@@ -59,13 +61,13 @@ def test_objects_configure_bird_and_bad_ones_change_nothing(bgp: Cluster) -> Non
     assert "  if net = 0.0.0.0/0 then reject;\n" in conf.read_text() and 'password "s3cret";' in conf.read_text()
     eventually(lambda: "peer_192_0_2_1" in ask(where, "show", "protocols"))
     assert "192.0.2.1" not in (run_dir(bgp, "node-2") / "bird.conf").read_text()
-    refusal = bgp.refused("patch", "bgppeer", "router", "--type", "merge", "-p", '{"spec": {"asNumber": 0}}')
+    refusal = bgp.refused("patch", PEERS, "router", "--type", "merge", "-p", '{"spec": {"asNumber": 0}}')
     assert "spec.asNumber" in refusal
-    bgp.kubectl("patch", "bgppeer", "router", "--type", "merge", "-p", '{"spec": {"filters": ["missing"]}}')
-    eventually(lambda: "there is no valid BGPFilter missing" in bgp.kubectl("describe", "bgppeer", "router"))
-    assert "its last good form stays in force" in bgp.kubectl("describe", "bgppeer", "router")
+    bgp.kubectl("patch", PEERS, "router", "--type", "merge", "-p", '{"spec": {"filters": ["missing"]}}')
+    eventually(lambda: "there is no valid BGPFilter missing" in bgp.kubectl("describe", PEERS, "router"))
+    assert "its last good form stays in force" in bgp.kubectl("describe", PEERS, "router")
     assert "  if net = 0.0.0.0/0 then reject;\n" in conf.read_text()
-    bgp.kubectl("delete", "bgppeer", "router")
+    bgp.kubectl("delete", PEERS, "router")
     eventually(lambda: "192.0.2.1" not in conf.read_text() and "peer_" not in ask(where, "show", "protocols"))
 
 
@@ -89,6 +91,6 @@ def test_commands_show_sessions_their_routes_and_errors(bgp: Cluster) -> None:
         assert states["Node node-1"]["received"] == 1 and states["Node node-1"]["sent"] == 1
         assert states["BGPPeer away"]["asNumber"] == 65000 and states["BGPPeer away"]["state"] != "Established"
     finally:
-        bgp.kubectl("delete", "bgppeer", "away")
+        bgp.kubectl("delete", PEERS, "away")
     wrong = podwire("bgp", "node-9", "--name", bgp.name)
     assert wrong.returncode == 2 and "'node-9' is not a node of" in wrong.stderr
