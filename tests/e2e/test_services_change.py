@@ -189,14 +189,15 @@ def test_an_external_name_is_an_alias_without_rules(cluster: Cluster, namespace:
     assert cluster.get("endpointslices", "-l", "kubernetes.io/service-name=alias", "-n", namespace)["items"] == []
 
 
+BY_HAND = "type: LoadBalancer, loadBalancerClass: example.com/hand, selector: {app: web}, ports: [{port: 80}]"
+
+
 def test_a_load_balancer_waits_for_whoever_gives_addresses(
     cluster: Cluster, namespace: str, pods: dict[str, str]
 ) -> None:
     """podwire does not change the Service; every node serves an address in its status."""
     client = Client(cluster, namespace)
-    cluster.apply(
-        SERVICE % ("web", "", "type: LoadBalancer, selector: {app: web}, ports: [{port: 80}]"), "-n", namespace
-    )
+    cluster.apply(SERVICE % ("web", "", BY_HAND), "-n", namespace)
     assert cluster.kubectl("get", "service", "web", "-n", namespace, "--no-headers").split()[3] == "<pending>"
     status = '{"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.99"}]}}}'
     cluster.kubectl("patch", "service", "web", "-n", namespace, "--subresource=status", "-p", status)

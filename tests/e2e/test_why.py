@@ -65,6 +65,7 @@ kind: Service
 metadata: {name: guarded}
 spec:
   type: LoadBalancer
+  loadBalancerClass: example.com/hand
   loadBalancerSourceRanges: [198.51.100.0/24]
   externalIPs: [203.0.113.9]
   selector: {tier: web}

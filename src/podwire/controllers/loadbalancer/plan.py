@@ -53,6 +53,8 @@ def decide(key: str, service: Service | None, allocator: Allocator, load_balance
         ours = service is not None and FROM_POOL in service.metadata.annotations
         return AddressDecision(key=key, before=held, clear=ours or (service is not None and bool(held)))
     shown, uid = shown_addresses(service), service.metadata.uid
+    if not held and _is_foreign(service, shown, allocator):
+        return AddressDecision(key=key, uid=uid)
     try:
         request = read_request(service)
     except ConfigError as problem:
@@ -66,6 +68,12 @@ def decide(key: str, service: Service | None, allocator: Allocator, load_balance
     allocator.hold(key, allocation.addresses, request)
     clear = not {*shown, *held} <= set(allocation.addresses)
     return AddressDecision(key=key, uid=uid, before=held, allocation=allocation, clear=clear)
+
+
+def _is_foreign(service: Service, shown: tuple[Address, ...], allocator: Allocator) -> bool:
+    """Whether another program has written the addresses of a Service: they come from no pool, and none is named."""
+    known = any(allocator.pools.of(address) is not None for address in shown)
+    return bool(shown) and not known and FROM_POOL not in service.metadata.annotations
 
 
 def _keep_unread(key: str, service: Service, allocator: Allocator, problem: str) -> AddressDecision:
