@@ -17,7 +17,7 @@ from podwire.dns.foreign import ForeignCaches
 from podwire.dns.forward import Looping, Overloaded
 from podwire.dns.metrics import QueryCounters, Series
 from podwire.dns.plugins.autopath import AutoPath
-from podwire.dns.plugins.chain import ChainOutcome, ChainQuery, PluginChain, ReplyStream, cache_key, request_bytes
+from podwire.dns.plugins.chain import ChainOutcome, ChainQuery, PluginChain, cache_key, request_bytes
 from podwire.dns.plugins.plugin import UpstreamAsk
 from podwire.dns.replies import Send, labels_of
 from podwire.dns.respond import Reply, UpstreamQuery, failure, merge, udp_limit
@@ -152,12 +152,11 @@ class ForeignRelay:
         except asyncio.CancelledError:
             send(failure(waiting.query, waiting.limit).data)
             raise
-        if isinstance(outcome, Reply):
-            self._count(outcome, tcp, size, begun_s)
-            send(outcome.turned(random()))
-        elif isinstance(outcome, ReplyStream):
-            for message in outcome.messages:
-                send(message)
+        if not isinstance(outcome, Reply):
+            # Whoever waits for upstream gets one reply: transfers and dropped requests are decided before that.
+            outcome = failure(waiting.query, waiting.limit, wire.REFUSED)
+        self._count(outcome, tcp, size, begun_s)
+        send(outcome.turned(random()))
 
     async def _ask(self, waiting: ChainQuery, *, tcp: bool) -> bytes | None:
         """The reply of an upstream server to the question that the steps wait for.
