@@ -74,7 +74,9 @@ class Entry:
 
     def protect(self, protection: Protection) -> None:
         with Nft(self.node) as nft:
-            nft.apply(guard_table([ip_address(VIP)], [protection]))
+            table = guard_table([ip_address(VIP)], [protection])
+            nft.apply(table)
+            assert not nft.apply(table), "the kernel holds the table, and it reads back"
 
     def counted(self, chain: str) -> int:
         with Nft(self.node) as nft:
