@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from podwire.bgp.configuration import Community, ServiceRoutes
-from podwire.cluster.names import METALLB_NAMESPACE
 from podwire.errors import ConfigError
 from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder
@@ -29,6 +28,7 @@ from podwire.loadbalancer.bgppeers import (
 )
 from podwire.loadbalancer.bgproutes import BalancedRoutes, BgpFacts, plan_routes
 from podwire.loadbalancer.view import BalancerView
+from podwire.model.metallb import METALLB_NAMESPACE
 from podwire.observe.log import Log
 
 _QUIET_S = 0.1

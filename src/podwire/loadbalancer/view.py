@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from podwire.cluster.names import METALLB_NAMESPACE
 from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder, reference
 from podwire.kube.informer import Informer
@@ -11,7 +10,7 @@ from podwire.kube.resources import IPADDRESSPOOLS, L2ADVERTISEMENTS, Resource
 from podwire.loadbalancer.advertisements import L2Scope, read_l2_scopes
 from podwire.loadbalancer.election import Candidates, L2Facts, Serving, addresses_of, serving
 from podwire.loadbalancer.pools import BalancerPools, read_pools
-from podwire.model.metallb import IpAddressPool, L2Advertisement
+from podwire.model.metallb import METALLB_NAMESPACE, IpAddressPool, L2Advertisement
 from podwire.model.node import Node
 from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice, Service
 

@@ -10,6 +10,9 @@ import msgspec
 from podwire.model.meta import Fact, ObjectMeta
 from podwire.model.selector import LabelSelector
 
+METALLB_NAMESPACE = "metallb-system"
+"""The namespace of the objects that count; those elsewhere have no effect, as with MetalLB."""
+
 API_VERSION = "metallb.io/v1beta1"
 PEER_API_VERSION = "metallb.io/v1beta2"
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from podwire.cluster.names import PREFIX
 from podwire.model.meta import ObjectMeta
 from podwire.model.service import (
     HEADLESS_LABEL,
@@ -23,7 +24,7 @@ from podwire.model.service import (
 )
 
 _READ = (SERVICE_NAME_LABEL, HEADLESS_LABEL, PROXY_NAME_LABEL, TRIGGER_TIME_ANNOTATION)
-_BALANCING = ("metallb.io/", "metallb.universe.tf/", "podwire.io/")
+_BALANCING = ("metallb.io/", "metallb.universe.tf/", PREFIX)
 """Prefixes of the annotations of load balancers."""
 _NONE: dict[str, str] = {}
 

@@ -7,7 +7,7 @@ cluster address (a node port, a load balancer's) costs a list of all Services.
 
 from typing import TypeVar
 
-from podwire.cluster.names import L2_CLAIM, L2_SPEAKER, METALLB_NAMESPACE
+from podwire.cluster.names import L2_CLAIM, L2_SPEAKER
 from podwire.cluster.world import World
 from podwire.errors import NotFound
 from podwire.kube.client import Client
@@ -34,6 +34,7 @@ from podwire.loadbalancer.claims import claimed_address
 from podwire.model.egress import EgressPolicy
 from podwire.model.meta import Object, key_of
 from podwire.model.metallb import (
+    METALLB_NAMESPACE,
     BfdProfile,
     BgpAdvertisement,
     IpAddressPool,

@@ -13,7 +13,7 @@ The Events have MetalLB's reasons. A Service with another ``loadBalancerClass`` 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
 
-from podwire.cluster.names import LOAD_BALANCER_BLOCK, METALLB_NAMESPACE
+from podwire.cluster.names import LOAD_BALANCER_BLOCK
 from podwire.controllers.loadbalancer.plan import (
     AddressDecision,
     Patch,
@@ -39,7 +39,7 @@ from podwire.loadbalancer.blocks import Holder
 from podwire.loadbalancer.pools import BalancerPool, read_pools
 from podwire.loadbalancer.request import FROM_POOL
 from podwire.model.configmap import ConfigMap
-from podwire.model.metallb import IpAddressPool
+from podwire.model.metallb import METALLB_NAMESPACE, IpAddressPool
 from podwire.model.service import Service
 from podwire.runtime.supervise import Supervisor
 from podwire.runtime.workqueue import in_parallel

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from podwire.cluster.names import CLOUD_MARK
+from podwire.cluster.names import CLOUD_INDEX, CLOUD_MARK
 from podwire.controllers.cloudaddresses.provider import (
     AddressChange,
     AddressState,
@@ -44,7 +44,6 @@ from podwire.controllers.cloudroutes.providers.alibaba.options import AlibabaOpt
 from podwire.controllers.cloudroutes.settings import CloudSettings
 from podwire.errors import CloudError
 
-INDEX_TAG = "podwire.io/index"
 ATTACH_S, _POLL_S = 20, 1.0
 _TYPES_AT_ONCE = 10
 _INSTANCE = re.compile(r"i-[0-9a-z]+")
@@ -118,7 +117,7 @@ class AlibabaAddresses:
 
     def _attach(self, change: AttachInterface) -> None:
         tag = {"ResourceType": "eni", "ResourceId": [change.interface]}
-        self.api.call(ECS, "TagResources", **tag, Tag=[{"Key": INDEX_TAG, "Value": change.index}])
+        self.api.call(ECS, "TagResources", **tag, Tag=[{"Key": CLOUD_INDEX, "Value": change.index}])
         try:
             ends = {"NetworkInterfaceId": change.interface, "InstanceId": change.instance}
             self.api.call(ECS, "AttachNetworkInterface", **ends)
@@ -167,7 +166,7 @@ class AlibabaAddresses:
     def _index(self, document: Mapping[str, Any]) -> int:
         """The number of an interface at its instance; 0 while it is not attached."""
         attached = document.get("Status") in ("Attaching", "InUse")
-        number = tag_of(document, INDEX_TAG)
+        number = tag_of(document, CLOUD_INDEX)
         return int(number) if attached and number.isdecimal() else 0
 
     def _interface(self, document: Mapping[str, Any]) -> MarkedInterface:
