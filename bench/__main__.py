@@ -35,6 +35,7 @@ BENCHMARKS = (
     "iptables",
     "ipvs",
     "loadbalancer",
+    "gateway",
     "userspace",
     "policy",
     "dns",

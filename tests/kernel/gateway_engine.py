@@ -107,6 +107,11 @@ class Engine:
         await server.start()
         return server
 
+    @property
+    def pid(self) -> int:
+        """The process of Envoy."""
+        return self._process.pid
+
     def close(self) -> None:
         """Ends Envoy and the loop."""
         self._process.terminate()

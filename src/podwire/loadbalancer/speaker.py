@@ -5,7 +5,7 @@ within ``liveness.HOLD_S``: no two nodes answer at once; 2. a change is followed
 within :data:`_CHECK_S` after ``liveness.EXPIRY_S``; 3. an address that the node has taken over is announced to the link
 at once and then every :data:`_REPEAT_S` for :data:`_ANNOUNCE_S`; 4. when the agent is restarted, the kernel answers
 until the successor has renewed the Lease, and nothing moves; 5. while the API is away, addresses stay where they are,
-as long as the agents of all nodes say that it is away. ``docs/adr/0019-balancer-addresses.md`` has the reasons.
+as long as the agents of all nodes say that it is away. ``docs/adr/0022-balancer-addresses.md`` has the reasons.
 
 Cost: one write a second on each node that an L2Advertisement selects; nothing else while nothing changes.
 """
