@@ -14,6 +14,7 @@ from podwire.gateway.matching import HttpRequest, RouteDecision, decide
 from podwire.gateway.routes import FixedAnswer, Forward, GatewayEntry, HttpRedirect, RequestMatch, RouteLimits
 from podwire.model.ingress import Ingress, IngressClass
 from podwire.model.meta import key_of
+from podwire.model.wording import count
 
 
 class UrlBackend(msgspec.Struct, frozen=True):
@@ -108,7 +109,9 @@ def _steps(decision: RouteDecision, request: HttpRequest) -> list[str]:
         names = ", ".join(decision.server.names) or "all other names"
         steps.append(f"certificate {', '.join(decision.server.certificates)}, for {names}")
     if decision.host is not None:
-        steps.append(f"host {', '.join(decision.host.hosts)}: {len(decision.host.routes)} routes, in this order")
+        steps.append(
+            f"host {', '.join(decision.host.hosts)}: {count(len(decision.host.routes), 'route')}, in this order"
+        )
         for route in decision.host.routes:
             chosen = route is decision.route
             steps.append(f"  {'takes' if chosen else 'passes by'} {_match_text(route.match)}: {route.source}")
