@@ -1,7 +1,7 @@
 """Keeps the CNI program and the network configuration where the container runtime looks for them.
 
 1. The program is installed at the start, also under the names of other plugins that it replaces, and as ``loopback``
-and ``tuning`` where there are no such plugins. 2. The configuration
+and as chained plugins where there are no such plugins. 2. The configuration
 is written when pods can be added for the first time: a runtime reports the node as ready as soon as it finds the file.
 It is never removed, since without it a runtime cannot delete pods either. 3. What is missing or changed comes back
 within :data:`CHECK_S`. 4. A directory that cannot be written is logged once and tried again.

@@ -6,6 +6,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from podwire.cni import ports, requested, spec, wiring
+from podwire.cni.chain.bandwidth import PodLimiter
 from podwire.cni.chain.tuning import PodDevices
 from podwire.cni.gate import OpenGate, PolicyGate
 from podwire.cni.ipam.leases import Leases
@@ -61,6 +62,11 @@ class Plumber(Protocol):
     @property
     def tuning(self) -> PodDevices:
         """The devices and sysctls of pods."""
+        ...
+
+    @property
+    def shaping(self) -> PodLimiter:
+        """The bandwidth limits of pods."""
         ...
 
     def prepare(self, families: Collection[int]) -> None:

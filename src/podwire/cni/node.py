@@ -14,6 +14,9 @@ from collections.abc import Awaitable, Callable
 
 from podwire.cni import delegation, loopback, ports, spec, wiring
 from podwire.cni.attachments import Attachments
+from podwire.cni.chain.bandwidth import TYPE as BANDWIDTH
+from podwire.cni.chain.bandwidth import BandwidthPlugin
+from podwire.cni.chain.facts import ChainedPlugin
 from podwire.cni.chain.tuning import TYPE as TUNING
 from podwire.cni.chain.tuning import TuningPlugin
 from podwire.cni.ipam.ledger import Attachment
@@ -40,7 +43,10 @@ class PodNetwork:
         self._node = node
         self._log = Log("cni")
         self.lending = AddressLending(self._leases)
-        self._tuning = TuningPlugin(self._plumber.tuning, self._leases.facts)
+        self._chained: dict[str, ChainedPlugin] = {
+            TUNING: TuningPlugin(self._plumber.tuning, self._leases.facts),
+            BANDWIDTH: BandwidthPlugin(self._plumber.shaping, self._leases.facts),
+        }
         self._not_ready: dict[AttachmentKey, Wiring] = {}
         self.requests: dict[tuple[str, str], int] = {}
         """The numbers of requests by command and outcome, ``done``, ``failed`` or ``delegated``."""
@@ -235,14 +241,14 @@ class PodNetwork:
         return b""
 
     def _beside(self, request: CniRequest, netns: str) -> bytes:
-        """Handles a request of the plugin ``loopback`` or ``tuning``."""
+        """Handles a request of the plugin ``loopback`` or of a chained plugin."""
         if request.command in ("ADD", "CHECK"):
             self._check_namespace(request, netns)
         elif netns and (not self._plumber.is_network(netns) or self._plumber.is_own(netns)):
             netns = ""
         if loopback.is_for(request):
             return loopback.handle(request, netns, self._plumber.loopback)
-        return self._tuning.handle(request, netns)
+        return self._chained[request.conf.type].handle(request, netns)
 
     def _check_namespace(self, request: CniRequest, netns: str) -> None:
         if not netns:
@@ -266,8 +272,8 @@ class PodNetwork:
 
 
 def is_beside(request: CniRequest) -> bool:
-    """Whether the runtime executed the program as a plugin that holds no address: ``loopback`` or ``tuning``."""
-    return loopback.is_for(request) or request.conf.type == TUNING
+    """Whether the runtime executed the program as a plugin that holds no address."""
+    return loopback.is_for(request) or request.conf.type in spec.CHAINED_TYPES
 
 
 class _DefaultRouteExists(PodwireError):

@@ -23,6 +23,7 @@ from podwire.kernel.loopback import Loopback
 from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.netns import NetnsPath
+from podwire.kernel.shaping import PodShaping
 from podwire.kernel.uapi import RTM_DELLINK
 from podwire.state.changes import diff
 from podwire.state.link import Link
@@ -48,6 +49,8 @@ class KernelPlumber:
         """The devices ``lo`` of pods."""
         self.tuning = DeviceTuning()
         """The devices and sysctls of pods, for the plugin ``tuning``."""
+        self.shaping = PodShaping(netns_path)
+        """The limits of pods, for the plugin ``bandwidth``."""
 
     def close(self) -> None:
         """Closes the sockets; everything in the kernel stays."""

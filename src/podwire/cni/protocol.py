@@ -109,7 +109,7 @@ def parse(environment: dict[str, str], stdin: bytes) -> CniRequest:
         document = spec.decode_config(stdin)
         conf = spec.parse_config(_without_additions(document) if removes else document)
         _check_config(command, conf)
-        if not removes and not conf.lends and conf.type != "tuning":
+        if not removes and not conf.lends and conf.type not in spec.CHAINED_TYPES:
             support.check(document)
     container, ifname = environment.get("CNI_CONTAINERID", ""), environment.get("CNI_IFNAME", "")
     _check_names(command, container, ifname)

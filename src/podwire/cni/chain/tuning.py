@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from podwire.cni import gojson, spec
+from podwire.cni.chain.facts import Facts, previous, stale
 from podwire.cni.protocol import CniRequest
 from podwire.cni.spec import Document
 from podwire.errors import CniError, KernelError, KernelNotFound
@@ -56,14 +57,6 @@ class PodDevices(Protocol):
     def write_sysctl(self, netns: str, path: str, value: str) -> None: ...
 
 
-class Facts(Protocol):
-    """Where values are kept on disk under a name."""
-
-    def fact(self, name: str) -> bytes: ...
-
-    def remember(self, name: str, body: bytes) -> None: ...
-
-
 class TuningPlugin:
     """Answers requests of the plugin."""
 
@@ -85,6 +78,9 @@ class TuningPlugin:
                     self._check(request, netns, conf)
                 case "DEL":
                     self._delete(request, netns)
+                case "GC":
+                    for name in stale(self._facts, TYPE, request):
+                        self._facts.remember(name, b"")
         except KernelError as failure:
             raise CniError(
                 spec.INTERNAL, f"cannot tune {request.key.ifname} in {request.netns}", str(failure)
@@ -93,9 +89,7 @@ class TuningPlugin:
 
     def _add(self, request: CniRequest, netns: str, conf: TuningConf) -> bytes:
         version, name = request.conf.cni_version, request.key.ifname
-        if request.conf.prev_result is None:
-            raise CniError(spec.INVALID_CONFIG, "Required prevResult missing", "tuning runs behind another plugin")
-        result = spec.parse_result(request.conf.prev_result, version)
+        result = previous(request)
         for path, value in _sysctls(conf).items():
             self._devices.write_sysctl(netns, path, value)
         device = _device(conf, request)
@@ -117,8 +111,7 @@ class TuningPlugin:
         return spec.render_result(result, version)
 
     def _check(self, request: CniRequest, netns: str, conf: TuningConf) -> None:
-        if request.conf.prev_result is None:
-            raise CniError(spec.INVALID_CONFIG, "Required prevResult missing", "tuning runs behind another plugin")
+        previous(request)
         for path, value in _sysctls(conf).items():
             actual = self._devices.read_sysctl(netns, path)
             if actual.split() != value.split():

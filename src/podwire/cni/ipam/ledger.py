@@ -108,9 +108,17 @@ class Ledger:
         row = self._db.execute("SELECT body FROM fact WHERE name = ?", (name,)).fetchone()
         return row[0] if row else b""
 
+    def facts(self, beginning: str) -> dict[str, bytes]:
+        """The values whose names have this beginning."""
+        rows = self._db.execute("SELECT name, body FROM fact WHERE substr(name, 1, ?) = ?", (len(beginning), beginning))
+        return dict(rows.fetchall())
+
     def remember(self, name: str, body: bytes) -> None:
-        """Stores a value about the node under a name."""
+        """Stores a value about the node under a name; an empty one deletes the name."""
         with self._writing():
+            if not body:
+                self._db.execute("DELETE FROM fact WHERE name = ?", (name,))
+                return
             self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, body))
 
     def hold(self, attachment: Attachment) -> None:
