@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from podwire.cni import ports, requested, spec, wiring
 from podwire.cni.chain.bandwidth import PodLimiter
+from podwire.cni.chain.firewall import NodeFilter
 from podwire.cni.chain.tuning import PodDevices
 from podwire.cni.gate import OpenGate, PolicyGate
 from podwire.cni.ipam.leases import Leases
@@ -67,6 +68,11 @@ class Plumber(Protocol):
     @property
     def shaping(self) -> PodLimiter:
         """The bandwidth limits of pods."""
+        ...
+
+    @property
+    def filter(self) -> NodeFilter:
+        """The table ``filter`` of iptables."""
         ...
 
     def prepare(self, families: Collection[int]) -> None:

@@ -17,6 +17,8 @@ from podwire.cni.attachments import Attachments
 from podwire.cni.chain.bandwidth import TYPE as BANDWIDTH
 from podwire.cni.chain.bandwidth import BandwidthPlugin
 from podwire.cni.chain.facts import ChainedPlugin
+from podwire.cni.chain.firewall import TYPE as FIREWALL
+from podwire.cni.chain.firewall import FirewallPlugin
 from podwire.cni.chain.tuning import TYPE as TUNING
 from podwire.cni.chain.tuning import TuningPlugin
 from podwire.cni.ipam.ledger import Attachment
@@ -45,6 +47,7 @@ class PodNetwork:
         self.lending = AddressLending(self._leases)
         self._chained: dict[str, ChainedPlugin] = {
             TUNING: TuningPlugin(self._plumber.tuning, self._leases.facts),
+            FIREWALL: FirewallPlugin(self._plumber.filter, self._leases.facts),
             BANDWIDTH: BandwidthPlugin(self._plumber.shaping, self._leases.facts),
         }
         self._not_ready: dict[AttachmentKey, Wiring] = {}

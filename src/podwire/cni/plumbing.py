@@ -19,6 +19,7 @@ from podwire.errors import KernelError, KernelExists, KernelNotFound
 from podwire.kernel import link_codec, netns, network, pods, sysctl
 from podwire.kernel.conntrack import Conntrack
 from podwire.kernel.devicetuning import DeviceTuning
+from podwire.kernel.filter_table import FilterTable
 from podwire.kernel.loopback import Loopback
 from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Message, Netlink
@@ -51,6 +52,8 @@ class KernelPlumber:
         """The devices and sysctls of pods, for the plugin ``tuning``."""
         self.shaping = PodShaping(netns_path)
         """The limits of pods, for the plugin ``bandwidth``."""
+        self.filter = FilterTable(netns_path)
+        """The table of iptables, for the plugin ``firewall``."""
 
     def close(self) -> None:
         """Closes the sockets; everything in the kernel stays."""

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 NAME = "podwire-cni"
-STAND_INS = ("loopback", "tuning", "bandwidth")
+STAND_INS = ("loopback", "tuning", "bandwidth", "firewall")
 """The names of other plugins, which the program is, too, where there are none."""
 _MARK = b"PODWIRE1"
 """In every version of the program: the beginning of a request."""

@@ -26,7 +26,7 @@ DEFAULT_VERSION = "0.1.0"
 
 OWN_TYPE = "podwire-cni"
 """The type of podwire's own plugin."""
-CHAINED_TYPES = ("tuning", "bandwidth")
+CHAINED_TYPES = ("tuning", "bandwidth", "firewall")
 """The types of other chained plugins that podwire answers where the node has none."""
 POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 """The capability by which a runtime passes the annotations of a pod."""
