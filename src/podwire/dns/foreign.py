@@ -11,6 +11,7 @@ name that is asked for often is asked for again before its reply expires.
 
 import struct
 from itertools import takewhile
+from typing import NamedTuple
 
 import msgspec
 
@@ -35,6 +36,14 @@ class _Entry(msgspec.Struct, gc=False):
     kind: int
     uses: int = 0
     used_s: float = 0.0
+
+
+class FreshReply(NamedTuple):
+    """Until when the bytes of a reply stay the same, and the counter of its uses: ``hits[kind]``."""
+
+    until_s: float
+    hits: list[int]
+    kind: int
 
 
 class ForeignCache:
@@ -86,6 +95,18 @@ class ForeignCache:
             entry.uses = entry.uses + 1 if now_s - entry.used_s < self.config.prefetch_seconds else 1
             entry.used_s = now_s
         return _reply(request, entry, int(age))
+
+    def fresh(self, request: bytes, *, tcp: bool, now_s: float) -> FreshReply | None:
+        """For how long the reply that was just used can be sent again as it is; None: not at all.
+
+        The uses of a reply that may be prefetched are counted in its entry, so it is not sent without the cache.
+        """
+        key = (tcp, request[2:])
+        entry = self._entries.get(key) or self._denials.get(key)
+        if entry is None or self._prefetch:
+            return None
+        until_s = entry.stored_s + min(int(now_s - entry.stored_s) + 1, entry.life_s)
+        return FreshReply(until_s, self.hits, entry.kind) if now_s < until_s else None
 
     def due(self, request: bytes, *, tcp: bool, now_s: float) -> bool:
         """Whether a reply that was just used is to be asked for again before it expires; true once."""

@@ -13,7 +13,7 @@ import msgspec
 
 from podwire.dns import wire
 from podwire.dns.config import DnsConfig
-from podwire.dns.foreign import ForeignCaches
+from podwire.dns.foreign import ForeignCaches, FreshReply
 from podwire.dns.forward import Looping, Overloaded
 from podwire.dns.metrics import QueryCounters, Series
 from podwire.dns.plugins.autopath import AutoPath
@@ -36,6 +36,8 @@ class ForeignRelay:
         log = Log("dns")
         self._config = config
         self._clock = clock
+        self.monotonic = clock.monotonic
+        """The clock of the caches."""
         self._counters = counters
         self.caches = ForeignCaches(config)
         self.routes = ForwardRoutes(config, clock)
@@ -73,6 +75,10 @@ class ForeignRelay:
             if reply is not None:
                 self._refresh(name, "", data, data, tcp)
         return reply
+
+    def fresh(self, name: bytes, data: bytes) -> FreshReply | None:
+        """For how long the reply over UDP that :meth:`cached` has just returned can be sent again as it is."""
+        return self.caches.choose(name).fresh(data, tcp=False, now_s=self._clock.monotonic())
 
     def look_up(self, ask: UpstreamAsk, view: str, tcp: bool) -> bytes | None:  # noqa: FBT001
         """The cached reply to a question of a plugin, or None."""

@@ -2,7 +2,8 @@
 
 A repeated request costs a dictionary look-up. A change of the zone replaces the dictionary; a reply computed from the
 old zone is then put into the old dictionary and not used again. Bounds: ``CAPACITY`` replies and ``BYTES`` of them; at
-a bound the dictionary is emptied.
+a bound the dictionary is emptied. A reply for a foreign name is ready in the same way for one second, until its TTLs
+change; after that it comes from the cache of foreign names again, without reading the request.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 from podwire.dns import wire
 from podwire.dns.absent import AbsentNames
+from podwire.dns.foreign import FreshReply
 from podwire.dns.metrics import SAMPLED, Buckets, QueryCounters, QueryLabels
 from podwire.dns.plugins.chain import DnsClient, PluginChain, ReplyStream
 from podwire.dns.querylog import LoggedQuery, QueryLog
@@ -27,6 +29,8 @@ Outcome = Reply | UpstreamQuery | ReplyStream | None
 
 CAPACITY = 20_000
 BYTES = 16 << 20
+FOREIGN_CAPACITY = 4096
+"""The most replies for foreign names that are ready; a datagram has at most 64 KiB, most have 100 bytes."""
 
 
 class CachedReply:
@@ -52,6 +56,19 @@ class CachedReply:
         return self._head + self._reply.window(fraction) + self._tail
 
 
+class ForeignReply:
+    """A reply for a foreign name that is ready to send before ``until_s``; ``hits`` counts it in the foreign cache."""
+
+    __slots__ = ("entry", "hits", "kind", "until_s", "upstream_query")
+
+    def __init__(self, upstream_query: UpstreamQuery, entry: CachedReply, share: FreshReply) -> None:
+        self.upstream_query = upstream_query
+        self.entry = entry
+        self.until_s = share.until_s
+        self.hits = share.hits
+        self.kind = share.kind
+
+
 class ReplyCache:
     """The replies of one listener over ``protocol`` (udp or tcp); ``udp_size`` 0 means TCP.
 
@@ -68,6 +85,8 @@ class ReplyCache:
         self._udp_size = udp_size
         self._bytes = 0
         self.by_request: dict[bytes, CachedReply] = {}
+        self.foreign: dict[bytes, ForeignReply] = {}
+        """The replies for foreign names, under the same keys."""
         self._absent = AbsentNames(zone, udp_size)
         self._durations: dict[str, Buckets] = {}
         # A listener has one family, so that is no part of the key.
@@ -81,6 +100,7 @@ class ReplyCache:
     def forget(self) -> None:
         """Drops the replies; to be called after a change of the zone."""
         self.by_request = {}
+        self.foreign = {}
         self._bytes = 0
 
     def respond(self, data: bytes, family: str, peer: tuple[Any, ...] = ("", 0)) -> Outcome:
@@ -129,9 +149,18 @@ class ReplyCache:
         if self._log is not None:
             self._log.report(LoggedQuery(request, reply, peer, self.server, self._protocol, seconds))
 
-    def count(self, reply: Reply, family: str, request_bytes: int) -> None:
-        """Counts a reply that does not come from the zone."""
-        self._cell(reply, family, request_bytes)[0] += 1
+    def count(self, reply: Reply, family: str, request_bytes: int) -> list[int]:
+        """Counts a reply that does not come from the zone; the cell that counts such replies."""
+        cell = self._cell(reply, family, request_bytes)
+        cell[0] += 1
+        return cell
+
+    def keep_foreign(self, replies: dict[bytes, ForeignReply], data: bytes, ready: ForeignReply) -> None:
+        """Keeps the reply to a request for a foreign name in ``replies``: :attr:`foreign` before the zone was asked."""
+        if self._log is None:
+            if len(replies) >= FOREIGN_CAPACITY:
+                replies.clear()
+            replies[data[2:]] = ready
 
     def took(self, zone: str, seconds: float, family: str) -> None:
         """Counts how long a computed reply took."""

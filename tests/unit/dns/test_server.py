@@ -19,11 +19,11 @@ from podwire.dns.server import DnsServer
 from podwire.errors import ConfigError
 from podwire.model.meta import ObjectMeta
 from podwire.model.service import Service, ServiceSpec
-from podwire.runtime.clock import SystemClock
+from podwire.runtime.clock import Clock, SystemClock
 
 
 @asynccontextmanager
-async def serving(*upstreams: str, query_log: bool = False) -> AsyncIterator[DnsServer]:
+async def serving(*upstreams: str, query_log: bool = False, clock: Clock | None = None) -> AsyncIterator[DnsServer]:
     config = DnsConfig(
         listen=("127.0.0.1",),
         port=free_port(),
@@ -31,7 +31,7 @@ async def serving(*upstreams: str, query_log: bool = False) -> AsyncIterator[Dns
         resolv_conf="/nonexistent",
         query_log=query_log,
     )
-    server = DnsServer(config, SystemClock())
+    server = DnsServer(config, clock or SystemClock())
     server.zone.index.set_service("shop/web", a_service("10.96.0.1"), 1)
     out = Service(
         metadata=ObjectMeta(name="out", namespace="shop"),
@@ -88,6 +88,52 @@ def test_a_foreign_name_is_forwarded_once_and_then_cached() -> None:
             assert upstream.times("www.example.com.") == 1
             text = server.metrics().decode()
             assert "coredns_cache_hits_total" in text and 'plugin="forward"} 3' in text
+
+    run(body())
+
+
+class SetClock(SystemClock):
+    """A clock whose monotonic time the test sets."""
+
+    now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def test_ready_foreign_replies_have_own_ids_and_count_down() -> None:
+    async def body() -> None:
+        clock = SetClock()
+        async with name_server(address_answer) as upstream, serving(upstream.address, clock=clock) as server:
+            ttls, now_s = [], (0.0, 0.0, 0.5, 0.5, 1.0, 1.5, 2.25)
+            for seconds in now_s:
+                clock.now_s = 1000.0 + seconds
+                # The client checks that ID and question of the reply are its own.
+                ttls.append((await ask(server, "www.example.com")).answer[0].ttl)
+            life_s = ttls[0]
+            assert ttls == [life_s - int(seconds) for seconds in now_s]
+            clock.now_s += life_s
+            assert (await ask(server, "www.example.com")).answer[0].ttl == life_s
+            assert upstream.times("www.example.com.") == 2
+            lines = server.metrics().decode().splitlines()
+            hits = [line for line in lines if line.startswith("coredns_cache_hits_total") and 'type="success"' in line]
+            misses = [line for line in lines if line.startswith("coredns_cache_misses_total")]
+            assert [line.rpartition(" ")[2] for line in (*hits, *misses)] == ["6", "2"]
+
+    run(body())
+
+
+def test_a_ready_foreign_reply_ends_when_the_zone_gets_its_name() -> None:
+    async def body() -> None:
+        async with name_server(address_answer) as upstream, serving(upstream.address) as server:
+            for _ in range(3):
+                reply = await ask(server, "9.0.96.10.in-addr.arpa")
+                assert not reply.flags & dns.flags.AA
+            server.zone.index.set_service("shop/web", a_service("10.96.0.9"), 2)
+            server.forget()
+            reply = await ask(server, "9.0.96.10.in-addr.arpa", kind="PTR")
+            assert reply.answer[0][0].to_text() == "web.shop.svc.cluster.local."
+            assert (await ask(server, "9.0.96.10.in-addr.arpa")).flags & dns.flags.AA
 
     run(body())
 
