@@ -47,7 +47,7 @@ class NameRecords(msgspec.Struct, frozen=True, gc=False):
     targets: tuple[ServiceTarget, ...]
 
 
-class ReadyEndpoint(msgspec.Struct, frozen=True, gc=False):
+class ReadyEndpoint(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """One address of a ready endpoint, its host label, and its topology zone if such names are served."""
 
     host: str
@@ -55,7 +55,7 @@ class ReadyEndpoint(msgspec.Struct, frozen=True, gc=False):
     zone: str = ""
 
 
-class SliceRecords(msgspec.Struct, frozen=True, gc=False):
+class SliceRecords(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """What one EndpointSlice adds; ``v4`` and ``v6`` are its addresses without duplicates.
 
     ``alias`` is the first ready name of a slice of FQDNs.
@@ -142,10 +142,16 @@ def plan_slice(endpoint_slice: EndpointSlice, *, pod_names: bool = False) -> Sli
         aliases = (_alias(text) for endpoint in endpoints for text in endpoint.addresses)
         return SliceRecords(alias=next(filter(None, aliases), b""))
     ready = tuple(
-        ReadyEndpoint(endpoint_host(text, endpoint, pod_names=pod_names), packed, (endpoint.zone or "").lower())
-        for endpoint in endpoints
-        for text in endpoint.addresses
-        if (packed := address_bytes(text))
+        [
+            entry
+            for endpoint in endpoints
+            for text in endpoint.addresses
+            if (
+                entry := _unnamed(text, endpoint.zone)
+                if not (endpoint.hostname or pod_names)
+                else _ready(text, endpoint_host(text, endpoint, pod_names=pod_names), endpoint.zone)
+            )
+        ]
     )
     ports = tuple(
         ((port.name or "").lower(), port.protocol.lower(), port.port)
@@ -154,6 +160,17 @@ def plan_slice(endpoint_slice: EndpointSlice, *, pod_names: bool = False) -> Sli
     )
     addresses = _addresses(entry.address for entry in ready)
     return SliceRecords(ready, ports, b"", addresses.v4, addresses.v6)
+
+
+def _ready(text: str, host: str, topology_zone: str | None) -> ReadyEndpoint | None:
+    packed = address_bytes(text)
+    return ReadyEndpoint(host, packed, (topology_zone or "").lower()) if packed else None
+
+
+@lru_cache(1 << 14)
+def _unnamed(text: str, topology_zone: str | None) -> ReadyEndpoint | None:
+    """The endpoint of an address without a host name: the same object for each slice and each of its changes."""
+    return _ready(text, dashed_host(text), topology_zone)
 
 
 _NO_FACTS = ServiceFacts()
@@ -232,7 +249,7 @@ class ServiceRecords:
 
     def _make_ring(self, qtype: int, ttl: int) -> AddressRing | None:
         if self._headless and not self._overlapping:
-            rings = [_slice_ring(entry.v4 if qtype == wire.A else entry.v6, qtype, ttl) for entry in self._slices]
+            rings = [_slice_ring(entry, qtype, ttl) for entry in self._slices]
             data = b"".join([ring.data for ring in rings])
             return AddressRing(data, rings[0].step) if data else None
         chosen = self.addresses.v4 if qtype == wire.A else self.addresses.v6
@@ -301,13 +318,13 @@ class ServiceRecords:
 
 
 @lru_cache(1024)
-def _slice_ring(addresses: tuple[bytes, ...], qtype: int, ttl: int) -> AddressRing:
-    return wire.make_ring(addresses, qtype, ttl)
+def _slice_ring(entry: SliceRecords, qtype: int, ttl: int) -> AddressRing:
+    return wire.make_ring(entry.v4 if qtype == wire.A else entry.v6, qtype, ttl)
 
 
 def _addresses(packed: Iterable[bytes]) -> Addresses:
-    distinct = tuple(dict.fromkeys(packed))
-    return Addresses(tuple(a for a in distinct if len(a) == 4), tuple(a for a in distinct if len(a) == 16))
+    distinct = dict.fromkeys(packed)
+    return Addresses(tuple([a for a in distinct if len(a) == 4]), tuple([a for a in distinct if len(a) == 16]))
 
 
 def _targets(pairs: list[tuple[str, int]]) -> tuple[ServiceTarget, ...]:
