@@ -302,7 +302,7 @@ class Zone:
             return self._missing(question) if below else self._answer_alias(question, entry.alias)
         if not below:
             return self._answer_own(question, entry)
-        if len(below) == 3 and self._options.zonal and entry.headless:
+        if len(below) == 3 and self._options.zonal and entry.headless and not self._options.imports:
             return self._answer_zonal(question, entry)
         if len(below) == 2:
             port = entry.port(below[0].removeprefix("_"), below[1].removeprefix("_"))

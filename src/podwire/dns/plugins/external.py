@@ -222,7 +222,16 @@ class ExternalZone:
         return ZoneAnswer(rcode=rcode, authority=(self._soa(suffix),), zone=self._label(suffix))
 
     def _server_addresses(self, name: bytes) -> tuple[ResourceRecord, ...]:
-        return tuple(self._address(name, packed) for packed in self._cluster.local_ips)
+        """The addresses of the name server: those that the Services in front of this server have outside."""
+        index, local = self._cluster.index, self._cluster.local_ips
+        outside: dict[bytes, None] = {}
+        for owner, _ in (known for packed in local for known in index.reverse.get(packed, {})):
+            entry = index.records.get(owner)
+            if entry is not None and entry.headless and self._options.headless:
+                outside |= dict.fromkeys(entry.addresses.v4 + entry.addresses.v6)
+            elif entry is not None:
+                outside |= dict.fromkeys(entry.external)
+        return tuple(self._address(name, packed) for packed in outside or local)
 
     def _answer_apex(self, query: Query, suffix: bytes) -> ZoneAnswer:
         if query.qtype == wire.SOA:
