@@ -30,6 +30,9 @@ class QueryLabels(NamedTuple):
     rcode: str
     plugin: str = ""
     dnssec_ok: bool = False
+    view: str = ""
+    template: tuple[str, ...] = ()
+    """Zone and class of the template that made the reply."""
 
 
 class Buckets:
@@ -64,7 +67,7 @@ class QueryCounters:
     def __init__(self, server: str) -> None:
         self.server = server
         self._cells: dict[tuple[str, QueryLabels, int, int], list[int]] = {}
-        self._durations: dict[tuple[str, str], Buckets] = {}
+        self._durations: dict[tuple[str, str, str], Buckets] = {}
 
     def cell(self, labels: QueryLabels, writer: str = "", request_bytes: int = 0, reply_bytes: int = 0) -> list[int]:
         """The one-element list that counts requests with these labels; one thread, ``writer``, may increment it."""
@@ -72,14 +75,14 @@ class QueryCounters:
         request_bytes, reply_bytes = _rounded(request_bytes), _rounded(reply_bytes)
         return self._cells.setdefault((writer, labels, request_bytes, reply_bytes), [0])
 
-    def durations(self, zone: str, writer: str = "") -> Buckets:
+    def durations(self, zone: str, view: str, writer: str = "") -> Buckets:
         """How long the replies to requests for names of ``zone`` took; one thread, ``writer``, may add to it."""
-        buckets = self._durations.get((writer, zone))
-        return buckets or self._durations.setdefault((writer, zone), Buckets(DURATION_BOUNDS))
+        key = (writer, zone, view)
+        return self._durations.get(key) or self._durations.setdefault(key, Buckets(DURATION_BOUNDS))
 
-    def took(self, zone: str, seconds: float, writer: str = "") -> None:
-        """Counts how long the reply to a request for a name of ``zone`` took."""
-        self.durations(zone, writer).observe(seconds)
+    def took(self, labels: QueryLabels, seconds: float, writer: str = "") -> None:
+        """Counts how long a reply took."""
+        self.durations(labels.zone, labels.view, writer).observe(seconds)
 
     def series(self) -> Iterable[Series]:
         """All series, summed over the labels that a metric does not have."""
@@ -90,11 +93,15 @@ class QueryCounters:
             counts[name, labels] = counts.get((name, labels), 0) + count
 
         for (_, own, request_bytes, reply_bytes), cell in list(self._cells.items()):
-            common = (("server", self.server), ("zone", own.zone), ("view", ""))
+            common = (("server", self.server), ("zone", own.zone), ("view", own.view))
             by_protocol = (*common, ("proto", own.protocol))
             add("coredns_dns_requests_total", (*by_protocol, ("family", own.family), ("type", own.qtype)), cell[0])
             plugin = own.plugin or ("forward" if own.zone == "." else "kubernetes")
             add("coredns_dns_responses_total", (*common, ("rcode", own.rcode), ("plugin", plugin)), cell[0])
+            if own.template:
+                zone, rclass = own.template
+                matched = (("server", self.server), ("zone", zone), ("view", own.view), ("class", rclass))
+                add("coredns_template_matches_total", (*matched, ("type", own.qtype)), cell[0])
             if own.dnssec_ok:
                 add("coredns_dns_do_requests_total", common, cell[0])
             for name, size in (("request", request_bytes), ("response", reply_bytes)):
@@ -103,8 +110,8 @@ class QueryCounters:
         yield from ((name, labels, count) for (name, labels), count in counts.items())
         for (name, labels), buckets in sizes.items():
             yield from buckets.series(name, labels)
-        for (_, zone), buckets in list(self._durations.items()):
-            labels = (("server", self.server), ("zone", zone), ("view", ""))
+        for (_, zone, view), buckets in list(self._durations.items()):
+            labels = (("server", self.server), ("zone", zone), ("view", view))
             yield from buckets.series("coredns_dns_request_duration_seconds", labels)
 
 

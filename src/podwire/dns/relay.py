@@ -16,7 +16,6 @@ from podwire.dns.config import DnsConfig
 from podwire.dns.foreign import ForeignCaches, FreshReply
 from podwire.dns.forward import Looping, Overloaded
 from podwire.dns.metrics import QueryCounters, Series
-from podwire.dns.plugins.autopath import AutoPath
 from podwire.dns.plugins.chain import ChainOutcome, ChainQuery, PluginChain, cache_key, request_bytes
 from podwire.dns.plugins.plugin import UpstreamAsk
 from podwire.dns.replies import Send, labels_of
@@ -52,9 +51,12 @@ class ForeignRelay:
 
     def series(self) -> Iterable[Series]:
         """The counters of plugins."""
-        for plugin in self.chain.plugin("autopath") if self.chain is not None else ():
-            if isinstance(plugin, AutoPath):
-                yield "coredns_autopath_success_total", (("server", self._counters.server),), plugin.successes
+        server = ("server", self._counters.server)
+        for view, plugin in self.chain.counted() if self.chain is not None else ():
+            for name, labels, value in plugin.series():
+                # CoreDNS' counter of autopath has no view.
+                label = () if name.startswith("coredns_autopath") else (("view", view),)
+                yield name, (server, *label, *labels), value
 
     async def close(self) -> None:
         """Ends the waiting requests."""
@@ -161,7 +163,7 @@ class ForeignRelay:
         if not isinstance(outcome, Reply):
             # Whoever waits for upstream gets one reply: transfers and dropped requests are decided before that.
             outcome = failure(waiting.query, waiting.limit, wire.REFUSED)
-        self._count(outcome, tcp, size, begun_s)
+        self._count(msgspec.structs.replace(outcome, view=waiting.view), tcp, size, begun_s)
         send(outcome.turned(random()))
 
     async def _ask(self, waiting: ChainQuery, *, tcp: bool) -> bytes | None:
@@ -236,7 +238,7 @@ class ForeignRelay:
         """Counts a reply to a request of ``size`` bytes."""
         labels = labels_of(reply, "tcp" if tcp else "udp", "1")
         self._counters.cell(labels, "loop", size, len(reply.data))[0] += 1
-        self._counters.took(labels.zone, self._clock.monotonic() - begun_s, "loop")
+        self._counters.took(labels, self._clock.monotonic() - begun_s, "loop")
 
 
 def _marked(upstream_query: UpstreamQuery, reply: Reply) -> Reply:

@@ -88,9 +88,9 @@ class ReplyCache:
         self.foreign: dict[bytes, ForeignReply] = {}
         """The replies for foreign names, under the same keys."""
         self._absent = AbsentNames(zone, udp_size)
-        self._durations: dict[str, Buckets] = {}
+        self._durations: dict[tuple[str, str], Buckets] = {}
         # A listener has one family, so that is no part of the key.
-        self._cells: dict[tuple[str, int, int, str, bool, int, int], list[int]] = {}
+        self._cells: dict[tuple[str, int, int, tuple[str, str, tuple[str, ...]], bool, int, int], list[int]] = {}
         self._absent_cells: dict[tuple[int, bool, int, int], list[int]] = {}
         self.chain: PluginChain | None = None
         """The plugins that handle requests, if there are any."""
@@ -162,23 +162,24 @@ class ReplyCache:
                 replies.clear()
             replies[data[2:]] = ready
 
-    def took(self, zone: str, seconds: float, family: str) -> None:
+    def took(self, reply: Reply, seconds: float, family: str) -> None:
         """Counts how long a computed reply took."""
-        self._durations_of(zone, family).observe(seconds)
+        self._durations_of(reply.zone, reply.view, family).observe(seconds)
 
     def sampled(self, zone: str, seconds: float, family: str) -> None:
         """Counts how long a kept reply took, for itself and those that are not measured."""
-        self._durations_of(zone, family).observe(seconds, SAMPLED)
+        self._durations_of(zone, "", family).observe(seconds, SAMPLED)
 
-    def _durations_of(self, zone: str, family: str) -> Buckets:
-        buckets = self._durations.get(zone)
+    def _durations_of(self, zone: str, view: str, family: str) -> Buckets:
+        buckets = self._durations.get((zone, view))
         if buckets is None:
             label = zone if zone == "." else f"{zone}."
-            buckets = self._durations[zone] = self._counters.durations(label, self._protocol + family)
+            buckets = self._durations[zone, view] = self._counters.durations(label, view, self._protocol + family)
         return buckets
 
     def _cell(self, reply: Reply, family: str, request_bytes: int) -> list[int]:
-        key = (reply.zone, reply.qtype, reply.rcode, reply.plugin, reply.dnssec_ok, request_bytes, len(reply.data))
+        made_by = (reply.plugin, reply.view, reply.template)
+        key = (reply.zone, reply.qtype, reply.rcode, made_by, reply.dnssec_ok, request_bytes, len(reply.data))
         cell = self._cells.get(key)
         if cell is None:
             labels = labels_of(reply, self._protocol, family)
@@ -198,4 +199,6 @@ def labels_of(reply: Reply, protocol: str, family: str) -> QueryLabels:
         wire.RCODE_NAMES.get(reply.rcode, str(reply.rcode)),
         reply.plugin,
         reply.dnssec_ok,
+        reply.view,
+        reply.template,
     )

@@ -19,7 +19,8 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     """A whole reply with the labels of its metrics.
 
     ``data[start:end]`` shows address records of ``step`` bytes each, a window of ``ring``, which has all of them; a
-    step of 0 means that there is at most one. ``plugin`` answered, where plugins handle requests.
+    step of 0 means that there is at most one. ``plugin`` answered, where plugins handle requests,
+    in a ``view`` and by the template of a zone, if there are such.
     """
 
     data: bytes
@@ -32,6 +33,8 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     end: int = 0
     step: int = 0
     plugin: str = ""
+    view: str = ""
+    template: tuple[str, ...] = ()
 
     def turned(self, fraction: float) -> bytes:
         """The reply whose addresses begin at ``fraction`` (0 to 1) of all; equal shares for uniform fractions.

@@ -234,7 +234,7 @@ class _Connection(asyncio.Protocol):
             reply = outcome.turned(random())
             self._write(reply)
             seconds = self._listener.clock.monotonic() - self._arrived_s
-            replies.took(outcome.zone, seconds, self._family)
+            replies.took(outcome, seconds, self._family)
             replies.report(request, reply, self._peer, seconds)
         return True
 

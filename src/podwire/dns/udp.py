@@ -134,7 +134,7 @@ class UdpListener:
         reply = outcome.turned(random())
         link.sendto(reply, peer)
         seconds = perf_counter() - begun_s
-        self.replies.took(outcome.zone, seconds, self._family)
+        self.replies.took(outcome, seconds, self._family)
         self.replies.report(data, reply, peer, seconds)
 
     def _cached(self, upstream_query: UpstreamQuery, data: bytes, ready: dict[bytes, ForeignReply]) -> Reply | None:

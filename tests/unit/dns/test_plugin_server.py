@@ -43,11 +43,11 @@ async def serving(text: str, files: dict[str, str] | None = None) -> AsyncIterat
 
 
 async def ask(
-    server: DnsServer, name: str, *, tcp: bool = False, kind: str = "A", dnssec: bool = False
+    server: DnsServer, name: str, *, tcp: bool = False, kind: str = "A", dnssec: bool = False, timeout_s: float = 20
 ) -> dns.message.Message:
     query = dns.message.make_query(name, kind, want_dnssec=dnssec)
     send = dns.asyncquery.tcp if tcp else dns.asyncquery.udp
-    return await send(query, "127.0.0.1", timeout=20, port=server.port)
+    return await send(query, "127.0.0.1", timeout=timeout_s, port=server.port)
 
 
 def run(body: Awaitable[None]) -> None:

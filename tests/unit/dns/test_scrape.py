@@ -2,6 +2,7 @@
 
 import re
 
+import dns.exception
 import pytest
 from tests.fakes.name_server import address_answer, name_server
 from tests.unit.dns.test_plugin_server import ask, root, run, serving
@@ -76,6 +77,78 @@ def test_scrape_has_the_series_and_labels_of_dashboards() -> None:
         assert totals == [13, 13, 13]
         durations = [value for name, _, value in listed if name == "coredns_dns_request_duration_seconds_count"]
         assert sum(durations) == 13
+
+    run(body())
+
+
+_PLUGINS = """
+example.org {
+ view inside {
+  expr type() == 'A'
+ }
+ acl {
+  block net 192.0.2.0/24
+  filter type TXT
+ }
+ template IN A {
+  match ^a
+  answer "{{ .Name }} 60 IN A 192.0.2.1"
+  fallthrough
+ }
+ template IN A bad.example.org {
+  answer "{{ .Name }} 60 IN A no-address"
+ }
+}
+example.net {
+ acl {
+  drop type AAAA
+  block type TXT
+  filter type MX
+ }
+ template IN A {
+  answer "{{ .Name }} 60 IN A 192.0.2.1"
+ }
+}
+"""
+
+
+def test_scrape_counts_access_rules_templates_and_views() -> None:
+    async def body() -> None:
+        async with serving(root("errors") + _PLUGINS) as server:
+            for name, kind in (
+                ("a1.example.org.", "A"),
+                ("x.bad.example.org.", "A"),
+                ("b.example.net.", "A"),
+                ("b.example.net.", "A"),
+                ("b.example.net.", "TXT"),
+                ("b.example.net.", "MX"),
+            ):
+                await ask(server, name, kind=kind)
+            with pytest.raises(dns.exception.Timeout):
+                await ask(server, "b.example.net.", kind="AAAA", timeout_s=0.2)
+            listed = rows(server.metrics().decode())
+        address = f"dns://:{server.config.port}"
+        assert all(labels.pop("server") == address for _, labels, _ in listed if "server" in labels)
+        counted = {
+            (name.removeprefix("coredns_"), " ".join(labels.values())): value
+            for name, labels, value in listed
+            if name.startswith(("coredns_acl", "coredns_template"))
+        }
+        line = "{{ .Name }} 60 IN A no-address"
+        assert counted == {
+            ("acl_allowed_requests_total", "inside"): 2,
+            ("acl_allowed_requests_total", ""): 2,
+            ("acl_blocked_requests_total", " example.net."): 1,
+            ("acl_filtered_requests_total", " example.net."): 1,
+            ("acl_dropped_requests_total", " example.net."): 1,
+            ("template_matches_total", "example.org. inside IN A"): 1,
+            ("template_matches_total", "bad.example.org. inside IN A"): 1,
+            ("template_matches_total", "example.net.  IN A"): 2,
+            ("template_rr_failures_total", f"inside bad.example.org. IN A answer {line}"): 1,
+        }
+        for name in ("coredns_dns_requests_total", "coredns_dns_request_duration_seconds_count"):
+            views = [(labels["view"], value) for own, labels, value in listed if own == name and labels["view"]]
+            assert views == [("inside", 2)]
 
     run(body())
 

@@ -5,6 +5,7 @@ The rules are tried in order; the first one whose type and network match decides
 allowed. A refusal carries the extended error that RFC 8914 has for it (18 prohibited, 17 filtered).
 """
 
+from collections.abc import Iterator
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Self
 
@@ -13,12 +14,15 @@ import msgspec
 from podwire.dns import wire
 from podwire.dns.corefile.syntax import Directive
 from podwire.dns.corefile.values import expect, network, record_type, zone_names
-from podwire.dns.names import match_zone
+from podwire.dns.metrics import Series
+from podwire.dns.names import decode_name, match_zone
 from podwire.dns.plugins.ednsoptions import join_options
 from podwire.dns.plugins.plugin import Handler, PluginReply, PluginRequest, PluginScope, Steps
 from podwire.dns.zone import ZoneAnswer
 
-_ACTIONS = ("allow", "block", "filter", "drop")
+_COUNTED = {"allow": "allowed", "block": "blocked", "filter": "filtered", "drop": "dropped"}
+"""The words of the series by action."""
+_ACTIONS = tuple(_COUNTED)
 _EXTENDED_ERROR, _FILTERED, _PROHIBITED = 15, 17, 18
 DROPPED = -1
 """The response code of a request that gets no reply."""
@@ -50,6 +54,7 @@ class AccessList:
 
     def __init__(self, rules: tuple[AccessRule, ...]) -> None:
         self.rules = rules
+        self._counts: dict[tuple[str, str], int] = {}
 
     @classmethod
     def read(cls, directives: tuple[Directive, ...], scope: PluginScope) -> Self:
@@ -63,11 +68,25 @@ class AccessList:
 
     def decide(self, query: wire.Query, client: str) -> str:
         """The action for a request."""
-        return next((rule.action for rule in self.rules if rule.matches(query, client)), "allow")
+        rule = self._rule(query, client)
+        return rule.action if rule is not None else "allow"
+
+    def _rule(self, query: wire.Query, client: str) -> AccessRule | None:
+        return next((rule for rule in self.rules if rule.matches(query, client)), None)
+
+    def series(self) -> Iterator[Series]:
+        """How many requests the rules decided, by action and zone."""
+        for (action, zone), count in tuple(self._counts.items()):
+            labels = (("zone", zone),) if action != "allow" else ()
+            yield f"coredns_acl_{_COUNTED[action]}_requests_total", labels, count
 
     def handle(self, request: PluginRequest, following: Handler) -> Steps:
         """The reply of the following plugins, or the refusal."""
-        action = self.decide(request.query, request.client)
+        rule = self._rule(request.query, request.client)
+        action = rule.action if rule is not None else "allow"
+        zone = match_zone(request.query.name, rule.zones) if rule is not None and action != "allow" else None
+        key = (action, decode_name(zone) if zone is not None else "")
+        self._counts[key] = self._counts.get(key, 0) + 1
         if action == "allow":
             return (yield from following(request))
         rcode = {"block": wire.REFUSED, "filter": wire.NOERROR, "drop": DROPPED}[action]

@@ -9,6 +9,7 @@ Needs ``pods verified``, and requests whose source is the address of the pod. Co
 domain instead of one request.
 """
 
+from collections.abc import Iterator
 from typing import Self
 
 import msgspec
@@ -16,6 +17,7 @@ import msgspec
 from podwire.dns import wire
 from podwire.dns.corefile.syntax import Directive
 from podwire.dns.corefile.values import expect, zone_names
+from podwire.dns.metrics import Series
 from podwire.dns.names import ROOT, address_bytes, encode_name, match_zone
 from podwire.dns.plugins.plugin import Handler, PluginReply, PluginRequest, PluginScope, Steps
 from podwire.dns.wire import ResourceRecord
@@ -86,6 +88,10 @@ class AutoPath:
             return ()
         tried = (name, *(base + domain for domain in path[1:]), base + ROOT)
         return tuple(candidate for candidate in tried if len(candidate) <= _MOST)
+
+    def series(self) -> Iterator[Series]:
+        """How many names were completed."""
+        yield "coredns_autopath_success_total", (), self.successes
 
     def handle(self, request: PluginRequest, following: Handler) -> Steps:
         """The reply for the first name that exists."""

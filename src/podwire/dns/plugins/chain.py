@@ -6,7 +6,7 @@ plugin needs an upstream server; a cached reply is used at once, otherwise the r
 take the direct way through :mod:`podwire.dns.respond`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import msgspec
@@ -16,6 +16,7 @@ from podwire.dns.config import DnsConfig, PluginBlock
 from podwire.dns.names import encode_name, match_zone
 from podwire.dns.plugins.acl import DROPPED
 from podwire.dns.plugins.plugin import (
+    CountingPlugin,
     Handler,
     Plugin,
     PluginReply,
@@ -76,6 +77,11 @@ class ServerChain(msgspec.Struct, frozen=True):
     per_client: bool
     plugins: Mapping[str, Plugin]
 
+    @property
+    def view(self) -> str:
+        """The name of the first view; empty without one."""
+        return self.views[0].name if self.views else ""
+
 
 class PluginChain:
     """The chains of a configuration.
@@ -101,6 +107,14 @@ class PluginChain:
         """The plugins of a name, of all server blocks."""
         chains = (chain for chains in self._chains.values() for chain in chains)
         return tuple(dict.fromkeys(chain.plugins[name] for chain in chains if name in chain.plugins))
+
+    def counted(self) -> Iterator[tuple[str, CountingPlugin]]:
+        """The plugins that have counters, with the names of their views."""
+        # A server block with several zones has one chain.
+        for chain in {id(chain): chain for chains in self._chains.values() for chain in chains}.values():
+            for plugin in chain.plugins.values():
+                if isinstance(plugin, CountingPlugin):
+                    yield chain.view, plugin
 
     def choose(self, request: PluginRequest) -> ServerChain | None:
         """The chain for a request, or None when no server block has its zone."""
@@ -134,8 +148,10 @@ class PluginChain:
         chain = self.choose(request)
         if chain is None or (query.qtype in _TRANSFERS and "transfer" not in chain.plugins):
             return finish(query, ZoneAnswer(rcode=wire.REFUSED), limit), False
-        view = chain.views[0].name if chain.views else ""
-        outcome = self.go_on(ChainQuery(query, query.name, None, chain.handler(request), None, limit, view), None)
+        steps = chain.handler(request)
+        outcome = self.go_on(ChainQuery(query, query.name, None, steps, None, limit, chain.view), None)
+        if chain.view and isinstance(outcome, Reply):
+            outcome = msgspec.structs.replace(outcome, view=chain.view)
         zone = match_zone(query.name, self._keeping)
         return outcome, zone is not None and self._keeping[zone]
 
@@ -234,7 +250,7 @@ def encode(query: Query, reply: PluginReply, limit: int) -> Reply | ReplyStream 
     patched = bytearray(encoded.data)
     flags = int.from_bytes(patched[2:4], "big") | reply.set_flags | (wire.TC if reply.truncated else 0)
     patched[2:4] = (flags & ~reply.clear_flags & 0xFFFF).to_bytes(2, "big")
-    return msgspec.structs.replace(encoded, data=bytes(patched), plugin=reply.plugin)
+    return msgspec.structs.replace(encoded, data=bytes(patched), plugin=reply.plugin, template=reply.template)
 
 
 def _serial(data: bytes) -> int | None:

@@ -9,13 +9,14 @@ Cost: 1 to 2 us a plugin and request. Replies of plugins that do not look at the
 of the zone.
 """
 
-from collections.abc import Callable, Generator, Mapping
-from typing import Protocol, Self
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Protocol, Self, runtime_checkable
 
 import msgspec
 
 from podwire.dns import wire
 from podwire.dns.corefile.syntax import Directive
+from podwire.dns.metrics import Series
 from podwire.dns.plugins.staticzone import StaticZone
 from podwire.dns.wire import DnsMessage, Query, ResourceRecord
 from podwire.dns.zone import Zone, ZoneAnswer
@@ -68,6 +69,8 @@ class PluginReply(msgspec.Struct, frozen=True, gc=False):
     options: bytes = b""
     plugin: str = "kubernetes"
     stream: tuple[ResourceRecord, ...] = ()
+    template: tuple[str, ...] = ()
+    """Zone and class of the template that made the reply, for metrics."""
 
     @property
     def rcode(self) -> int:
@@ -146,6 +149,14 @@ class Plugin(Protocol):
 
     def handle(self, request: PluginRequest, following: Handler) -> Steps:
         """The reply to a request; ``following`` are the plugins behind this one."""
+
+
+@runtime_checkable
+class CountingPlugin(Protocol):
+    """A plugin with counters."""
+
+    def series(self) -> Iterable[Series]:
+        """Name, labels (but server and view) and value of its series; two threads that count at once may count once."""
 
 
 def refusal(query: Query, rcode: int, plugin: str) -> PluginReply:

@@ -7,6 +7,7 @@ lines; the reply is kept by request.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Self
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from podwire.dns import wire
 from podwire.dns.corefile.syntax import Directive
 from podwire.dns.corefile.values import expect, expression, record_class, record_type, response_code, zone_names
+from podwire.dns.metrics import Series
 from podwire.dns.names import decode_name, match_zone
 from podwire.dns.plugins.actions import TemplateLine, TemplateValues, parse_line
 from podwire.dns.plugins.ednsoptions import join_options
@@ -69,6 +71,7 @@ class Template:
 
     def __init__(self, rules: tuple[TemplateRule, ...]) -> None:
         self.rules = rules
+        self._failures: dict[tuple[str, str, str, str, str, str], int] = {}
         lines = [line for rule in rules for section in rule.sections.values() for line in section]
         self.per_client = any(line.per_client for line in lines)
 
@@ -90,15 +93,42 @@ class Template:
                 return refusal(query, wire.SERVFAIL, "template")
         return (yield from following(request))
 
-    @staticmethod
-    def _reply(rule: TemplateRule, values: TemplateValues, request: PluginRequest, following: Handler) -> Steps:
+    def series(self) -> Iterator[Series]:
+        """How many lines failed, by template; matches are counted with the replies."""
+        for (name, *values), count in tuple(self._failures.items()):
+            labels = tuple(zip(("zone", "class", "type", "section", "template"), values, strict=True))
+            yield name, labels, count
+
+    def _records(
+        self, values: TemplateValues, section: str, lines: tuple[TemplateLine, ...]
+    ) -> tuple[ResourceRecord, ...]:
+        """The records of a section.
+
+        Raises: ProtocolError, counted, when a line gives no record.
+        """
+        records = []
+        for line in lines:
+            failing = "coredns_template_template_failures_total"
+            try:
+                text = line.render(values)
+                failing = "coredns_template_rr_failures_total"
+                records.append(read_record(text))
+            except ProtocolError:
+                key = (failing, values.zone, values.rclass, values.rtype, section, line.text)
+                self._failures[key] = self._failures.get(key, 0) + 1
+                raise
+        return tuple(records)
+
+    def _reply(self, rule: TemplateRule, values: TemplateValues, request: PluginRequest, following: Handler) -> Steps:
         query = request.query
         sections: dict[str, tuple[ResourceRecord, ...]] = {}
         try:
             for section, lines in rule.sections.items():
-                sections[section] = tuple(read_record(line.render(values)) for line in lines)
+                sections[section] = self._records(values, section, lines)
         except ProtocolError:
-            return refusal(query, wire.SERVFAIL, "template")
+            return msgspec.structs.replace(
+                refusal(query, wire.SERVFAIL, "template"), template=(values.zone, values.rclass)
+            )
         records = sections.get("answer", ())
         target = records[-1].names[0] if records and records[-1].type == wire.CNAME else b""
         if target and query.qtype in (wire.A, wire.AAAA) and target.lower() != query.name.lower():
@@ -111,7 +141,9 @@ class Template:
             authority=sections.get("authority", ()),
             additional=sections.get("additional", ()),
         )
-        return PluginReply(query, answer, options=rule.options, plugin="template")
+        return PluginReply(
+            query, answer, options=rule.options, plugin="template", template=(values.zone, values.rclass)
+        )
 
 
 def _read_rule(directive: Directive, scope: PluginScope) -> TemplateRule:
