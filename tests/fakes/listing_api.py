@@ -1,4 +1,4 @@
-"""An API that lists fixed objects, keeps watches open without a change, and keeps the Events that are written."""
+"""An API that lists fixed objects, sends fixed changes to watches, and keeps the Events that are written."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,10 +12,13 @@ from podwire.runtime.clock import SystemClock
 
 
 class ListingApi:
-    """``listed`` has the objects of each plural; a collection that is not there is empty."""
+    """``listed`` has the objects of each plural, ``changed`` those that a watch sends; none by default."""
 
-    def __init__(self, listed: Mapping[str, list[dict[str, Any]]]) -> None:
+    def __init__(
+        self, listed: Mapping[str, list[dict[str, Any]]], changed: Mapping[str, list[dict[str, Any]]] | None = None
+    ) -> None:
         self._listed = listed
+        self._changed = changed or {}
         self.events: list[dict[str, Any]] = []
         self.reported = asyncio.Event()
         """Set when an Event was written."""
@@ -31,6 +34,8 @@ class ListingApi:
             items = self._listed.get(path.rpartition("/")[2], [])
             return http.answer(writer, {"metadata": {"resourceVersion": "2"}, "items": items})
         http.open_stream(writer)
+        for item in self._changed.get(path.rpartition("/")[2], ()):
+            http.chunk(writer, {"type": "MODIFIED", "object": item})
         await writer.drain()
         await asyncio.sleep(3600)
         return False
@@ -40,11 +45,15 @@ class ListingApi:
         return [(e["involvedObject"]["kind"], e["involvedObject"]["name"], e["reason"]) for e in self.events]
 
 
-def play(listed: Mapping[str, list[dict[str, Any]]], scenario: Callable[[ListingApi, Client], Awaitable[None]]) -> None:
+def play(
+    listed: Mapping[str, list[dict[str, Any]]],
+    scenario: Callable[[ListingApi, Client], Awaitable[None]],
+    changed: Mapping[str, list[dict[str, Any]]] | None = None,
+) -> None:
     """Runs a scenario with a client of such an API."""
 
     async def run() -> None:
-        api = ListingApi(listed)
+        api = ListingApi(listed, changed)
         async with http.ScriptedServer(api.answer) as server:
             client = Client(ApiConfig(f"http://127.0.0.1:{server.port}"), SystemClock())
             async with asyncio.timeout(60):

@@ -9,12 +9,13 @@ the next process (:func:`serve`), which starts at once from the snapshot of the 
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 from podwire.dns.config import DnsConfig
 from podwire.dns.follow import LoadConfig, follow_config
+from podwire.dns.healthchecks import HealthChecks
 from podwire.dns.metrics import QueryCounters, Series, render
 from podwire.dns.plugins.chain import PluginChain
 from podwire.dns.plugins.plugin import PluginScope
@@ -62,6 +63,8 @@ class DnsServer:
         self.relay.chain = self._make_chain() if config.blocks else None
         self.age_s: Callable[[], float] = lambda: 0.0
         """For how long the zone was not compared with the API."""
+        self.measured: tuple[Callable[[], Iterable[Series]], ...] = ()
+        """Series of what surrounds the server."""
         self._udp: list[UdpListener] = []
         self._tcp: list[TcpListener] = []
 
@@ -147,6 +150,7 @@ class DnsServer:
             *plugin_series(self._counters.server, self.config),
             *self.relay.routes.series(),
             *self.relay.series(),
+            *(series for measured in self.measured for series in measured()),
             ("podwire_dns_services", (), self.zone.index.service_count()),
             ("podwire_dns_kept_replies", (), sum(len(replies.by_request) for replies in self._replies())),
             ("podwire_dns_tcp_connections", (), self.tcp_connections()),
@@ -195,7 +199,9 @@ async def run(
     server = DnsServer(config, clock)
     client = Client(load(config.kubeconfig or None, os.environ), clock, manager="podwire-dns")
     watch = ZoneWatch(server.zone, client, server.forget, pods=config.pods == "verified", snapshot=snapshot)
+    checks = HealthChecks(clock)
     server.age_s = watch.age_s
+    server.measured = (watch.programming.series, *((checks.series,) if config.health_port else ()))
     leaving = False
 
     def ready(_: Request) -> Response:
@@ -211,13 +217,16 @@ async def run(
     https = [
         (port, HttpServer(dispatch({path: handler}), tasks, clock, PROBE_LIMITS)) for port, path, handler in routes
     ]
+    addresses = usable((config.http_address,) if config.http_address else config.listen)
     try:
-        for address in usable((config.http_address,) if config.http_address else config.listen):
+        for address in addresses:
             for port, http in https:
                 if port:
                     await http.listen(address, port)
         async with Supervisor(clock, lambda name, error: server.log.error(name, failure=error)) as supervisor:
             watch.start(supervisor)
+            if config.health_port and addresses:
+                supervisor.start("ask for the health", partial(checks.run, addresses[0], config.health_port))
             await watch.synced(_LISTS_WAIT_S)
             await server.open(sockets)
             server.follow_copies(supervisor)

@@ -5,10 +5,10 @@ Objects are reduced to the fields that answers need, before they are kept and re
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from podwire.dns.imports import service_of, slice_of
+from podwire.dns.programming import ProgrammingTimes
 from podwire.dns.snapshot import Snapshot
 from podwire.dns.zone import Zone
 from podwire.kube.client import Client
@@ -36,6 +36,8 @@ class ZoneWatch:
         self._zone = zone
         self._snapshot = snapshot
         self._restored = False
+        self.programming = ProgrammingTimes(client.clock.now())
+        """How long changed endpoints take to be answered."""
         self._clock: Clock = client.clock
         self._log = Log("dns.watch")
         self._changed = changed
@@ -45,7 +47,7 @@ class ZoneWatch:
         self._pods = Informer(client, PODS) if pods else None
         self._imports = Informer(client, SERVICEIMPORTS) if zone.imported is not None else None
         self._services.trim = _trim_service
-        self._slices.trim = partial(_trim_slice, zonal=zone.zonal)
+        self._slices.trim = self._trim_slice
         self._namespaces.trim = lambda item: Object(metadata=ObjectMeta(name=item.metadata.name))
         if self._pods is not None:
             self._pods.trim = _trim_pod
@@ -146,6 +148,12 @@ class ZoneWatch:
         if self._zone.imported is not None:
             self._zone.imported.index.mark_synced()
 
+    def _trim_slice(self, endpoint_slice: EndpointSlice) -> EndpointSlice:
+        if self._slices.synced.is_set():
+            # What was listed first had changed before this process could answer it.
+            self.programming.arrived(endpoint_slice.metadata)
+        return _trim_slice(endpoint_slice, zonal=self._zone.zonal)
+
     def _now_s(self) -> int:
         return int(self._clock.now().timestamp())
 
@@ -153,7 +161,14 @@ class ZoneWatch:
         self._report(self._zone.index.set_service(key, new, self._now_s()))
 
     def _on_slice(self, key: str, _old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        changed = self._zone.index.set_slice(key, new, self._now_s())
+        index = self._zone.index
+        changed = index.set_slice(key, new, self._now_s())
+        records = (
+            index.records.get((new.metadata.namespace, new.metadata.labels.get(SERVICE_NAME_LABEL, "")))
+            if new is not None
+            else None
+        )
+        self.programming.answered(key, self._clock.now(), headless=records is not None and records.headless)
         if self._zone.imported is not None:
             imported = slice_of(new) if new is not None else None
             changed = self._zone.imported.index.set_slice(key, imported, self._now_s()) or changed

@@ -46,6 +46,35 @@ def test_undecodable_object_gets_an_event_and_others_are_served(plural: str) -> 
     play(listed, scenario)
 
 
+def test_changed_slice_of_a_headless_service_is_measured() -> None:
+    service = hostile.SERVICE | {"spec": {"clusterIP": "None"}}
+    meta = hostile.SLICE["metadata"]
+    changed_at = {"endpoints.kubernetes.io/last-change-trigger-time": "2999-01-01T00:00:00Z"}
+    changed = hostile.SLICE | {"metadata": meta | {"resourceVersion": "9", "annotations": changed_at}, "endpoints": []}
+
+    async def scenario(_: ListingApi, client: Client) -> None:
+        zone = Zone(ZoneOptions())
+        arrived = asyncio.Event()
+
+        def check() -> None:
+            entry = zone.index.records.get(("default", "web"))
+            if zone.index.synced and entry is not None and not entry.ready_addresses:
+                arrived.set()
+
+        async with Supervisor(client.clock, lambda name, failure: None) as supervisor:
+            running = asyncio.all_tasks()
+            watch = ZoneWatch(zone, client, check, pods=False)
+            watch.start(supervisor)
+            await arrived.wait()
+            for task in asyncio.all_tasks() - running:
+                task.cancel()
+        counts = [value for name, _, value in watch.programming.series() if name.endswith("_count")]
+        assert counts == [1]
+
+    listed = {"services": [service], "endpointslices": [hostile.SLICE], "namespaces": [hostile.NAMESPACE]}
+    play(listed, scenario, {"endpointslices": [changed]})
+
+
 def test_role_of_the_server_lets_it_write_events() -> None:
     text = (files("podwire.local") / "addons" / "dns.yaml").read_text(encoding="utf-8")
     role = next(item for item in yaml.safe_load_all(text) if item["kind"] == "ClusterRole")

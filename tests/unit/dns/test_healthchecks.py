@@ -1,0 +1,97 @@
+"""The server's requests to its own page for health, and their series in a scrape of the whole server."""
+
+import asyncio
+from pathlib import Path
+
+import yaml
+from tests.fakes import hostile_objects as hostile
+from tests.fakes.listing_api import ListingApi, play
+from tests.fakes.ports import free_port
+from tests.unit.dns.test_scrape import rows
+
+from podwire.dns import server as dns_server
+from podwire.dns.config import DnsConfig
+from podwire.dns.healthchecks import HealthChecks
+from podwire.http.client import connect, encode_request
+from podwire.kube.client import Client
+from podwire.runtime.clock import SystemClock
+
+_LABELS = {
+    "coredns_health_request_duration_seconds_bucket": ["le"],
+    "coredns_health_request_duration_seconds_sum": [],
+    "coredns_health_request_duration_seconds_count": [],
+    "coredns_health_request_failures_total": [],
+    "coredns_kubernetes_dns_programming_duration_seconds_bucket": ["service_kind", "le"],
+    "coredns_kubernetes_dns_programming_duration_seconds_sum": ["service_kind"],
+    "coredns_kubernetes_dns_programming_duration_seconds_count": ["service_kind"],
+}
+
+
+def totals(checks: HealthChecks) -> tuple[float, float]:
+    """Requests and failures."""
+    series = {name: value for name, labels, value in checks.series() if not labels}
+    return series["coredns_health_request_duration_seconds_count"], series["coredns_health_request_failures_total"]
+
+
+def test_refused_and_broken_requests_are_failures() -> None:
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def body() -> None:
+        checks = HealthChecks(SystemClock())
+        await checks.check("127.0.0.1", free_port())
+        assert totals(checks) == (1, 1)
+        async with await asyncio.start_server(close, "127.0.0.1", 0) as breaking:
+            await checks.check("127.0.0.1", breaking.sockets[0].getsockname()[1])
+        assert totals(checks) == (2, 2)
+
+    asyncio.run(body())
+
+
+async def scrape(port: int) -> str:
+    """The metrics page."""
+    while True:
+        try:
+            connection = await connect("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.05)
+            continue
+        connection.send(encode_request("GET", "/metrics", (("host", "localhost"),)))
+        await connection.head()
+        text = (await connection.body()).decode()
+        connection.abort()
+        return text
+
+
+def test_scrape_of_the_server_has_health_and_programming(tmp_path: Path) -> None:
+    async def scenario(_: ListingApi, client: Client) -> None:
+        kubeconfig = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": client.config.server}}],
+            "users": [{"name": "u", "user": {}}],
+        }
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+        config = DnsConfig(
+            listen=("127.0.0.1",),
+            port=free_port(),
+            health_port=free_port(),
+            ready_port=free_port(),
+            metrics_port=free_port(),
+            resolv_conf="/nonexistent",
+            kubeconfig=str(tmp_path / "kubeconfig"),
+        )
+        serving = asyncio.create_task(dns_server.run(config, SystemClock()))
+        asked = 0.0
+        while not asked:
+            await asyncio.sleep(0.05)
+            listed = rows(await scrape(config.metrics_port))
+            asked = sum(value for name, _, value in listed if name == "coredns_health_request_duration_seconds_count")
+        own = {name: list(labels) for name, labels, _ in listed if name in _LABELS}
+        assert own == _LABELS
+        failures = [value for name, _, value in listed if name == "coredns_health_request_failures_total"]
+        assert failures == [0]
+        serving.cancel()
+        await asyncio.wait((serving,))
+
+    play({"services": [hostile.SERVICE], "namespaces": [hostile.NAMESPACE]}, scenario)
