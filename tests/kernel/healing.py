@@ -35,7 +35,7 @@ class _Crash(Exception):
 
 def drift(node: ClusterNode) -> list[str]:
     """Where the kernel differs from what the node's routing should hold."""
-    return list(render(comparison.compare([node.router.share(OWNER)], node.place)))
+    return list(render(comparison.compare([node.router.applied.share(OWNER)], node.place)))
 
 
 async def restored(node: ClusterNode) -> None:
@@ -68,7 +68,9 @@ def with_router(node: ClusterNode, body: Callable[[], Awaitable[None]]) -> None:
     async def main() -> None:
         async with Supervisor(clock, lambda name, failure: pytest.fail(f"{name}: {failure}")) as supervisor:
             directory = Path(node.router.own.run_dir, "children")
-            node.router.programs = Children(directory, start, supervisor, clock, node.router.note_child)
+            node.router.programs.children = Children(
+                directory, start, supervisor, clock, node.router.programs.note_child
+            )
             node.router.disturbed()
             running = [asyncio.create_task(node.router.run(_announced))]
             try:

@@ -191,7 +191,7 @@ class ClusterNode:
         self.router = Router(self.name, lambda: nodes, self.machine, self.cluster.clock, registry)
         self.router.cidrs = (ip_network("10.244.0.0/16"),)
         self.router.own.run_dir = str(self.cluster.root / f"{self.name}-run")
-        self.router.programs = StepPrograms(Path(self.router.own.run_dir, "children"), self.place)
+        self.router.programs.children = StepPrograms(Path(self.router.own.run_dir, "children"), self.place)
         self.router.keys = KeyStore(self.cluster.root / f"{self.name}-keys")
 
     def wiring_facts(self) -> WiringFacts:
@@ -233,7 +233,7 @@ class ClusterNode:
 
     def reconcile(self) -> None:
         self.router.reconcile()
-        if isinstance(self.router.programs, StepPrograms) and self.router.plan is not None:
+        if isinstance(self.router.programs.children, StepPrograms) and self.router.plan is not None:
             self._run_programs()
         assert self.router.problem == "", self.router.problem
         assert self.router.plan is not None

@@ -38,7 +38,7 @@ class Nodes:
             self.adopted += [node.name] * (event.event == "adopted")
 
         directory = Path(node.router.own.run_dir, "children")
-        node.router.programs = Children(directory, start, self._supervisor, SystemClock(), report)
+        node.router.programs.children = Children(directory, start, self._supervisor, SystemClock(), report)
 
     async def use(self, settings: RoutingSettings) -> None:
         """Gives all nodes the settings and settles."""
@@ -56,8 +56,8 @@ class Nodes:
     async def end(self) -> None:
         """Ends all child processes."""
         for node in self._cluster.all:
-            assert node.router.programs is not None
-            await node.router.programs.apply(())
+            assert node.router.programs.children is not None
+            await node.router.programs.children.apply(())
 
 
 async def until(check: Callable[[], object]) -> None:

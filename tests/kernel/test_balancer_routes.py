@@ -82,8 +82,8 @@ async def deliver(node: ClusterNode, routes: ServiceRoutes) -> None:
         log_file=f"{run_dir}/bird.log",
         log_level="debug",
     )
-    assert node.router.programs is not None
-    await node.router.programs.apply((bird_child(run_dir, config),))
+    assert node.router.programs.children is not None
+    await node.router.programs.children.apply((bird_child(run_dir, config),))
 
 
 def next_hops(router: FrrRouter) -> set[str]:

@@ -90,11 +90,11 @@ def test_bird_goes_on_after_a_refused_configuration(make: Make) -> None:
         node = cluster.all[0]
         await until(lambda: established(control(node), 1))
         before = (pid(node), sessions(control(node)))
-        assert node.router.plan is not None and node.router.programs is not None
+        assert node.router.plan is not None and node.router.programs.children is not None
         (bird,) = node.router.plan.children
         (file,) = bird.files
         with pytest.raises(ConfigError, match=r"bird\.conf\.new:1:8 syntax error"):
-            await node.router.programs.apply([replace(bird, files={file: b"router nonsense;\n"})])
+            await node.router.programs.children.apply([replace(bird, files={file: b"router nonsense;\n"})])
         await nodes.settle()
         assert (pid(node), sessions(control(node))) == before
 
@@ -205,8 +205,8 @@ def test_one_of_two_reflectors_may_die(make: Make) -> None:
         a, b = third.pod("a"), fourth.pod("b")
         with b.running(ECHO_SERVER):
             talk = Talk(a, b)
-            assert first.router.programs is not None
-            await first.router.programs.apply(())
+            assert first.router.programs.children is not None
+            await first.router.programs.children.apply(())
             await until(lambda: sessions(control(third))["node_10_89_0_11"][1] != "Established")
             await until(lambda: ask(control(third), "show", "route", "10.244.4.0/24", "all").count("BGP.next_hop") == 1)
             assert talk.end() == 0, "no segment is lost"

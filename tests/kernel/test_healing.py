@@ -59,13 +59,13 @@ def test_damaged_tables_of_routing_come_back(node: ClusterNode) -> None:
 def test_tables_of_others_cause_no_run(node: ClusterNode) -> None:
     async def body() -> None:
         await asyncio.sleep(2.5)  # checks have verified the tables
-        runs = node.router.runs
+        runs = node.router.applied.runs
         with closing(Nft(node.place)) as nft:
             for number in range(15):
                 run(node.place, "nft", "add", "table", "inet", f"foreign{number}")
                 await asyncio.sleep(0.1)
             await asyncio.sleep(1.5)
-            assert node.router.runs == runs
+            assert node.router.applied.runs == runs
             generation = nft.generation()
             await asyncio.sleep(1.5)
             assert nft.generation() == generation, "something was written"

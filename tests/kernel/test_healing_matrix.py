@@ -90,7 +90,7 @@ def cases(node: ClusterNode) -> Iterator[Case]:
             yield "forwarding entry changed", [f"bridge fdb replace {fdb.mac} dev {fdb.link} dst 10.89.0.77"]
             yield "forwarding entries flushed", [f"bridge fdb flush dev {fdb.link}"]
     yield from map(of_sysctl, state.sysctls)
-    for table in (value for value in node.router.values if isinstance(value, Table)):
+    for table in (value for value in node.router.applied.values if isinstance(value, Table)):
         yield f"table {table.name} deleted", [f"nft delete table inet {table.name}"]
         yield f"table {table.name} flushed", [f"nft flush table inet {table.name}"]
     yield "all routes deleted", ["-4 route flush proto 113", "-6 route flush proto 113"]
@@ -114,9 +114,9 @@ def do(node: ClusterNode, commands: list[str]) -> None:
 
 async def back(node: ClusterNode, commands: list[str]) -> None:
     """Damages the node, and returns when all is as before."""
-    runs = node.router.runs
+    runs = node.router.applied.runs
     do(node, commands)
-    await until(lambda: node.router.runs > runs)
+    await until(lambda: node.router.applied.runs > runs)
     await restored(node)
 
 

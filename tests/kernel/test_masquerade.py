@@ -270,7 +270,7 @@ def test_a_change_of_the_form_removes_the_other_rules(net: Net) -> None:
         net.configure(RoutingSettings(backend="hostgw", masquerade_rules=form))
         assert forms() == (form == "nftables", form == "iptables")
         assert observed_source(net, MasqueradeCase("pod", "outside", 4, "")) == item.ip
-        text = "\n".join(item.router.share(OWNER).lines())
+        text = "\n".join(item.router.applied.share(OWNER).lines())
         assert ("*nat ip" in text) == (form == "iptables")
     item.machine.close()
     item.start_agent()

@@ -103,7 +103,7 @@ def check(place: Path, router: Router, nodes: Mapping[str, Node]) -> None:
     assert (router.plan.state, router.plan.values) == (fresh.state, fresh.values)
     with Netlink(place) as netlink, Nft(place) as nft:
         assert str(network.plan(netlink, router.plan.state, OWNER)) == ""
-        for value in router.values:
+        for value in router.applied.values:
             if isinstance(value, AbsentTable):
                 assert nft.read(value.family, value.name) is None
             elif isinstance(value, Table):

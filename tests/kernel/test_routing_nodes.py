@@ -321,7 +321,7 @@ def test_changed_and_deleted_nodes_leave_nothing_stale(make: Make, backend: str,
     assert [text for text in old if re.search(rf"\b{re.escape(text)}\b", everything)] == []
     assert "10.244.42.0/24" in everything
     assert drift(stays) == []
-    stated = str(stays.router.share(OWNER))
+    stated = str(stays.router.applied.share(OWNER))
     assert second.ip not in stated
     assert "10.89.0.92" in stated or "02:00:00:00:00:77" in stated
 

@@ -92,7 +92,7 @@ def drifted(node: ClusterNode) -> bool:
 
 def difference(node: ClusterNode) -> list[str]:
     """What ``podwire state --diff`` says, from the text that the agent serves."""
-    shares = parse(render([node.router.share(OWNER)]), "test")
+    shares = parse(render([node.router.applied.share(OWNER)]), "test")
     return [str(each.text) for each in comparison.compare(shares, node.place)]
 
 

@@ -195,11 +195,11 @@ def test_an_uplink_of_another_bridge_is_refused_and_not_touched(make: Make) -> N
     cluster.settle()
     assert first.shows("ip", "-o", "link", "show", "eth1") == before
     assert "podwire" not in first.shows("ip", "link")
-    assert "routing.bridge.uplink: eth1 of node node-1 is a port of br9; use br9" in first.router.unreached
-    assert "node-1 does not receive bridge yet" in second.router.unreached
+    assert "routing.bridge.uplink: eth1 of node node-1 is a port of br9; use br9" in first.router.applied.unreached
+    assert "node-1 does not receive bridge yet" in second.router.applied.unreached
     ip_batch(first.place, "link set eth1 nomaster")
     cluster.settle()
-    assert first.router.unreached == second.router.unreached == ""
+    assert first.router.applied.unreached == second.router.applied.unreached == ""
     a, b = first.pod("a"), second.pod("b")
     with b.running(SOURCE_REPLY_SERVER):
         assert source_seen(a.place, b.address) == a.address

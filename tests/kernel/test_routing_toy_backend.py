@@ -69,7 +69,7 @@ def test_switching_to_the_backend_and_back_leaves_nothing(cluster: Cluster) -> N
             assert f"dev {DEVICE}" in first.shows("ip", "route", "get", b.address)
             assert "podwire-vxlan" not in first.shows("ip", "link")
             assert "qdisc pfifo 7113: root" in first.shows("tc", "qdisc", "show", "dev", "eth0")
-            assert "qdisc dev eth0 pfifo limit 900" in str(first.router.share(OWNER))
+            assert "qdisc dev eth0 pfifo limit 900" in str(first.router.applied.share(OWNER))
             await until(lambda: answer(first.place, second.ip) == b"node-2 reaches node-1")
             assert answer(cluster.fabric, second.ip) == b"", "the sender is no node"
             await nodes.use(settings(other))

@@ -221,7 +221,7 @@ def test_a_wrong_text_is_refused_and_the_last_stays(make: Make) -> None:
 def test_peers_change_without_a_restart_and_differences_are_shown(make: Make) -> None:
     first, second, third = (cluster := make(3)).all
     before = worker(first)
-    text = "\n".join(render([first.router.share(OWNER)]))
+    text = "\n".join(render([first.router.applied.share(OWNER)]))
     line = f"udp-peer {DEVICE} {third.ip}:8285 networks {third.cidr},{third.ip}/32"
     assert line in text.splitlines()
     stated = parse(text.splitlines())

@@ -269,7 +269,7 @@ def test_the_state_shows_peers_and_no_private_key(cluster: Cluster) -> None:
     cluster.configure(settings())
     cluster.settle()
     first, second, third = cluster.all
-    text = "\n".join(render([first.router.share(OWNER)]))
+    text = "\n".join(render([first.router.applied.share(OWNER)]))
     assert "endpoint 10.89.0.12:51820 keepalive 25 allowed-ips 10.244.2.0/24" in text
     private = (cluster.root / "node-1-keys" / "wireguard-0.key").read_text().strip()
     assert private not in text and shown(first)[0][0] == private

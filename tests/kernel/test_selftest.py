@@ -169,7 +169,7 @@ def test_wrong_checksums_in_a_tunnel_are_found_and_mended(make: Make) -> None:
         for node in cluster.all:
             node.router.own.plain_checksums |= {"podwire-vxlan"}
         cluster.settle()
-        assert "offload podwire-vxlan tx off" in str(first.router.share(OWNER))
+        assert "offload podwire-vxlan tx off" in str(first.router.applied.share(OWNER))
         spoiled = card.spoiled
         with b.running(ECHO_SERVER), connect(a.place, b.address, 7) as entry:
             entry.sendall(b"x" * 50_000)

@@ -44,9 +44,9 @@ def add(shared: Shared, cni: CniService | None, supervisor: Supervisor) -> None:
         router.cut_off = lambda plan: cni.leave_networks(further_networks(plan.pod_networks))
     nodes.subscribe(router.node_changed)
     shared.health.ready["routing"] = lambda: router.problem
-    shared.health.metrics["routing"] = router.samples
+    shared.health.metrics["routing"] = router.applied.samples
     firewalls = pathchecks.add(shared, router, machine)
-    shared.state_page.parts["routing"] = lambda: [router.share(OWNER), *firewalls.shares()]
+    shared.state_page.parts["routing"] = lambda: [router.applied.share(OWNER), *firewalls.shares()]
     shared.in_force.parts["routing"] = lambda: {NODES.plural: nodes.versions} if router.settled else None
 
     router.backends.followers = _followers(shared, router)
@@ -66,7 +66,7 @@ def add(shared: Shared, cni: CniService | None, supervisor: Supervisor) -> None:
         shared.degraded.report(
             "routing", FEATURE_MISSING, "; ".join(filter(None, (router.backends.missing, plan.degraded)))
         )
-        shared.degraded.report("peers", PEER_UNREACHED, router.unreached)
+        shared.degraded.report("peers", PEER_UNREACHED, router.applied.unreached)
         network = NetworkStatus(router.backends.refused, by_controller=plan.ready_by_controller)
         announced = plan.facts.annotations()
         if me is not None:
@@ -96,7 +96,9 @@ def _router(
     router.cidrs = config.networks
     run_dir = Path(config.run_dir, "routing")
     router.own.run_dir = str(run_dir)
-    router.programs = Children(run_dir / "children", spawn_program, supervisor, shared.clock, router.note_child)
+    router.programs.children = Children(
+        run_dir / "children", spawn_program, supervisor, shared.clock, router.programs.note_child
+    )
     router.keys = KeyStore(Path(config.state_dir, "routing"))
     return router
 

@@ -76,7 +76,9 @@ def test_results_become_a_condition_and_offload_is_switched_off() -> None:
         assert conditions[CONDITION]["status"] == "False"
         assert str(shared.degraded).startswith("packets in podwire-vxlan arrive at node-3 with wrong checksums")
         router.reconcile()
-        assert "offload podwire-vxlan tx off" in list(map(str, router.values)) and reports.is_plain("podwire-vxlan")
+        assert "offload podwire-vxlan tx off" in list(map(str, router.applied.values)) and reports.is_plain(
+            "podwire-vxlan"
+        )
         router.configure(replace(RoutingSettings(), self_test=False, tx_checksum="on"))
         assert reports.targets() == () and reports.is_plain("other"), "a configured offload is not tested"
         await client.close()

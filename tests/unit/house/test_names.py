@@ -49,7 +49,6 @@ _ALLOWED = {
     "routing/networks.py": {"each", "kept"},
     "routing/peerstates.py": {"made"},
     "routing/plan.py": {"each", "kept", "made", "others", "some"},
-    "routing/router.py": {"kept", "taken", "wanted"},
     "state/network.py": {"each"},
 }
 

@@ -102,10 +102,10 @@ def test_an_announcement_that_changes_nothing_does_not_ask_the_kernel() -> None:
             lab.nodes["node-2"] = reported = node(2, RoutingFacts(facts.backend, facts.receives).annotations())
             lab.router.node_changed("node-2", before, reported)
             await lab.clock.advance(1)
-            assert (lab.router.runs, lab.runs) == (2, 1)
+            assert (lab.router.applied.runs, lab.runs) == (2, 1)
             lab.router.disturbed()
             await lab.clock.advance(1)
-            assert (lab.router.runs, lab.runs) == (3, 2)
+            assert (lab.router.applied.runs, lab.runs) == (3, 2)
 
     asyncio.run(body())
 
@@ -172,12 +172,12 @@ def test_heartbeats_cause_no_run() -> None:
                 lab.router.node_changed("node-2", before, now)
                 before = now
             await lab.clock.advance(1)
-            assert (lab.router.runs, lab.runs) == (1, 1)
+            assert (lab.router.applied.runs, lab.runs) == (1, 1)
             moved = msgspec.structs.replace(before, spec=NodeSpec(pod_cidrs=("10.244.7.0/24",)))
             lab.nodes["node-2"] = moved
             lab.router.node_changed("node-2", before, moved)
             await lab.clock.advance(1)
-            assert lab.router.runs == 2
+            assert lab.router.applied.runs == 2
 
     asyncio.run(body())
 

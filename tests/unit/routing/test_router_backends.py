@@ -13,8 +13,9 @@ from podwire.model.node import Node
 from podwire.routing.backends.bgp.objects import BgpObjects, ConfigurationValues
 from podwire.routing.backends.ovs.switch import INBOUND
 from podwire.routing.nodes import NodeKey, RoutingFacts
-from podwire.routing.router import CHECK_S, QUIET_S, SWITCH_S, Router
+from podwire.routing.router import CHECK_S, QUIET_S, Router
 from podwire.routing.settings import RoutingSettings, parse_settings
+from podwire.routing.transition import SWITCH_S
 from podwire.runtime.children import ChildEvent
 from podwire.runtime.program import Child
 from podwire.state.network import NetworkState
@@ -31,7 +32,7 @@ def test_tables_follow_the_options() -> None:
     router.reconcile()
     assert {AbsentTable("inet", name) for name in tables} <= set(machine.values)
     assert {type(value) for value in machine.values} == {AbsentTable}
-    assert {sample.labels.get("backend"): sample.value for sample in router.samples()}["hostgw"] == 1
+    assert {sample.labels.get("backend"): sample.value for sample in router.applied.samples()}["hostgw"] == 1
     assert router.plan is not None
     assert router.plan.facts.annotations()["podwire.io/routing"] == "hostgw"
 
@@ -83,7 +84,7 @@ def test_without_its_program_wireguard_refuses_packets_until_it_appears() -> Non
             assert (
                 lab.router.backends.missing == lab.router.backends.refused == f"{reason} are refused until it is there"
             )
-            assert "node-2: this node has no WireGuard key" in lab.router.unreached
+            assert "node-2: this node has no WireGuard key" in lab.router.applied.unreached
             state = lab.machine.states[-1]
             assert devices_of_routes(state) == {} and unreachable(state) >= {"10.244.0.0/16"}
             assert [link.name for link in state.links] == ["podwire-vxlan"], "it receives from node-3"
@@ -121,7 +122,7 @@ def test_a_switch_to_wireguard_waits_briefly_for_keys_of_peers() -> None:
             await lab.clock.advance(4)
             assert devices_of_routes(lab.machine.states[-1]) == {"10.244.3.0/24": "podwire-wg"}
             assert unreachable(lab.machine.states[-1]) >= {"10.244.2.0/23", "10.244.4.0/23"}
-            assert "node node-2 has announced no WireGuard key yet" in lab.router.unreached
+            assert "node node-2 has announced no WireGuard key yet" in lab.router.applied.unreached
 
     asyncio.run(body())
 
@@ -129,7 +130,7 @@ def test_a_switch_to_wireguard_waits_briefly_for_keys_of_peers() -> None:
 def test_a_switch_to_wireguard_waits_briefly_for_sessions_with_peers() -> None:
     async def body() -> None:
         lab = Lab()
-        lab.router.keys, lab.router.programs = MemoryKeys(), MemoryPrograms()
+        lab.router.keys, lab.router.programs.children = MemoryKeys(), MemoryPrograms()
         vxlan = RoutingFacts("vxlan", ("vxlan",), {"mac": "02:00:00:00:00:02"})
         lab.nodes["node-2"] = node(2, vxlan.annotations())
         async with lab:
@@ -165,7 +166,7 @@ def wireguard_facts(generation: int, *generations: int) -> dict[str, str]:
 def test_a_new_key_of_wireguard_waits_briefly_for_sessions() -> None:
     async def body() -> None:
         lab = Lab()
-        lab.router.keys, lab.router.programs = MemoryKeys(), MemoryPrograms()
+        lab.router.keys, lab.router.programs.children = MemoryKeys(), MemoryPrograms()
         lab.nodes["node-2"] = node(2, wireguard_facts(0, 0))
         lab.nodes["node-3"] = node(3, RoutingFacts("hostgw", ("hostgw",)).annotations())
         lab.router.configure(parse_settings({"backend": "wireguard"}, "test"))
@@ -200,7 +201,7 @@ def test_a_new_key_of_wireguard_waits_briefly_for_sessions() -> None:
 def test_without_a_session_no_packet_stays_clear() -> None:
     async def body() -> None:
         lab = Lab()
-        lab.router.keys, lab.router.programs = MemoryKeys(), MemoryPrograms()
+        lab.router.keys, lab.router.programs.children = MemoryKeys(), MemoryPrograms()
         lab.nodes["node-2"] = node(2, with_key("hostgw"))
         lab.router.configure(RoutingSettings(backend="hostgw"))
         lab.machine.shakes_hands = False
@@ -217,7 +218,7 @@ def test_without_a_session_no_packet_stays_clear() -> None:
 def test_a_process_that_is_never_configured_keeps_no_clear_routes() -> None:
     async def body() -> None:
         lab = Lab()
-        lab.router.keys, lab.router.programs = MemoryKeys(), MemoryPrograms()
+        lab.router.keys, lab.router.programs.children = MemoryKeys(), MemoryPrograms()
         lab.nodes["node-2"] = node(2, with_key("vxlan"))
         lab.machine.program_failures = ["podwire-wg: its process does not answer"]
         async with lab:
@@ -234,7 +235,7 @@ def test_new_devices_have_their_neighbours_before_routes_lead_to_them() -> None:
     async def body() -> None:
         lab = Lab()
         lab.machine.without = {"openvswitch"}
-        lab.router.programs = MemoryPrograms()
+        lab.router.programs.children = MemoryPrograms()
         lab.router.configure(RoutingSettings(backend="hostgw"))
         async with lab:
             lab.machine.program_failures = ["ovs: its process does not answer"]
@@ -277,12 +278,12 @@ def test_missing_nftables_is_named_and_pods_are_routed() -> None:
 def test_a_changed_label_of_a_node_reaches_the_plan() -> None:
     async def body() -> None:
         async with Lab() as lab:
-            old, runs = lab.nodes["node-2"], lab.router.runs
+            old, runs = lab.nodes["node-2"], lab.router.applied.runs
             new = replace(old, metadata=replace(old.metadata, labels={"route-reflector": "true"}))
             lab.nodes["node-2"] = new
             lab.router.node_changed("node-2", old, new)
             await lab.clock.advance(4 * QUIET_S)
-            assert lab.router.runs == runs + 1
+            assert lab.router.applied.runs == runs + 1
 
     asyncio.run(body())
 
@@ -303,7 +304,7 @@ class RefusingPrograms:
 def test_refused_files_of_a_program_are_named_until_accepted() -> None:
     async def body() -> None:
         lab, programs = Lab(), RefusingPrograms()
-        lab.router.programs = programs
+        lab.router.programs.children = programs
         async with lab:
             assert lab.router.problem == ""
             programs.reason = "refused: line 3"
@@ -345,7 +346,7 @@ class MemoryKeys:
 def test_a_key_is_announced_once_its_process_is_configured() -> None:
     async def body() -> None:
         async with Lab() as lab:
-            programs = lab.router.programs = MemoryPrograms()
+            programs = lab.router.programs.children = MemoryPrograms()
             lab.router.keys = MemoryKeys()
             lab.machine.program_failures = ["podwire-wg: its process does not answer"]
             lab.router.configure(RoutingSettings(backend="wireguard"))
@@ -361,7 +362,7 @@ def test_a_key_is_announced_once_its_process_is_configured() -> None:
             assert "podwire-vxlan" not in str(lab.machine.states[-1])
             assert lab.announced[-1].facts.details["wireguard"]["keys"] == {"0": "A" * 43 + "="}
             runs = lab.runs
-            lab.router.note_child(ChildEvent("podwire-wg", 7, "ended"))
+            lab.router.programs.note_child(ChildEvent("podwire-wg", 7, "ended"))
             await lab.clock.advance(1)
             assert lab.runs == runs + 1, "the new process is configured"
 
