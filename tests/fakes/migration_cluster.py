@@ -24,12 +24,36 @@ class Killed(Exception):
     """The run ended here."""
 
 
+class MemoryRecord:
+    """The record as a mapping; ``call`` is called before each change."""
+
+    def __init__(self, data: dict[str, str], call: Callable[[], None]) -> None:
+        self._data = data
+        self._call = call
+
+    async def read(self) -> record.MigrationRecord:
+        return record.parse(self._data)
+
+    async def begin(self, direction: record.Direction) -> None:
+        self._call()
+        self._data["direction"] = direction
+
+    async def write_node(self, name: str, entry: NodeRecord) -> None:
+        self._call()
+        self._data.update(record.entry(name, entry))
+
+    async def delete(self) -> None:
+        self._call()
+        self._data.clear()
+
+
 class MigrationCluster:
     """Nodes, DaemonSets, the record, and the steps that ran on each node. ``allowed`` calls succeed; None: all."""
 
     def __init__(self, *nodes: str) -> None:
         self.labels: dict[str, str | None] = dict.fromkeys(nodes)
         self.data: dict[str, str] = {}
+        self.record = MemoryRecord(self.data, self._call)
         self.affinity: Any = None
         self.steps: list[tuple[str, str]] = []
         self.faults: set[tuple[str, str]] = set()
@@ -63,21 +87,6 @@ class MigrationCluster:
     async def label(self, node: str, value: str | None, annotations: Mapping[str, None] = {}) -> None:
         self._call()
         self.labels[node] = value
-
-    async def read_record(self) -> record.MigrationRecord:
-        return record.parse(self.data)
-
-    async def begin(self, direction: record.Direction) -> None:
-        self._call()
-        self.data["direction"] = direction
-
-    async def write_node(self, name: str, entry: NodeRecord) -> None:
-        self._call()
-        self.data |= record.entry(name, entry)
-
-    async def forget(self) -> None:
-        self._call()
-        self.data.clear()
 
     async def pods_of(self, daemonset: Json, node: str) -> list[Json]:
         """One pod where the label says so."""

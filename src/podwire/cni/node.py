@@ -23,6 +23,7 @@ from podwire.cni.chain.tuning import TYPE as TUNING
 from podwire.cni.chain.tuning import TuningPlugin
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.ipam.lending import AddressLending
+from podwire.cni.ipam.pool import exhausted
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.cni.wiring import Wiring, WiringFacts
 from podwire.errors import CniError, KernelError, KernelExists, KernelNotFound, PodwireError
@@ -220,8 +221,8 @@ class PodNetwork:
             return b""
         if not self._leases.pools:
             raise CniError(spec.PLUGIN_NOT_AVAILABLE, "the node has no pod CIDR yet")
-        if exhausted := self._leases.exhausted():
-            raise CniError(spec.PLUGIN_NOT_AVAILABLE, f"no free address in {', '.join(exhausted)}")
+        if full := exhausted(self._leases.pools, self._leases.closed):
+            raise CniError(spec.PLUGIN_NOT_AVAILABLE, f"no free address in {', '.join(full)}")
         try:
             self._leases.check_disk()
         except CniError as failure:

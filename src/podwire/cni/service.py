@@ -32,6 +32,7 @@ from podwire.cni.healing import PodHealing
 from podwire.cni.ipam import hostlocal
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Ledger
+from podwire.cni.ipam.pool import exhausted
 from podwire.cni.node import PodNetwork, is_beside
 from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import CniRequest
@@ -169,7 +170,7 @@ class CniService:
         routing where the networks are not separate yet.
         """
         if self._settings.host_local is not None:
-            self._import_addresses(self._settings.host_local)
+            _import_addresses(self.leases, self._settings.host_local, self._log)
         if remembered := self._ledger.fact("node"):
             node = msgspec.json.decode(remembered, type=WiringFacts)
             node = separated_networks(node, self._plumber.read())
@@ -182,15 +183,6 @@ class CniService:
             self._got_ports.set()
         self._unwired.set()
         self.healing.disturbed.set()
-
-    def _import_addresses(self, directory: Path) -> None:
-        try:
-            count = self.leases.import_held(hostlocal.read(directory), hostlocal.last_assigned(directory))
-        except OSError as failure:
-            self._log.warning("cannot take over the addresses of host-local", problem=failure)
-        else:
-            if count:
-                self._log.info("took over the addresses of host-local", pods=count, directory=str(directory))
 
     async def run(self) -> None:
         """Answers requests until cancelled."""
@@ -239,8 +231,8 @@ class CniService:
         """Says why pods cannot be added now; empty when they can."""
         if not self.leases.pools:
             return "no pod CIDR yet"
-        exhausted = self.leases.exhausted()
-        return f"no free address in {', '.join(exhausted)}" if exhausted else ""
+        full = exhausted(self.leases.pools, self.leases.closed)
+        return f"no free address in {', '.join(full)}" if full else ""
 
     def shares(self) -> Iterator[Share]:
         """The desired kernel state: the node's side of all pods with their hostPorts, then each pod's own side."""
@@ -302,6 +294,17 @@ class CniService:
                 self._unwired.set()
             elif request.conf.runtime_config.port_mappings:
                 self._got_ports.set()
+
+
+def _import_addresses(leases: Leases, directory: Path, log: Log) -> None:
+    """Takes over the addresses of the plugin ``host-local``."""
+    try:
+        count = leases.import_held(hostlocal.read(directory), hostlocal.last_assigned(directory))
+    except OSError as failure:
+        log.warning("cannot take over the addresses of host-local", problem=failure)
+    else:
+        if count:
+            log.info("took over the addresses of host-local", pods=count, directory=str(directory))
 
 
 def _is_gone(netns: str) -> bool:

@@ -11,7 +11,7 @@ Cost: one step for each Service, wherever the free address is: each range keeps 
 free. Measured by ``bench/loadbalancer.py``.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -229,16 +229,12 @@ class Allocator:
 
     def _free(self, entry: PoolRange, *, avoid_buggy: bool) -> Address | None:
         start = self._free_from.get(entry, entry.first)
-        for address in self._candidates(entry, start):
+        for address in addresses_from(entry, start):
             if address not in self._holders and not (avoid_buggy and is_buggy(address)):
                 self._free_from[entry] = int(address)
                 return address
         self._free_from[entry] = entry.last + 1
         return None
-
-    @staticmethod
-    def _candidates(entry: PoolRange, start: int) -> Iterator[Address]:
-        return addresses_from(entry, start)
 
 
 def _priority(pool: BalancerPool) -> tuple[bool, int, str]:

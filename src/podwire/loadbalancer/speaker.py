@@ -11,17 +11,13 @@ Cost: one write a second on each node that an L2Advertisement selects; nothing e
 """
 
 import asyncio
-import datetime
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
-from podwire.cluster.names import L2_SPEAKER
-from podwire.errors import ApiError, ApiUnreachable, KernelError, NotFound, ProtocolError
+from podwire.errors import ApiError, ApiUnreachable, KernelError, ProtocolError
 from podwire.kernel.leased_addresses import LeasedAddress
 from podwire.kube.client import Client
-from podwire.kube.informer import Informer
 from podwire.kube.optional import follow_when_served
-from podwire.kube.resources import LEASES
 from podwire.loadbalancer.claims import Claims
 from podwire.loadbalancer.election import Elector, L2Choice
 from podwire.loadbalancer.heartbeats import Heartbeats
@@ -29,17 +25,15 @@ from podwire.loadbalancer.liveness import (
     CONTACT_S,
     HEARD_S,
     HOLD_S,
-    OLD_S,
     RENEW_S,
     SpeakerLiveness,
     all_without_contact,
     lifetime_s,
 )
+from podwire.loadbalancer.nodeleases import NodeLeases
 from podwire.loadbalancer.ranges import Address
 from podwire.loadbalancer.view import BalancerView
-from podwire.model.node import Lease
 from podwire.observe.log import Log
-from podwire.runtime.clock import parse_rfc3339, rfc3339_micro
 from podwire.runtime.workqueue import in_parallel
 
 _QUIET_S = 0.02
@@ -47,7 +41,6 @@ _CHECK_S = 0.1
 _REPEAT_S = 1.1
 _ANNOUNCE_S = 5.0
 _AT_ONCE = 16
-_PREFIX = "podwire-l2-node-"
 _FAILURES = (ApiError, ApiUnreachable, ProtocolError)
 
 
@@ -81,15 +74,13 @@ class L2Speaker:
     def __init__(self, client: Client, node: str, namespace: str, view: BalancerView, kernel: AnsweringKernel) -> None:
         self._client, self._clock = client, client.clock
         self._node = node
-        self._namespace = namespace
         self._view = view
         self._kernel = kernel
         self._log = Log("loadbalancer")
         self._wake = asyncio.Event()
         self.claims = Claims(client, namespace, self._wake.set)
-        self.leases: Informer[Lease] = Informer(client, LEASES, namespace=namespace, label_selector=L2_SPEAKER)
-        self.leases.subscribe(self._renewed)
         self.liveness = SpeakerLiveness(node)
+        self.leases = NodeLeases(client, node, namespace, self.liveness)
         self.heartbeats = Heartbeats(node, lambda: view.nodes.objects, self._clock)
         self._elector = Elector()
         self.choices: Mapping[Address, L2Choice] = {}
@@ -114,7 +105,7 @@ class L2Speaker:
     def tasks(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """What is to run, by name."""
         return {
-            "l2 leases": self.leases.run,
+            "l2 leases": self.leases.informer.run,
             "l2 claims": self.claims.informer.run,
             "l2 pools": lambda: follow_when_served(self._client, self._view.pools),
             "l2 advertisements": lambda: follow_when_served(self._client, self._view.advertisements),
@@ -138,14 +129,6 @@ class L2Speaker:
         """The nodes whose agents are alive."""
         return self.liveness.alive(self._clock.monotonic())
 
-    def _renewed(self, _key: str, old: Lease | None, new: Lease | None) -> None:
-        item = new or old
-        if item is None:
-            return
-        node, renewal = item.metadata.name.removeprefix(_PREFIX), (new.spec.renew_time or "") if new else None
-        is_old = renewal is not None and _age_s(renewal, self._clock.now()) > OLD_S
-        self.liveness.observe(node, renewal, self._clock.monotonic(), is_old=is_old)
-
     # The node's own Lease
 
     async def renew(self) -> None:
@@ -156,22 +139,12 @@ class L2Speaker:
             if self._view.is_candidate(self._node) or self.held:
                 try:
                     async with asyncio.timeout(HOLD_S):
-                        await self._write_lease()
+                        await self.leases.write()
                 except (TimeoutError, *_FAILURES) as failure:
                     self._log.debug("cannot renew the lease", problem=failure)
                 else:
                     self._confirm(began)
             await self._clock.sleep(max(0.0, RENEW_S - (self._clock.monotonic() - began)))
-
-    async def _write_lease(self) -> None:
-        name = _PREFIX + self._node
-        spec = {"holderIdentity": self._node, "leaseDurationSeconds": 4, "renewTime": rfc3339_micro(self._clock.now())}
-        try:
-            await self._client.patch(LEASES, name, {"spec": spec}, self._namespace)
-        except NotFound:
-            metadata = {"name": name, "namespace": self._namespace, "labels": {L2_SPEAKER: "true"}}
-            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-            await self._client.create(LEASES, lease, self._namespace)
 
     def _confirm(self, contact: float) -> None:
         """Takes over a renewal that began at ``contact``, and extends the lifetimes in the kernel.
@@ -202,7 +175,7 @@ class L2Speaker:
     async def run(self) -> None:
         """Answers for the addresses that this node is elected for, until cancelled."""
         await self.claims.informer.synced.wait()
-        await self.leases.synced.wait()
+        await self.leases.informer.synced.wait()
         await self._view.nodes.synced.wait()
         await self._view.advertisements.synced.wait()
         self._adopt()
@@ -223,8 +196,7 @@ class L2Speaker:
 
         The time in the Lease is that of this machine's clock.
         """
-        lease = self.leases.get(f"{self._namespace}/{_PREFIX}{self._node}")
-        age_s = _age_s(lease.spec.renew_time or "", self._clock.now()) if lease is not None else float("inf")
+        age_s = self.leases.own_age_s()
         if 0 <= age_s < HOLD_S:
             self._contact = max(self._contact, self._clock.monotonic() - age_s)
         leased: dict[str, set[LeasedAddress]] = {}
@@ -276,17 +248,11 @@ class L2Speaker:
             return frozenset()
         dead = set()
         for name in suspects:
-            known = self.leases.get(f"{self._namespace}/{_PREFIX}{name}")
             try:
-                present = await self._client.get(LEASES, _PREFIX + name, self._namespace)
-            except NotFound:
-                dead.add(name)
-                continue
+                if await self.leases.is_dead(name):
+                    dead.add(name)
             except _FAILURES:
                 self._is_due = True
-                continue
-            if known is not None and known.metadata.resource_version == present["metadata"]["resourceVersion"]:
-                dead.add(name)
         return frozenset(dead)
 
     def _leftovers(self, alive: frozenset[str]) -> list[Address]:
@@ -351,10 +317,3 @@ class L2Speaker:
     def _report(self, failures: Iterable[KernelError]) -> None:
         for failure in failures:
             self._log.warning("the kernel refused an address", problem=failure)
-
-
-def _age_s(renewal: str, now: datetime.datetime) -> float:
-    try:
-        return (now - parse_rfc3339(renewal)).total_seconds()
-    except ValueError:
-        return float("inf")

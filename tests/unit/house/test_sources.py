@@ -13,6 +13,14 @@ from tests.unit.house.syntax import MODULES, ROOT, SRC, text, tree
 
 _MAX_FILE_LINES = 500
 _MAX_FUNCTION_LINES = 60
+_MAX_METHODS = 20
+_LARGE_CLASSES = {
+    "dns/zone.py Zone": "one method for each kind of name, and one for each form of an answer",
+    "kernel/nft_delinearize.py _Reader": "one method for each kind of nftables expression",
+    "kernel/nft_linearize.py _Writer": "one method for each kind of nftables statement and expression",
+    "trace/nft.py _Walk": "one method for each kind of nftables statement and operand",
+}
+"""Classes with more than :data:`_MAX_METHODS` methods, and why. This list only shrinks."""
 _VAGUE = {"util", "utils", "helper", "helpers", "common", "misc", "base", "core", "manager", "stuff", "lib", "tools"}
 _IMPURE = {"os", "socket", "asyncio", "subprocess", "time", "random", "logging"}
 _PURE_NAMES = ("plan", "allocate", "compile", "evaluate", "*_codec", "wire", "layout")
@@ -92,6 +100,21 @@ def test_files_and_functions_are_of_a_size_to_read(path: Path) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             size = (node.end_lineno or node.lineno) - node.lineno + 1
             assert size <= _MAX_FUNCTION_LINES, f"{path}:{node.lineno} {node.name}: {size} lines"
+
+
+def test_classes_have_few_methods() -> None:
+    large = {name for path in MODULES for name in _large_classes(path)}
+    added, unused = sorted(large - _LARGE_CLASSES.keys()), sorted(_LARGE_CLASSES.keys() - large)
+    assert not added, f"split these classes by responsibility, they have more than {_MAX_METHODS} methods: {added}"
+    assert not unused, f"remove from the list of large classes: {unused}"
+
+
+def _large_classes(path: Path) -> Iterator[str]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ClassDef):
+            methods = [item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
+            if len(methods) > _MAX_METHODS:
+                yield f"{path.relative_to(SRC)} {node.name}"
 
 
 @_for_each_package

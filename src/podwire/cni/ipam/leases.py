@@ -7,7 +7,7 @@ of the node's ranges of that network.
 """
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from ipaddress import ip_address
 
 import msgspec
@@ -102,18 +102,19 @@ class Leases:
         The addresses ``requested`` are taken for their families, even when their cooldown has not ended. ``network`` is
         the name of the pod network.
 
-        Raises: CniError 11 when a family has no free address, the node has no pod CIDR or a wanted address is in use;
-        7 when a wanted address is outside the node's ranges, or the node has no such network. Nothing is taken then.
+        Raises: CniError 11 when a family has no free address, the node has no pod CIDR or a requested address is in
+        use; 7 when a requested address is outside the node's ranges, or the node has no such network. Nothing is taken
+        then.
         """
         if not self.pools:
             raise CniError(TRY_LATER, "the node has no pod CIDR yet")
-        pools = self._pools_of(network)
+        pools = _pools_of(network, self._pools)
         chosen: list[Address] = []
         pinned = {address.version: address for address in requested}
         families = {pool.network.version for pool in pools}
         try:
             for address in pinned.values():
-                self._claim(address, pools)
+                _claim(address, pools, self.closed)
                 chosen.append(address)
             for family in families - pinned.keys():
                 chosen.append(self._choose_of(family, pools))
@@ -138,20 +139,6 @@ class Leases:
             self.put_back(claimed)
             raise
         return tuple(claimed)
-
-    def _pools_of(self, network: str) -> tuple[Pool, ...]:
-        if network not in self._pools:
-            problem = f"annotation {POD_NETWORK}: this node has no pod network {network!r}"
-            raise CniError(INVALID_CONFIG, problem, f"the pod networks are {', '.join(self._pools)}")
-        return self._pools[network]
-
-    def _claim(self, address: Address, pools: Sequence[Pool]) -> None:
-        for pool in pools:
-            if pool.contains(address) and pool.network not in self.closed:
-                pool.claim(address)
-                return
-        ranges = ", ".join(str(pool.network) for pool in pools)
-        raise CniError(INVALID_CONFIG, f"{address} is not in a pod CIDR of this node", f"the pod CIDRs are {ranges}")
 
     def _choose_of(self, family: int, network: Sequence[Pool]) -> Address:
         pools = [pool for pool in network if pool.network.version == family and pool.network not in self.closed]
@@ -269,18 +256,25 @@ class Leases:
         """
         self._ledger.remember("disk check", self._now().isoformat().encode())
 
-    def exhausted(self) -> tuple[str, ...]:
-        """The pod CIDRs of each family without a free address; empty when the default network takes pods."""
-        exhausted: list[str] = []
-        for family in sorted({pool.network.version for pool in self.pools}):
-            pools = [pool for pool in self.pools if pool.network.version == family]
-            if not any(pool.free > 0 and pool.network not in self.closed for pool in pools):
-                exhausted.extend(str(pool.network) for pool in pools)
-        return tuple(exhausted)
-
 
 def _ignore() -> None:
     """Does nothing."""
+
+
+def _pools_of(network: str, pools: Mapping[str, tuple[Pool, ...]]) -> tuple[Pool, ...]:
+    if network not in pools:
+        problem = f"annotation {POD_NETWORK}: this node has no pod network {network!r}"
+        raise CniError(INVALID_CONFIG, problem, f"the pod networks are {', '.join(pools)}")
+    return pools[network]
+
+
+def _claim(address: Address, pools: Sequence[Pool], closed: Container[Network]) -> None:
+    for pool in pools:
+        if pool.contains(address) and pool.network not in closed:
+            pool.claim(address)
+            return
+    ranges = ", ".join(str(pool.network) for pool in pools)
+    raise CniError(INVALID_CONFIG, f"{address} is not in a pod CIDR of this node", f"the pod CIDRs are {ranges}")
 
 
 def _inside(network: Network, addresses: Iterable[Address]) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from podwire.cni import requested, spec
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Attachment
-from podwire.cni.ipam.pool import Address
+from podwire.cni.ipam.pool import Address, exhausted
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.errors import CniError
 from podwire.observe.log import Log
@@ -76,9 +76,9 @@ class AddressLending:
         return b""
 
     def _status(self, _request: CniRequest) -> bytes:
-        exhausted = self._leases.exhausted()
-        if exhausted or not self._leases.pools:
-            reason = f"no free address in {', '.join(exhausted)}" if exhausted else "the node has no pod CIDR yet"
+        full = exhausted(self._leases.pools, self._leases.closed)
+        if full or not self._leases.pools:
+            reason = f"no free address in {', '.join(full)}" if full else "the node has no pod CIDR yet"
             raise CniError(spec.PLUGIN_NOT_AVAILABLE, reason)
         return b""
 

@@ -10,7 +10,7 @@ skipped. Sources: the cooldown of amazon-vpc-cni-k8s (30 s, persisted since its 
 containernetworking's host-local.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from podwire.cni.spec import TRY_LATER
@@ -136,3 +136,13 @@ class Pool:
             if offset not in self._held and self._is_cooled(offset, now):
                 return offset
         return None
+
+
+def exhausted(pools: Sequence[Pool], closed: Container[Network]) -> tuple[str, ...]:
+    """The networks of each family without a free address; those in ``closed`` give no addresses."""
+    result: list[str] = []
+    for family in sorted({pool.network.version for pool in pools}):
+        of_family = [pool for pool in pools if pool.network.version == family]
+        if not any(pool.free > 0 and pool.network not in closed for pool in of_family):
+            result.extend(str(pool.network) for pool in of_family)
+    return tuple(result)

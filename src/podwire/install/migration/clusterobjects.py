@@ -1,14 +1,13 @@
-"""Reads and writes the objects of a migration in the API: the record, DaemonSets, Nodes, and pods with their logs."""
+"""Reads and writes the objects of a migration in the API: DaemonSets, Nodes, and pods with their logs."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from podwire.errors import AlreadyExists, ClusterError, ConfigError, NotFound
-from podwire.install.migration import record
 from podwire.install.migration.clusterplan import AGENTS, LABEL
-from podwire.install.migration.record import Direction, MigrationRecord, NodeRecord
+from podwire.install.migration.recordstore import RecordStore
 from podwire.kube.client import STRATEGIC_MERGE_PATCH, Client
-from podwire.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, PODS, SERVICES, Json
+from podwire.kube.resources import DAEMONSETS, NODES, PODS, SERVICES, Json
 
 _POLL_S = 0.3
 EVENT_LINES = 200
@@ -20,6 +19,7 @@ class ClusterObjects:
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
         self.namespace = namespace
+        self.record = RecordStore(client, namespace)
 
     async def agents(self) -> Json:
         """The DaemonSet of podwire's agents.
@@ -51,40 +51,6 @@ class ClusterObjects:
         if annotations:
             meta["annotations"] = dict(annotations)
         await self._client.patch(NODES, node, {"metadata": meta}, patch_type=STRATEGIC_MERGE_PATCH)
-
-    async def read_record(self) -> MigrationRecord:
-        """How far the migration is.
-
-        Raises: ConfigError when the ConfigMap was changed by hand into something else.
-        """
-        try:
-            body = await self._client.get(CONFIGMAPS, record.NAME, self.namespace)
-        except NotFound:
-            return MigrationRecord()
-        return record.parse(body.get("data") or {})
-
-    async def write_record(self, data: Mapping[str, str]) -> None:
-        """Writes keys of the record."""
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": record.NAME}, "data": dict(data)}
-        try:
-            await self._client.patch(CONFIGMAPS, record.NAME, {"data": dict(data)}, self.namespace)
-        except NotFound:
-            await self._client.create(CONFIGMAPS, body, self.namespace)
-
-    async def begin(self, direction: Direction) -> None:
-        """Writes the direction."""
-        await self.write_record({"direction": direction})
-
-    async def write_node(self, name: str, entry: NodeRecord) -> None:
-        """Writes the record of a node."""
-        await self.write_record(record.entry(name, entry))
-
-    async def forget(self) -> None:
-        """Deletes the record."""
-        try:
-            await self._client.delete(CONFIGMAPS, record.NAME, self.namespace)
-        except NotFound:
-            pass
 
     async def pods_of(self, daemonset: Json, node: str) -> list[Json]:
         """The pods of a DaemonSet on a node."""

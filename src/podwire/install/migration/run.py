@@ -44,7 +44,7 @@ async def status(client: Client, namespace: str) -> Mapping[str, str]:
     """The state of each node in words."""
     try:
         objects = ClusterObjects(client, namespace)
-        record = await objects.read_record()
+        record = await objects.record.read()
         return {name: record.node(name).state for name in _names(await objects.nodes())}
     finally:
         await client.close()
@@ -96,7 +96,7 @@ class Migration:
         """
         self._agents = await self._objects.agents()
         self._old = clusterplan.old_daemonsets(await self._objects.daemonsets(), self._options.daemonsets)
-        self._record = await self._objects.read_record()
+        self._record = await self._objects.record.read()
         every = _names(await self._objects.nodes())
         chosen = self._options.nodes or tuple(every)
         if unknown := [name for name in chosen if name not in every]:
@@ -135,7 +135,7 @@ class Migration:
         return before, passed
 
     async def _apply(self, nodes: Sequence[str], every: Sequence[str]) -> None:
-        await self._objects.begin("apply")
+        await self._objects.record.begin("apply")
         for node in nodes:
             if self._record.node(node).next_step("apply") == "check":
                 before, passed = await self._check(node)
@@ -150,7 +150,7 @@ class Migration:
         await self._end_flows(every)
 
     async def _back(self, nodes: Sequence[str], every: Sequence[str]) -> None:
-        await self._objects.begin("back")
+        await self._objects.record.begin("back")
         for node in await self._objects.nodes():
             name = str(node["metadata"]["name"])
             if clusterplan.selected(node) and self._record.node(name).state == "old network":
@@ -163,7 +163,7 @@ class Migration:
             for daemonset in clusterplan.old_daemonsets(await self._objects.daemonsets(), self._options.daemonsets):
                 if patch := clusterplan.excluded(daemonset, exclude=False):
                     await self._objects.change_daemonset(daemonset, patch)
-            await self._objects.forget()
+            await self._objects.record.delete()
             self._say("every node has the old network again")
 
     async def _steps(self, direction: Direction, nodes: Sequence[str]) -> None:
@@ -201,7 +201,7 @@ class Migration:
 
     async def _done(self, node: str, direction: Direction, step: str, entry: NodeRecord) -> None:
         entry = entry.after(direction, step)
-        await self._objects.write_node(node, entry)
+        await self._objects.record.write_node(node, entry)
         self._record = MigrationRecord(direction=direction, nodes={**self._record.nodes, node: entry})
 
     async def _until_old_pods(self, node: str, *, there: bool) -> None:

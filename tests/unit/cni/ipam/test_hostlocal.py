@@ -10,6 +10,7 @@ from podwire.cni.ipam import hostlocal
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Ledger
 from podwire.cni.ipam.lending import AddressLending
+from podwire.cni.ipam.pool import exhausted
 from podwire.cni.protocol import AttachmentKey
 
 
@@ -52,7 +53,7 @@ def test_held_addresses_are_not_assigned_again(directory: Path, tmp_path: Path) 
     assert leases.import_held(hostlocal.read(directory), hostlocal.last_assigned(directory)) == 4
     leases.serve([ip_network("10.244.1.0/29"), ip_network("fd00:1::/64")])
     assert [str(ip) for ip in leases.choose()] == ["10.244.1.6", "fd00:1::3"]
-    assert leases.exhausted() == ("10.244.1.0/29",)
+    assert exhausted(leases.pools, leases.closed) == ("10.244.1.0/29",)
 
 
 def test_addresses_are_imported_once(directory: Path, tmp_path: Path) -> None:
