@@ -14,7 +14,7 @@ import pytest
 from tests.kernel.routing_nodes import Cluster, ClusterNode, inside, ip_batch
 
 from podwire.kernel import link_codec, netns, route_codec
-from podwire.kernel.attributes import places
+from podwire.kernel.attributes import spans
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.uapi import RTM_GETLINK, RTM_GETNEIGH, RTM_GETROUTE
 from podwire.routing.settings import RoutingSettings
@@ -47,7 +47,7 @@ def hand(cluster: Cluster) -> Iterator[Path]:
 
 def attributes(payload: bytes, header: int, left_out: tuple[int, ...]) -> bytes:
     """A payload without some attributes."""
-    kept = [payload[at - 4 : at + size] for kind, at, size in places(payload, header) if kind not in left_out]
+    kept = [payload[at - 4 : at + size] for kind, at, size in spans(payload, header) if kind not in left_out]
     return payload[:header] + b"".join(kept)
 
 
@@ -74,7 +74,7 @@ def device(place: Path, name: str) -> tuple[int, list[bytes]]:
         payload = netlink.get(Message(RTM_GETLINK, 0, link_codec.encode_get(name), "read", name))[1]
     wanted = (IFLA_ADDRESS, IFLA_MTU, IFLA_LINKINFO)
     return struct.unpack_from("=i", payload, 4)[0], [
-        payload[at : at + n] for kind, at, n in places(payload, 16) if kind in wanted
+        payload[at : at + n] for kind, at, n in spans(payload, 16) if kind in wanted
     ]
 
 

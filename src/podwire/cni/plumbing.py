@@ -124,14 +124,14 @@ class KernelPlumber:
             self._legs.delete_outdated(present, node)
         for attachment in present:
             interfaces = [x for x in present if x.netns == attachment.netns]
-            wanted = replace(plan(attachment, node), pod=of_pod(interfaces, node))
+            desired = replace(plan(attachment, node), pod=of_pod(interfaces, node))
             network.apply(self._netlink, NetworkState(links=(Link(attachment.host_link, mtu=node.mtu),)), _NO_OWNER)
             try:
-                if wanted.leg is not None:
-                    self._legs.hold(wanted, attachment.netns)
+                if desired.leg is not None:
+                    self._legs.hold(desired, attachment.netns)
                     continue
                 with Netlink(attachment.netns) as pod:
-                    network.apply(pod, wanted.pod, OWNER)
+                    network.apply(pod, desired.pod, OWNER)
                     self._legs.delete(pod, attachment)
             except KernelError as failure:
                 if failure.errno == errno.EBUSY:

@@ -373,10 +373,10 @@ def merged(attachments: Iterable[Attachment], node: WiringFacts) -> NetworkState
 
 
 def _sysctls(host: str, attachment: Attachment) -> tuple[Sysctl, ...]:
-    wanted = {"forwarding": "1", "rp_filter": "1", "send_redirects": "0", "accept_redirects": "0"}
+    values = {"forwarding": "1", "rp_filter": "1", "send_redirects": "0", "accept_redirects": "0"}
     if ports.on_loopback(attachment.ports):
-        wanted["route_localnet"] = "1"
-    return tuple(Sysctl(path=f"net/ipv4/conf/{host}/{name}", value=value) for name, value in wanted.items())
+        values["route_localnet"] = "1"
+    return tuple(Sysctl(path=f"net/ipv4/conf/{host}/{name}", value=value) for name, value in values.items())
 
 
 def _pod_routes(attachment: Attachment, version: int, mtu: int) -> tuple[Route, ...]:

@@ -73,7 +73,7 @@ def parse(data: bytes, offset: int = 0) -> dict[int, bytes]:
     return values
 
 
-def places(data: bytes, offset: int = 0) -> Iterator[tuple[int, int, int]]:
+def spans(data: bytes, offset: int = 0) -> Iterator[tuple[int, int, int]]:
     """Type without flags, offset and size of the value of each attribute from ``offset`` on."""
     while offset + 4 <= len(data):
         size, kind = _NLATTR.unpack_from(data, offset)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec.structs import force_setattr
 
 from podwire.kernel import route_codec
-from podwire.kernel.attributes import places
+from podwire.kernel.attributes import spans
 from podwire.kernel.uapi import NDA_CACHEINFO, NDA_DST, NDA_LLADDR, NDA_PROBES
 from podwire.state.address import unpack_ip, unpack_mac
 from podwire.state.route import Fdb, Neighbour
@@ -60,10 +60,10 @@ def _decode(
         if shape is not None and (key := (len(payload), shape.rest(payload))) in known:
             first: Any = known[key]
             if first is not None:
-                made = first.__copy__()
+                copy = first.__copy__()
                 for field, place, unpack in shape.fields:
-                    force_setattr(made, field, unpack(payload[place]))
-                yield made
+                    force_setattr(copy, field, unpack(payload[place]))
+                yield copy
             else:
                 yield None
             continue
@@ -77,7 +77,7 @@ def _decode(
 
 def _shape(payload: bytes, fields: Fields) -> _Shape:
     rest, varying, start = [], [], 0
-    for kind, offset, size in places(payload, route_codec.NDMSG.size):
+    for kind, offset, size in spans(payload, route_codec.NDMSG.size):
         if kind in fields or kind in _COUNTED:
             rest.append(slice(start, offset))
             start = offset + size

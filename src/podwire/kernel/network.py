@@ -70,13 +70,13 @@ class Report(NamedTuple):
     def check(self) -> "Report":
         """Returns this report when nothing failed.
 
-        Raises: the first failure, with the others as notes.
+        Raises: the first failure, with the further failures as notes.
         """
         if not self.failed:
             return self
-        first, *others = self.failed
-        for other in others:
-            first.add_note(str(other))
+        first, *further = self.failed
+        for failure in further:
+            first.add_note(str(failure))
         raise first
 
 

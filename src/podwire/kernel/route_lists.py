@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import force_setattr
 
 from podwire.kernel import route_codec
-from podwire.kernel.attributes import places
+from podwire.kernel.attributes import spans
 from podwire.kernel.uapi import AF_INET, AF_INET6, RTA_DST, RTA_GATEWAY, RTA_MULTIPATH
 from podwire.state.address import unpack_ip
 from podwire.state.route import Route
@@ -78,7 +78,7 @@ def _decode_run(run: Sequence[bytes], names: Mapping[int, str], routes: list[Rou
 def _shape(payload: bytes) -> _Shape | None:
     """The places of RTA_DST and RTA_GATEWAY; None where they are not of the family's length, in this order."""
     size = _ADDRESS_SIZES.get(payload[0])
-    attributes = {kind: (offset, length) for kind, offset, length in places(payload, route_codec.RTMSG.size)}
+    attributes = {kind: (offset, length) for kind, offset, length in spans(payload, route_codec.RTMSG.size)}
     if size is None or RTA_MULTIPATH in attributes or attributes.get(RTA_DST, (0, 0))[1] != size:
         return None
     dst = attributes[RTA_DST][0]

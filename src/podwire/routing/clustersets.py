@@ -23,7 +23,7 @@ class ClusterUnions:
         self._known = PeerMemory()
         self._pods: dict[int, NetworkUnion] = {}
         self._nodes: dict[int, NetworkUnion] = {}
-        self._kept: dict[int, NetworkUnion] = {}
+        self._unmasqueraded: dict[int, NetworkUnion] = {}
 
     def take(
         self, me: LocalNode, peers: Sequence[Peer], cidrs: Sequence[Network], exceptions: Sequence[Network] = ()
@@ -36,33 +36,33 @@ class ClusterUnions:
         for peer in changes.gone:
             for cidr in peer.pod_cidrs:
                 self._pods[cidr.version].remove((cidr,))
-                self._kept[cidr.version].remove((cidr,))
+                self._unmasqueraded[cidr.version].remove((cidr,))
             for address in peer.addresses:
                 self._nodes[address.version].remove_hosts((address,))
                 if me.underlay.reaches(address):
-                    self._kept[address.version].remove_hosts((address,))
+                    self._unmasqueraded[address.version].remove_hosts((address,))
         for version in (4, 6):
             cidrs_added = [cidr for peer in changes.new for cidr in peer.pod_cidrs if cidr.version == version]
             hosts = [address for peer in changes.new for address in peer.addresses if address.version == version]
             self._pods[version].add(cidrs_added)
-            self._kept[version].add(cidrs_added)
+            self._unmasqueraded[version].add(cidrs_added)
             self._nodes[version].add_hosts(hosts)
-            self._kept[version].add_hosts(address for address in hosts if me.underlay.reaches(address))
+            self._unmasqueraded[version].add_hosts(address for address in hosts if me.underlay.reaches(address))
         self._known.keep(peers, basis)
-        unions = (self._pods, self._nodes, self._kept)
-        return ClusterSets(*({version: union.merged for version, union in each.items()} for each in unions))
+        unions = (self._pods, self._nodes, self._unmasqueraded)
+        return ClusterSets(*({version: union.merged for version, union in family.items()} for family in unions))
 
     def _begin(self, me: LocalNode, cidrs: Iterable[Network], exceptions: Iterable[Network]) -> None:
         configured, excepted = tuple(cidrs), tuple(exceptions)
         for version in (4, 6):
             pods = [network for network in (*configured, *me.pod_cidrs) if network.version == version]
             own = [address for address in me.addresses if address.version == version]
-            others = [network for network in excepted if network.version == version]
+            ranges = [network for network in excepted if network.version == version]
             self._pods[version] = NetworkUnion(version, pods)
             self._nodes[version] = NetworkUnion(version)
             self._nodes[version].add_hosts(own)
-            self._kept[version] = NetworkUnion(version, (*pods, *others, *NEVER[version]))
-            self._kept[version].add_hosts(own)
+            self._unmasqueraded[version] = NetworkUnion(version, (*pods, *ranges, *NEVER[version]))
+            self._unmasqueraded[version].add_hosts(own)
 
 
 def sets_of(me: LocalNode, cluster: ClusterView) -> ClusterSets:
@@ -70,14 +70,14 @@ def sets_of(me: LocalNode, cluster: ClusterView) -> ClusterSets:
     return cluster.sets or ClusterUnions().take(me, cluster.peers, cluster.pod_networks)
 
 
-def with_kept(sets: ClusterSets, networks: Sequence[Network]) -> ClusterSets:
+def with_unmasqueraded(sets: ClusterSets, networks: Sequence[Network]) -> ClusterSets:
     """The sets in which packets of pods to further networks are not masqueraded; 3 us for each network of the set."""
     if not networks:
         return sets
-    kept = {
+    unmasqueraded = {
         version: NetworkUnion(
-            version, (*merged.networks, *(each for each in networks if each.version == version))
+            version, (*merged.networks, *(network for network in networks if network.version == version))
         ).merged
-        for version, merged in sets.kept.items()
+        for version, merged in sets.unmasqueraded.items()
     }
-    return replace(sets, kept=kept)
+    return replace(sets, unmasqueraded=unmasqueraded)

@@ -84,7 +84,7 @@ class KernelMachine:
     def plain_checksums(self) -> frozenset[str]:
         """The devices of routing that leave no checksums to the device below."""
         names = [link.name for link in network.read_links(self._netlink) if link.alias.startswith(OWNER.alias_prefix)]
-        return frozenset(each.device for each in ethtool.read(self._netns_path, names) if each.tx == "off")
+        return frozenset(link.device for link in ethtool.read(self._netns_path, names) if link.tx == "off")
 
     def hold(self, state: NetworkState) -> Sequence[str]:
         """Makes the kernel hold the state of routing; returns the failures as text."""
@@ -179,9 +179,9 @@ class KernelMachine:
         The kernel does not notify of most sysctls. Cost: 15 us a sysctl; values that child processes hold take 2 % of
         one CPU at most.
         """
-        wanted = {entry.path: entry.value.split() for entry in self._held.sysctls}
-        present = {entry.path: entry.value.split() for entry in sysctl.snapshot(wanted, self._netns_path)}
-        return present != wanted or self._values_differ(values)
+        expected = {entry.path: entry.value.split() for entry in self._held.sysctls}
+        present = {entry.path: entry.value.split() for entry in sysctl.snapshot(expected, self._netns_path)}
+        return present != expected or self._values_differ(values)
 
     def sessions(self, values: Sequence[StateValue]) -> frozenset[str]:
         """The public keys of peers with which a session exists; a process that does not answer has none."""
@@ -235,7 +235,7 @@ class KernelMachine:
         tables = {value.name: value for value in before if isinstance(value, Table)}
         written, kinds = [], []
         for name, kind in KINDS.items():
-            old, new = (tuple(value for value in each if type(value) is kind.type) for each in (before, values))
+            old, new = (tuple(value for value in state if type(value) is kind.type) for state in (before, values))
             now = [value for value in new if isinstance(value, Table)]
             if old != new and now and tables.keys() >= {table.name for table in now}:
                 written = [(tables[table.name], table) for table in now if tables[table.name] != table]

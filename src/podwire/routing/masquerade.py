@@ -35,20 +35,20 @@ _FAMILIES = {4: "ip", 6: "ip6"}
 class MasqueradeScope(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The networks of one family that decide about masquerade.
 
-    ``pods`` are the sources that are masqueraded, ``kept`` the destinations that see a pod's own address, and
+    ``pods`` are the sources that are masqueraded, ``unmasqueraded`` the destinations that see a pod's own address, and
     ``tunnels`` the tunnel devices in use.
     """
 
     version: int
     pods: MergedNetworks
-    kept: MergedNetworks
+    unmasqueraded: MergedNetworks
     tunnels: tuple[str, ...] = ()
 
 
 def masquerade_scopes(sets: ClusterSets, tunnels: Sequence[str] = ()) -> tuple[MasqueradeScope, ...]:
     """The scope of each family of the pod networks."""
     return tuple(
-        MasqueradeScope(version=version, pods=pods, kept=sets.kept[version], tunnels=tuple(tunnels))
+        MasqueradeScope(version=version, pods=pods, unmasqueraded=sets.unmasqueraded[version], tunnels=tuple(tunnels))
         for version, pods in sets.pods.items()
         if pods.prefixes
     )
@@ -86,5 +86,5 @@ def _sources(scope: MasqueradeScope) -> Iterator[str]:
 
 
 def _destinations(scope: MasqueradeScope) -> Rules:
-    kept = (f"-d {network} -j RETURN" for network in scope.kept.networks)
-    return (*kept, f'-m comment --comment "{OUT_OF_CLUSTER}" -j MASQUERADE --random-fully')
+    returns = (f"-d {network} -j RETURN" for network in scope.unmasqueraded.networks)
+    return (*returns, f'-m comment --comment "{OUT_OF_CLUSTER}" -j MASQUERADE --random-fully')

@@ -44,13 +44,14 @@ class MergedNetworks(msgspec.Struct, frozen=True, gc=False):
 class ClusterSets(msgspec.Struct, frozen=True, gc=False):
     """Sets of networks by IP version.
 
-    ``pods`` are the pod networks, ``nodes`` the addresses of all nodes, ``kept`` the destinations that see a pod's own
-    address: pods, nodes of the same subnet, configured exceptions, and :data:`podwire.routing.clustersets.NEVER`.
+    ``pods`` are the pod networks, ``nodes`` the addresses of all nodes, ``unmasqueraded`` the destinations that see a
+    pod's own address: pods, nodes of the same subnet, configured exceptions, and
+    :data:`podwire.routing.clustersets.NEVER`.
     """
 
     pods: Mapping[int, MergedNetworks]
     nodes: Mapping[int, MergedNetworks]
-    kept: Mapping[int, MergedNetworks]
+    unmasqueraded: Mapping[int, MergedNetworks]
 
     @property
     def pod_networks(self) -> tuple[Network, ...]:
@@ -159,18 +160,18 @@ class NetworkUnion:
             return
         del self._counts[prefix]
         self._lengths[length] -= 1
-        wider = (each for each, number in self._lengths.items() if number and each < length)
-        if any((first & -self._size(each), each) in self._counts for each in wider):
+        wider = (other for other, number in self._lengths.items() if number and other < length)
+        if any((first & -self._size(other), other) in self._counts for other in wider):
             return
         around = self._around(prefix)
         if around is None:
             return
         self._drop(around)
-        for each in range(around[1] + 1, length + 1):
-            self._put(((first & -self._size(each)) ^ self._size(each), each))
-        if any(number and each > length for each, number in self._lengths.items()):
+        for longer in range(around[1] + 1, length + 1):
+            self._put(((first & -self._size(longer)) ^ self._size(longer), longer))
+        if any(number and other > length for other, number in self._lengths.items()):
             last = first + self._size(length)
-            for inside in [each for each in self._counts if first <= each[0] < last and each[1] > length]:
+            for inside in [entry for entry in self._counts if first <= entry[0] < last and entry[1] > length]:
                 self._include(inside)
 
     def _size(self, length: int) -> int:

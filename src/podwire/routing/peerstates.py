@@ -57,10 +57,10 @@ class PeerStates:
     def merged(self, peers: Sequence[Peer], basis: object, make: Callable[[Peer], Iterable[Object]]) -> NetworkState:
         """The state of all peers; ``make``, which gives the objects of one, depends on the peer and the basis alone."""
         changes = self._known.compare(peers, basis)
-        made = {peer.name: tuple(make(peer)) for peer in changes.new}
+        added = {peer.name: tuple(make(peer)) for peer in changes.new}
         if changes.anew:
             self._objects, self._assembly = {}, Assembly()
         removed = [value for peer in changes.gone for value in self._objects.pop(peer.name)]
-        self._objects |= made
+        self._objects |= added
         self._known.keep(peers, basis)
-        return self._assembly.change(removed, (value for objects in made.values() for value in objects))
+        return self._assembly.change(removed, (value for objects in added.values() for value in objects))

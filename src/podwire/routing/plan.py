@@ -23,7 +23,7 @@ import msgspec
 from podwire.cluster.podnetworks import FACT as NETWORKS_FACT
 from podwire.cluster.podnetworks import NodePodNetwork
 from podwire.routing.backend import Backend, BackendPlan, KeyHolder, PodLeg, SessionHolder
-from podwire.routing.clustersets import ClusterUnions, with_kept
+from podwire.routing.clustersets import ClusterUnions, with_unmasqueraded
 from podwire.routing.masquerade import masquerade_rulesets, masquerade_scopes
 from podwire.routing.mtu import FACT as MTU_FACT
 from podwire.routing.mtu import NarrowPeers, headers, pod_mtus, with_path_mtus
@@ -142,15 +142,15 @@ class Planner:
             ordered = tuple(sorted(peers, key=attrgetter("name")))
             sets = self._unions.take(me, ordered, (*cidrs, *settings.pod_networks.ranges), settings.exceptions)
             cluster = ClusterView(ordered, sets.pod_networks, sets, tuple(cidrs))
-            others = former is not None or not backends[settings.backend].options.encrypts
-            basis = (me, settings, set(backends), others, former, dict(self._objects))
+            fallback = former is not None or not backends[settings.backend].options.encrypts
+            basis = (me, settings, set(backends), fallback, former, dict(self._objects))
             before = former or {}
             choices = self._choices.take(
                 ordered,
                 basis,
-                lambda peer: choose(me, peer, settings, backends, others=others, former=before.get(peer.name, "")),
+                lambda peer: choose(me, peer, settings, backends, fallback=fallback, former=before.get(peer.name, "")),
             )
-            self._plan = _made(me, settings, backends, cluster, choices, self._narrow.take(me, ordered))
+            self._plan = _assembled(me, settings, backends, cluster, choices, self._narrow.take(me, ordered))
             self._inputs = inputs
         return self._plan
 
@@ -166,17 +166,17 @@ class _Choices:
         self, peers: Sequence[Peer], basis: object, choice: Callable[[Peer], tuple[str, str]]
     ) -> Mapping[str, tuple[str, str]]:
         changes = self._known.compare(peers, basis)
-        made = {peer.name: choice(peer) if peer.pod_cidrs and peer.addresses else ("", "") for peer in changes.new}
+        added = {peer.name: choice(peer) if peer.pod_cidrs and peer.addresses else ("", "") for peer in changes.new}
         if changes.anew:
             self._choices = {}
         for peer in changes.gone:
             del self._choices[peer.name]
-        self._choices |= made
+        self._choices |= added
         self._known.keep(peers, basis)
         return self._choices
 
 
-def _made(
+def _assembled(
     me: LocalNode,
     settings: RoutingSettings,
     backends: Mapping[str, Backend],
@@ -199,20 +199,20 @@ def _made(
     values = [value for backend_plan in plans for value in backend_plan.values]
     if settings.masquerade:
         tunnels = tuple(device for backend_plan in plans for device in backend_plan.tunnels)
-        kept = [network for backend_plan in plans for network in backend_plan.unmasqueraded]
-        values[:0] = _masquerade(with_kept(sets, kept), settings, tunnels)
+        unmasqueraded = [network for backend_plan in plans for network in backend_plan.unmasqueraded]
+        values[:0] = _masquerade(with_unmasqueraded(sets, unmasqueraded), settings, tunnels)
     values += offloads(me, settings, (link for backend_plan in plans for link in backend_plan.network.links))
     states = [
         _common(me),
         neighbour_limits(me, len(cluster.peers)),
-        *(each.network for each in plans),
+        *(backend_plan.network for backend_plan in plans),
         by_name[settings.backend].configured,
         separation(settings.pod_networks, cluster.cluster_cidrs),
     ]
     networks = by_name[settings.backend].pod_networks
     announcing = [backend for name, backend in used.items() if name == leg or by_name[name].leg is None]
     added = headers(me, backends)
-    senders = {peer.name: name for name, some in assigned.items() for peer in some}
+    senders = {peer.name: name for name, members in assigned.items() for peer in members}
     return Plan(
         state=with_path_mtus(merge(states), me, added, senders, narrow),
         values=tuple(values),
@@ -274,9 +274,9 @@ def staged(before: NetworkState, desired: NetworkState) -> NetworkState:
 
     The new devices have their neighbours and forwarding entries already, because peers may send to them from now on.
     """
-    kept = {link.name for link in desired.links}
+    names = {link.name for link in desired.links}
     return NetworkState(
-        links=(*desired.links, *(link for link in before.links if link.name not in kept)),
+        links=(*desired.links, *(link for link in before.links if link.name not in names)),
         addresses=tuple(dict.fromkeys((*desired.addresses, *before.addresses))),
         routes=before.routes,
         neighbours=tuple({entry.key: entry for entry in (*desired.neighbours, *before.neighbours)}.values()),
@@ -299,13 +299,13 @@ def choose(
     settings: RoutingSettings,
     backends: Mapping[str, Backend],
     *,
-    others: bool = True,
+    fallback: bool = True,
     former: str = "",
 ) -> tuple[str, str]:
     """The backend that sends to a peer, and an empty reason; or why no backend can.
 
     The configured backend comes first (plain routes before it, when direct routing is configured); other backends are
-    used only when the peer announces that it does not have the new configuration yet, and only with ``others``.
+    used only when the peer announces that it does not have the new configuration yet, and only with ``fallback``.
     ``former`` is the backend of the last plan during a switch: it stays until the configured one has a session.
     """
     configured = backends[settings.backend]
@@ -316,7 +316,7 @@ def choose(
     order = [settings.backend]
     if settings.direct_routing:
         order.insert(0, PLAIN)
-    if others and peer.facts is not None and peer.facts.backend != settings.backend:
+    if fallback and peer.facts is not None and peer.facts.backend != settings.backend:
         order += [name for name in peer.facts.receives if name in backends]
     refusals: dict[str, str] = {}
     for name in order:

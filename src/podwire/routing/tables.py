@@ -30,7 +30,9 @@ def masquerade_table(scopes: Sequence[MasqueradeScope]) -> Table:
     for scope in scopes:
         word, kind = FAMILY[scope.version]
         pod_set = networks_set(f"pods{scope.version}", kind, scope.pods, "pod networks of the cluster")
-        unchanged = networks_set(f"kept{scope.version}", kind, scope.kept, "destinations that see a pod's own address")
+        unchanged = networks_set(
+            f"kept{scope.version}", kind, scope.unmasqueraded, "destinations that see a pod's own address"
+        )
         sets += [pod_set, unchanged]
         source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
         for tunnel in scope.tunnels:

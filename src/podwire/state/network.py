@@ -88,7 +88,7 @@ def _merged(field: str, tuples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     if few * _FEW > len(longest) or field == "links":
         return _sorted(field, chain.from_iterable(tuples))
     values = list(longest)
-    for value in chain.from_iterable(each for each in tuples if each is not longest):
+    for value in chain.from_iterable(entries for entries in tuples if entries is not longest):
         insert(values, value)
     return tuple(values)
 

@@ -81,7 +81,7 @@ class BgpRouting:
             log_file=f"{me.run_dir}/bird.log",
             log_level=section.log_level,
         )
-        further = NetworkState(routes=tuple(_gateway_route(me, *each) for each in gateways))
+        further = NetworkState(routes=tuple(_gateway_route(me, *gateway) for gateway in gateways))
         network = merge([self._routes.state(me, peers), further])
         configuration = with_services(configuration, self._objects.services)
         return BackendPlan(network=network, children=(bird_child(me.run_dir, configuration),))

@@ -75,8 +75,8 @@ def refuse_unhonoured(source: str, fields: Mapping[str, tuple[object, object]]) 
     """
     for path, (value, allowed) in fields.items():
         if value and value != allowed:
-            wanted = f"expected {allowed}" if allowed else "leave it out"
-            raise ConfigError(source, path, f"{yaml_word(value)} is not supported; {wanted}")
+            advice = f"expected {allowed}" if allowed else "leave it out"
+            raise ConfigError(source, path, f"{yaml_word(value)} is not supported; {advice}")
 
 
 def yaml_word(value: object) -> str:

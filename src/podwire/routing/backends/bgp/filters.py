@@ -62,7 +62,7 @@ def _rule(source: str, path: str, rule: FilterRule, version: Literal[4, 6]) -> R
         raise ConfigError(source, f"{path}.communities.values", f"{len(matched)} values: expected one")
     for index, number in enumerate(rule.as_path_prefix):
         check_range(source, f"{path}.asPathPrefix[{index}]", number, 1, AS_MAX)
-    changes = [_operation(source, f"{path}.operations[{i}]", each) for i, each in enumerate(rule.operations)]
+    changes = [_operation(source, f"{path}.operations[{i}]", operation) for i, operation in enumerate(rule.operations)]
     return RouteRule(
         version=version,
         accept=rule.action == "Accept",

@@ -71,14 +71,14 @@ class BgpObjectsFollower:
         self._informers: tuple[Informer[Any], ...] = (self.configurations, self.peers, self.filters, self.pools)
         self._context = context
         self._secrets = SecretTexts(client, context.namespace, self.disturbed)
-        self._wanted = asyncio.Event()
+        self._requested = asyncio.Event()
         self._good: dict[tuple[str, str], tuple[Any, Any]] = {}
         """Kind and name of an object: its last good form and the values of it."""
         self._refused: dict[tuple[str, str], str] = {}
         self._file = context.directory / "bgp-objects.json"
         self._written = b""
-        self._stored = self._read_file()
-        self._taken: BgpObjects | None = None
+        self._saved = self._read_file()
+        self._last: BgpObjects | None = None
         self._log = Log("bgp")
         context.events.follow_rejected(*self._informers)
         for informer in self._informers:
@@ -86,14 +86,14 @@ class BgpObjectsFollower:
 
     def disturbed(self) -> None:
         """Requests that the objects are read again."""
-        self._wanted.set()
+        self._requested.set()
 
     async def run(self) -> None:
         """Follows the objects until cancelled."""
         client = self._context.client
         async with Supervisor(client.clock, self._report) as supervisor:
             for informer in self._informers:
-                supervisor.start(informer.resource.plural, lambda each=informer: follow_when_served(client, each))  # type: ignore[misc]
+                supervisor.start(informer.resource.plural, lambda source=informer: follow_when_served(client, source))  # type: ignore[misc]
             supervisor.start("objects of bgp", lambda: self._keep(supervisor))
 
     async def _keep(self, supervisor: Supervisor) -> None:
@@ -101,10 +101,10 @@ class BgpObjectsFollower:
             await informer.synced.wait()
         while True:
             await self._secrets.follow(set(self._secret_names()), supervisor)
-            self._wanted.clear()
+            self._requested.clear()
             self._read()
             await self._context.client.clock.sleep(_QUIET_S)
-            await self._wanted.wait()
+            await self._requested.wait()
 
     def _report(self, task: str, failure: BaseException) -> None:
         self._log.error("task failed and is started again", failure=failure, task=task)
@@ -121,17 +121,17 @@ class BgpObjectsFollower:
         )
         filters: Mapping[str, FilterValues] = self._valid(self.filters, read_filter)
         around = msgspec.structs.replace(around, filters=filters)
-        configurations = self._valid(self.configurations, lambda each: read_configuration(each, around))
+        configurations = self._valid(self.configurations, lambda obj: read_configuration(obj, around))
         by_node = {node_of_configuration(name): values for name, values in configurations.items()}
         objects = BgpObjects(
             default=by_node.pop("", ConfigurationValues()),
             nodes=by_node,
-            peers=tuple(self._valid(self.peers, lambda each: read_peer(each, around)).values()),
-            pools=tuple(self._valid(self.pools, lambda each: read_pool(each, around)).values()),
+            peers=tuple(self._valid(self.peers, lambda obj: read_peer(obj, around)).values()),
+            pools=tuple(self._valid(self.pools, lambda obj: read_pool(obj, around)).values()),
         )
         self._write_file()
-        if objects != self._taken:
-            self._taken = objects
+        if objects != self._last:
+            self._last = objects
             self._context.take(objects)
 
     def _valid(self, informer: Informer[T], read: Callable[[T], V]) -> dict[str, V]:
@@ -155,13 +155,13 @@ class BgpObjectsFollower:
 
     def _restore(self, key: tuple[str, str], kind: type[T], read: Callable[[T], V]) -> None:
         """Takes the good form that an earlier agent knew, where this agent knows none."""
-        if key in self._good or key not in self._stored:
+        if key in self._good or key not in self._saved:
             return
         try:
-            earlier = msgspec.convert(self._stored[key], kind)
+            earlier = msgspec.convert(self._saved[key], kind)
             self._good[key] = (earlier, read(earlier))
         except (ConfigError, msgspec.ValidationError):
-            del self._stored[key]
+            del self._saved[key]
 
     def _refuse(self, key: tuple[str, str], obj: ApiObject, problem: ConfigError) -> None:
         """Records an Event and a line of the log, once for each reason."""
@@ -174,8 +174,8 @@ class BgpObjectsFollower:
         self._context.events.event(reference(API_VERSION, key[0], obj.metadata), "Warning", REFUSED, text)
 
     def _secret_names(self) -> Iterator[str]:
-        passwords: list[BgpPassword | None] = [each.spec.password for each in self.peers.objects.values()]
-        passwords += [each.spec.node_mesh_password for each in self.configurations.objects.values()]
+        passwords: list[BgpPassword | None] = [peer.spec.password for peer in self.peers.objects.values()]
+        passwords += [obj.spec.node_mesh_password for obj in self.configurations.objects.values()]
         for password in passwords:
             if password is not None and password.secret_key_ref is not None and password.secret_key_ref.name:
                 yield password.secret_key_ref.name
@@ -185,7 +185,7 @@ class BgpObjectsFollower:
             kinds = msgspec.json.decode(self._file.read_bytes(), type=dict[str, dict[str, Any]])
         except (OSError, msgspec.DecodeError):
             return {}
-        return {(kind, name): obj for kind, some in kinds.items() for name, obj in some.items()}
+        return {(kind, name): obj for kind, objects in kinds.items() for name, obj in objects.items()}
 
     def _write_file(self) -> None:
         kinds: dict[str, dict[str, Any]] = {}

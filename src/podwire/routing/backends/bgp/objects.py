@@ -204,20 +204,20 @@ def _service_networks(source: str, obj: BgpConfigurationObject) -> tuple[Network
         "serviceExternalIPs": spec.service_external_ips,
         "serviceLoadBalancerIPs": spec.service_load_balancer_ips,
     }
-    found = [
+    networks = [
         parse_network(source, f"spec.{field}[{index}].cidr", block.cidr)
-        for field, some in blocks.items()
-        for index, block in enumerate(some)
+        for field, items in blocks.items()
+        for index, block in enumerate(items)
     ]
-    return tuple(dict.fromkeys(found)) or None
+    return tuple(dict.fromkeys(networks)) or None
 
 
 def _tags(source: str, obj: BgpConfigurationObject) -> tuple[tuple[Network, tuple[Community, ...]], ...] | None:
     names: dict[str, Community] = {}
-    for index, each in enumerate(obj.spec.communities):
-        if not each.name:
+    for index, community in enumerate(obj.spec.communities):
+        if not community.name:
             raise ConfigError(source, f"spec.communities[{index}].name", "is missing")
-        names[each.name] = parse_community(source, f"spec.communities[{index}].value", each.value)
+        names[community.name] = parse_community(source, f"spec.communities[{index}].value", community.value)
     tags = []
     for index, advertisement in enumerate(obj.spec.prefix_advertisements):
         path = f"spec.prefixAdvertisements[{index}]"
@@ -303,8 +303,8 @@ def read_peer(obj: BgpPeerObject, around: Surroundings) -> PeerValues:
         own_as_limit=spec.num_allowed_local_as_numbers,
         hops=spec.ttl_security or 0,
         gateway=_gateway(source, spec.reachable_by, address),
-        imports=tuple(rule for each in rules for rule in each.imports),
-        exports=tuple(rule for each in rules for rule in each.exports),
+        imports=tuple(rule for entry in rules for rule in entry.imports),
+        exports=tuple(rule for entry in rules for rule in entry.exports),
         has_reverse=spec.reverse_peering != "Manual",
     )
 

@@ -92,14 +92,14 @@ class BgpOptions(BackendOptions, frozen=True):
             raise ConfigError(
                 source, f"{path}.reflectors.clusterID", f"{problem}; expected an IPv4 address"
             ) from problem
-        seen: dict[object, int] = {}
+        indexes: dict[object, int] = {}
         for index, peer in enumerate(section.peers):
             _check_peer(source, f"{path}.peers[{index}]", peer)
             address = ip_address(peer.address)
-            if address in seen:
-                other = f"{path}.peers[{seen[address]}]"
+            if address in indexes:
+                other = f"{path}.peers[{indexes[address]}]"
                 raise ConfigError(source, f"{path}.peers[{index}].address", f"{address} is also the address of {other}")
-            seen[address] = index
+            indexes[address] = index
 
     def shown(self) -> Mapping[str, Any]:
         """The options without their passwords."""

@@ -42,10 +42,10 @@ class Sessions:
 
     def plan(self) -> list[BgpSession]:
         """One session for each address, in the order of the parts."""
-        found: dict[Address, BgpSession] = {}
+        sessions: dict[Address, BgpSession] = {}
         for session in (*self._between_nodes(), *self._external(), *self._of_peers()):
-            found[session.remote] = session
-        return list(found.values())
+            sessions[session.remote] = session
+        return list(sessions.values())
 
     def gateways(self) -> list[tuple[Address, Address]]:
         """The addresses of peers, and the next hop to each of them.
@@ -53,13 +53,13 @@ class Sessions:
         A next hop that is not on the node's subnet, and one for a peer that is, are left out.
         """
         reaches = self._me.underlay.reaches
-        found = {
+        gateways = {
             peer.address: peer.gateway
             for peer in sorted(self._objects.peers, key=lambda peer: peer.name)
             if peer.address is not None and peer.gateway is not None and peer.is_of(self._me)
             if reaches(peer.gateway) and not reaches(peer.address)
         }
-        return list(found.items())
+        return list(gateways.items())
 
     def _between_nodes(self) -> Iterator[BgpSession]:
         section = self._section

@@ -106,13 +106,13 @@ class UdpProcess:
     def _peers(self, me: LocalNode, peers: Iterable[Peer]) -> Iterator[UdpPeer]:
         """The peers of the process; an address or network that two nodes claim belongs to the first."""
         version = me.addresses[0].version
-        taken = {str(address) for address in me.addresses} | set(map(str, me.pod_cidrs))
+        claimed = {str(address) for address in me.addresses} | set(map(str, me.pod_cidrs))
         for peer in peers:
             address = peer.address(version)
-            if address is None or str(address) in taken:
+            if address is None or str(address) in claimed:
                 continue
-            networks = [str(each) for each in (*peer.addresses, *peer.pod_cidrs) if str(each) not in taken]
-            taken.update(networks)
+            networks = [str(network) for network in (*peer.addresses, *peer.pod_cidrs) if str(network) not in claimed]
+            claimed.update(networks)
             yield UdpPeer(endpoint_text(str(address), self._port_of(peer)), tuple(networks))
 
     def _port_of(self, peer: Peer) -> int:

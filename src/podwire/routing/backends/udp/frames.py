@@ -95,11 +95,11 @@ def datagrams(frame: bytearray, size: int, number: int) -> Iterator[Datagrams]:
     headers = view[common:payload]
     count = -(-(size - payload) // step)
     most = max(1, min(_DATAGRAMS_MAX, _BYTES_MAX // (HEADER_BYTES + length + step)))
-    each = -(-count // -(-count // most))
+    per_datagram = -(-count // -(-count // most))
     offsets = _offsets(step)
-    for first in range(0, count, each):
+    for first in range(0, count, per_datagram):
         parts: Parts = []
-        for index in range(first, min(first + each, count)):
+        for index in range(first, min(first + per_datagram, count)):
             at = payload + index * step
             parts += (offsets[index], headers, view[at : at + step])
         yield Datagrams(parts, HEADER_BYTES + length + step if len(parts) > 3 else 0)
@@ -161,15 +161,15 @@ def _run_end(data: memoryview, start: int, step: int, segment: int) -> int:
         return len(data)
     end = start + count * step
     offsets, rests = zip(*_fields(step).iter_unpack(data[start:end]), strict=True)
-    wanted = range(offsets[0], offsets[0] + count * segment, segment)
-    if rests.count(rests[0]) != count or offsets != tuple(wanted):
+    expected = range(offsets[0], offsets[0] + count * segment, segment)
+    if rests.count(rests[0]) != count or offsets != tuple(expected):
         same = (
-            offset == place and rest == rests[0] for offset, place, rest in zip(offsets, wanted, rests, strict=True)
+            offset == place and rest == rests[0] for offset, place, rest in zip(offsets, expected, rests, strict=True)
         )
         return start + next(index for index, follows in enumerate(same) if not follows) * step
     if len(data) - end > HEADER_BYTES:
         last = data[end] << 8 | data[end + 1]
-        if last == wanted.stop and data[end + 2 : end + HEADER_BYTES] == rests[0]:
+        if last == expected.stop and data[end + 2 : end + HEADER_BYTES] == rests[0]:
             return len(data)
     return end
 

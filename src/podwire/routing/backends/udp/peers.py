@@ -34,8 +34,8 @@ class PeerTable:
         except KeyError:
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
-            found = self._remembered[address] = self._search(address)
-            return found
+            endpoint = self._remembered[address] = self._search(address)
+            return endpoint
 
     def _search(self, address: bytes) -> Endpoint | None:
         number = int.from_bytes(address, "big")

@@ -120,15 +120,15 @@ class WireGuardTunnel:
         sessions, this node keeps what it has announced.
         """
         own = self._options.key_generation
-        wanted = {own % 2: own}
+        generations = {own % 2: own}
         for node in nodes:
             if (announced := _announced(node)) is None:
                 continue
-            wanted.setdefault(announced.generation % 2, announced.generation)
+            generations.setdefault(announced.generation % 2, announced.generation)
             if isinstance(node, LocalNode) and node.sessions is not None:
                 for generation in map(int, announced.keys):
-                    wanted.setdefault(generation % 2, generation)
-        return [str(generation) for generation in sorted(wanted.values())]
+                    generations.setdefault(generation % 2, generation)
+        return [str(generation) for generation in sorted(generations.values())]
 
     def announce(self, me: LocalNode) -> Mapping[str, Any]:
         """The generation of this node, and its public keys."""
@@ -216,7 +216,7 @@ class WireGuardTunnel:
         device = next((value for value in values if value.device == name), None)
         if device is None:
             return replace(path, missing=(f"no process encrypts packets of {name}",))
-        allowed = (each for each in device.peers if any(address in ip_network(net) for net in each.allowed_ips))
+        allowed = (peer for peer in device.peers if any(address in ip_network(net) for net in peer.allowed_ips))
         entry = next(allowed, None)
         if entry is None:
             return replace(path, missing=(f"{name} has no peer for {address}",))
