@@ -55,13 +55,15 @@ def test_hardware_address_that_changed_while_no_agent_ran_is_followed(make: Call
 
 
 @needs_plugins
+@pytest.mark.parametrize("own_types", [set(), {"firewall"}], ids=["reference", "own"])
 @pytest.mark.parametrize("version", ["0.4.0", "1.0.0"])
-def test_portmap_and_firewall_follow(make: Callable[..., NodeAgent], version: str) -> None:
+def test_portmap_and_firewall_follow(make: Callable[..., NodeAgent], version: str, own_types: set[str]) -> None:
     node = make(*BOTH)
     own = {"type": OWN}
     portmap = {"type": "portmap", "snat": True, "runtimeConfig": {"portMappings": [PORT]}}
     firewall = {"type": "firewall", "backend": "iptables"}
     chain = PluginChain(node, own, version=version)
+    chain.own |= own_types
     result = chain.add("web")
     for conf in (portmap, firewall):
         assert chain.run("ADD", "web", conf | {"prevResult": result}) == (0, result)
@@ -71,6 +73,31 @@ def test_portmap_and_firewall_follow(make: Callable[..., NodeAgent], version: st
     assert all(node.ping("client", address) for address in addresses(result))
     for conf in (firewall, portmap, own):
         assert chain.run("DEL", "web", conf | {"prevResult": result}) == (0, {})
+
+
+@pytest.mark.parametrize("own", [set(), {"bandwidth"}], ids=["reference", "own"])
+def test_bandwidth_follows(make: Callable[..., NodeAgent], own: set[str]) -> None:
+    if not own and not shutil.which("bandwidth", path=PLUGINS):
+        pytest.skip("needs containernetworking-plugins")
+    node = make(*BOTH)
+    rates = {"ingressRate": 10**8, "ingressBurst": 10**7, "egressRate": 10**8, "egressBurst": 10**7}
+    bandwidth = {"type": "bandwidth"}
+    chain = PluginChain(node, {"type": OWN})
+    chain.own |= own
+    first = chain.add("web")
+    limit = bandwidth | {"runtimeConfig": {"bandwidth": rates}}
+    status, result = chain.run("ADD", "web", limit | {"prevResult": first})
+    assert (status, len(result["interfaces"])) == (0, 3)
+    node.add("client")
+    assert all(node.ping("client", address) for address in addresses(result))
+    for conf in ({"type": OWN}, limit):
+        assert chain.run("CHECK", "web", conf | {"prevResult": result}) == (0, {})
+    node.stop()
+    node.start()
+    assert all(node.ping("client", address) for address in addresses(result))
+    for conf in (limit, {"type": OWN}):
+        assert chain.run("DEL", "web", conf | {"prevResult": result}) == (0, {})
+    assert len(node.links()) == 1
 
 
 @pytest.mark.parametrize(
