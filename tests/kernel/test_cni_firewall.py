@@ -126,7 +126,7 @@ def test_backend_nftables_writes_to_nf_tables(make: Callable[..., NodeAgent]) ->
     assert "10.9.1.2" not in run(node, "nft list chain ip filter CNI-FORWARD")
 
 
-def test_iptables_of_the_legacy_kind_is_used_where_it_holds_rules(make: Callable[..., NodeAgent]) -> None:
+def test_legacy_iptables_is_used_where_it_holds_rules(make: Callable[..., NodeAgent]) -> None:
     node = make("10.244.1.0/24")
     node.pod("a")
     run(node, "iptables-legacy -A FORWARD -i foreign -j DROP")
@@ -149,7 +149,7 @@ def test_check_names_rules_that_are_gone(make: Callable[..., NodeAgent]) -> None
     assert "-s 10.9.1.2/32 -j ACCEPT" in answer["details"]
 
 
-def test_late_del_and_gc_leave_the_pod_that_has_the_address(make: Callable[..., NodeAgent]) -> None:
+def test_late_del_and_gc_leave_the_later_pod(make: Callable[..., NodeAgent]) -> None:
     node = make("10.244.1.0/24")
     prepare(node)
     node.pod("b")

@@ -133,8 +133,8 @@ class FirewallPlugin:
         for other, body in self._facts.facts(f"{TYPE} ").items():
             held = _decode(body)
             if other != name and not new.isdisjoint(held.addresses):
-                left = Admitted([x for x in held.addresses if x not in new], held.nftables)
-                self._facts.remember(other, msgspec.json.encode(left))
+                remainder = Admitted([x for x in held.addresses if x not in new], held.nftables)
+                self._facts.remember(other, msgspec.json.encode(remainder))
 
     def _edits(self, conf: FirewallConf, addresses: Sequence[str], bridge: str) -> list[tuple[str, FilterEdit]]:
         edits: list[tuple[str, FilterEdit]] = []
