@@ -237,9 +237,12 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
         conditions = [dict(decode(item)) for number, item in decode(status) if number == 1]
         return any(item.get(1) == b"NetworkReady" and item.get(2) for item in conditions)
 
-    def run_pod(self, name: str, *ports: dict[int, Any], uid: str = "u1") -> str:
+    def run_pod(
+        self, name: str, *ports: dict[int, Any], uid: str = "u1", annotations: dict[str, str] | None = None
+    ) -> str:
         """Starts a sandbox; its identifier."""
         config = self._pod(name, uid) | ({5: list(ports)} if ports else {})
+        config |= {7: [{1: key, 2: value} for key, value in (annotations or {}).items()]} if annotations else {}
         return str(field(call(self.socket, "RunPodSandbox", {1: config}), 1).decode())
 
     def _pod(self, name: str, uid: str) -> dict[int, Any]:

@@ -1,5 +1,6 @@
 """Pods of a real containerd and runc, started through CRI."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,3 +64,25 @@ def test_pods_of_containerd(node: NodeAgent, runtime: Containerd) -> None:
     assert runtime.pods() == []
     assert (node.links(), node.routes(), node.neighbours(), node.service.leases.held) == ([], [], [], {})
     assert "podwire-hostport" not in inside(node.place, "nft", "list", "tables").stdout
+
+
+@pytest.mark.slow
+def test_bandwidth_annotations_limit_pods_of_containerd(node: NodeAgent, runtime: Containerd) -> None:
+    conflist = json.loads(CniSection().conflist)
+    conflist["plugins"] += [{"type": "bandwidth", "capabilities": {"bandwidth": True}}, {"type": "firewall"}]
+    for name in ("bandwidth", "firewall"):
+        program.install(runtime.bin_dir, name)
+    program.write_configuration(runtime.conf_dir, json.dumps(conflist).encode())
+    eventually(runtime.network_ready)
+    rates = {"kubernetes.io/ingress-bandwidth": "8M", "kubernetes.io/egress-bandwidth": "4M"}
+    limited = runtime.run_pod("limited", annotations=rates)
+    shown = inside(node.place, "tc", "-j", "qdisc", "show").stdout
+    buckets = {entry["dev"][:3]: entry["options"]["rate"] for entry in json.loads(shown) if entry["kind"] == "tbf"}
+    assert sorted(buckets.values()) == [500_000, 1_000_000], "in bytes"
+    assert buckets["bwp"] == 500_000
+    address = runtime.address(limited)
+    assert f"-s {address}/32 -j ACCEPT" in inside(node.place, "iptables-save").stdout
+    assert ping(node.place, address, patience_s=10)
+    runtime.remove_pod(limited)
+    assert (node.links(), node.service.leases.held) == ([], {})
+    assert address not in inside(node.place, "iptables-save").stdout
