@@ -17,7 +17,7 @@ _LIMIT_S = 3.0
 _BOUNDS = tuple(0.00025 * 10**step for step in range(5))
 
 
-class HealthChecks:
+class HealthPageChecks:
     """The durations and failures of the requests to one page."""
 
     def __init__(self, clock: Clock) -> None:

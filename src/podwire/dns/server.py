@@ -9,14 +9,16 @@ the next process (:func:`serve`), which starts at once from the snapshot of the 
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from operator import itemgetter
 
 from podwire.dns.config import DnsConfig
 from podwire.dns.follow import LoadConfig, follow_config
-from podwire.dns.healthchecks import HealthChecks
+from podwire.dns.healthchecks import HealthPageChecks
 from podwire.dns.metrics import QueryCounters, Series, render
+from podwire.dns.notices import ZoneNotices
 from podwire.dns.plugins.chain import PluginChain
 from podwire.dns.plugins.plugin import PluginScope
 from podwire.dns.plugins.secondary import Secondary
@@ -61,6 +63,7 @@ class DnsServer:
         self.copies: dict[bytes, StaticZone] = {}
         """The zones that are copied from other servers."""
         self.relay.chain = self._make_chain() if config.blocks else None
+        self._notices = ZoneNotices(self.relay.chain) if self.relay.chain is not None else None
         self.age_s: Callable[[], float] = lambda: 0.0
         """For how long the zone was not compared with the API."""
         self.measured: tuple[Callable[[], Iterable[Series]], ...] = ()
@@ -89,14 +92,23 @@ class DnsServer:
             self._tcp.append(tcp)
             await tcp.open(tcp_socket)
         self.relay.start()
+        if self._notices is not None:
+            self._notices.start()
 
     @property
     def port(self) -> int:
         """The port bound on the first address."""
         return self._udp[0].port
 
+    def report(self) -> None:
+        """Logs what is served."""
+        servers = ",".join(f"{a}:{p}" for a, p in self.relay.routes.default.servers) or "none"
+        self.log.info("serving", domain=self.config.domain, port=self.port, upstreams=servers)
+
     async def close(self) -> None:
         """Ends threads, sockets and waiting requests."""
+        if self._notices is not None:
+            await self._notices.close()
         for udp in self._udp:
             await udp.close()
         for tcp in self._tcp:
@@ -124,8 +136,16 @@ class DnsServer:
                 # dnspython is imported only where a zone is copied.
                 from podwire.dns.secondaries import secondary_zones
 
-                for zone in secondary_zones(plugin.sources, self.copies, self.forget):
+                zones = secondary_zones(plugin.sources, self.copies, self._copied)
+                notices = {zone.origin: zone.notice for zone in zones}
+                plugin.on_notice = partial(_pass_on, asyncio.get_running_loop(), notices)
+                for zone in zones:
                     supervisor.start("copy a zone", partial(zone.follow, self._clock))
+
+    def _copied(self, zone: bytes) -> None:
+        self.forget()
+        if self._notices is not None and zone in self.copies:
+            self._notices.changed(zone)
 
     def forget(self) -> None:
         """Drops the cached replies; to be called after a change of the zone."""
@@ -159,6 +179,10 @@ class DnsServer:
             ("podwire_dns_synced", (), int(self.zone.index.synced)),
         ]
         return render(series)
+
+
+def _pass_on(loop: asyncio.AbstractEventLoop, notices: Mapping[bytes, Callable[[], None]], zone: bytes) -> None:
+    loop.call_soon_threadsafe(notices[zone])
 
 
 def _version() -> str:
@@ -199,7 +223,7 @@ async def run(
     server = DnsServer(config, clock)
     client = Client(load(config.kubeconfig or None, os.environ), clock, manager="podwire-dns")
     watch = ZoneWatch(server.zone, client, server.forget, pods=config.pods == "verified", snapshot=snapshot)
-    checks = HealthChecks(clock)
+    checks = HealthPageChecks(clock)
     server.age_s = watch.age_s
     server.measured = (watch.programming.series, *((checks.series,) if config.health_port else ()))
     leaving = False
@@ -220,9 +244,8 @@ async def run(
     addresses = usable((config.http_address,) if config.http_address else config.listen)
     try:
         for address in addresses:
-            for port, http in https:
-                if port:
-                    await http.listen(address, port)
+            for port, http in filter(itemgetter(0), https):
+                await http.listen(address, port)
         async with Supervisor(clock, lambda name, error: server.log.error(name, failure=error)) as supervisor:
             watch.start(supervisor)
             if config.health_port and addresses:
@@ -235,8 +258,7 @@ async def run(
                     "follow the configuration",
                     partial(follow_config, load_config, config, snapshot, server.relay.routes.pending, clock),
                 )
-            servers = ",".join(f"{a}:{p}" for a, p in server.relay.routes.default.servers) or "none"
-            server.log.info("serving", domain=config.domain, port=server.port, upstreams=servers)
+            server.report()
     except asyncio.CancelledError:
         leaving = True
         await clock.sleep(config.lameduck_seconds)

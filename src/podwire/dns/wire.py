@@ -25,6 +25,8 @@ IN, CLASS_ANY = 1, 255
 NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, BADVERS = 0, 1, 2, 3, 4, 5, 16
 QR, AA, TC, RD, RA, AD, CD = 0x8000, 0x0400, 0x0200, 0x0100, 0x0080, 0x0020, 0x0010
 OPCODE_MASK = 0x7800
+NOTIFY = 0x2000
+"""The opcode of a notice that a zone has changed (RFC 1996)."""
 DO = 0x8000
 TYPE_NAMES = {
     A: "A",

@@ -31,7 +31,7 @@ def test_an_entry_lives_for_its_smallest_ttl_and_counts_down() -> None:
     assert (cache.hits, cache.misses) == ([1, 0], 2)
 
 
-def test_a_reply_stays_the_same_until_a_second_or_its_life_ends() -> None:
+def test_reply_stays_the_same_for_a_second_or_its_life() -> None:
     cache = ForeignCache(CacheConfig(success_seconds=5.5))
     query, reply = pair("www.example. 10 IN A 192.0.2.1")
     assert cache.fresh(query, tcp=False, now_s=100.0) is None
@@ -40,7 +40,7 @@ def test_a_reply_stays_the_same_until_a_second_or_its_life_ends() -> None:
     assert [end and end.until_s for end in ends] == [101.25, 101.25, 102.25, 105.75, None]
 
 
-def test_a_reply_that_may_be_prefetched_always_comes_from_the_cache() -> None:
+def test_reply_that_may_be_prefetched_comes_from_the_cache() -> None:
     cache = ForeignCache(CacheConfig(prefetch_amount=2))
     query, reply = pair("www.example. 10 IN A 192.0.2.1")
     cache.put(query, reply, tcp=False, now_s=0.0)

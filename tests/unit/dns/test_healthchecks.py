@@ -11,7 +11,7 @@ from tests.unit.dns.test_scrape import rows
 
 from podwire.dns import server as dns_server
 from podwire.dns.config import DnsConfig
-from podwire.dns.healthchecks import HealthChecks
+from podwire.dns.healthchecks import HealthPageChecks
 from podwire.http.client import connect, encode_request
 from podwire.kube.client import Client
 from podwire.runtime.clock import SystemClock
@@ -27,7 +27,7 @@ _LABELS = {
 }
 
 
-def totals(checks: HealthChecks) -> tuple[float, float]:
+def totals(checks: HealthPageChecks) -> tuple[float, float]:
     """Requests and failures."""
     series = {name: value for name, labels, value in checks.series() if not labels}
     return series["coredns_health_request_duration_seconds_count"], series["coredns_health_request_failures_total"]
@@ -38,7 +38,7 @@ def test_refused_and_broken_requests_are_failures() -> None:
         writer.close()
 
     async def body() -> None:
-        checks = HealthChecks(SystemClock())
+        checks = HealthPageChecks(SystemClock())
         await checks.check("127.0.0.1", free_port())
         assert totals(checks) == (1, 1)
         async with await asyncio.start_server(close, "127.0.0.1", 0) as breaking:

@@ -30,10 +30,10 @@ _ZONE = (
 
 
 @asynccontextmanager
-async def serving(text: str, files: dict[str, str] | None = None) -> AsyncIterator[DnsServer]:
+async def serving(text: str, files: dict[str, str] | None = None, port: int = 0) -> AsyncIterator[DnsServer]:
     """A server with a Corefile; ``kubernetes`` is added to its root block."""
     config = settings(text, files)
-    server = DnsServer(msgspec.structs.replace(config, listen=("127.0.0.1",), port=free_port()), SystemClock())
+    server = DnsServer(msgspec.structs.replace(config, listen=("127.0.0.1",), port=port or free_port()), SystemClock())
     fill_cluster(server.zone)
     await server.open()
     try:
@@ -195,7 +195,7 @@ def test_copied_zone_follows_its_server_and_expires() -> None:
         clock, copies = FakeClock(), dict[bytes, StaticZone]()
         origin, changed = encode_name("example.org"), asyncio.Event()
         async with serving(_primary(), {"/db": _zone_text(1)}) as server:
-            zone = SecondaryZone(origin, (("127.0.0.1", server.port),), copies, changed.set)
+            zone = SecondaryZone(origin, (("127.0.0.1", server.port),), copies, lambda _zone: changed.set())
             task = asyncio.ensure_future(zone.follow(clock))
             await changed.wait()
         assert copies[origin].serial == 1

@@ -123,7 +123,7 @@ def test_ready_foreign_replies_have_own_ids_and_count_down() -> None:
     run(body())
 
 
-def test_a_ready_foreign_reply_ends_when_the_zone_gets_its_name() -> None:
+def test_ready_foreign_reply_ends_when_the_zone_changes() -> None:
     async def body() -> None:
         async with name_server(address_answer) as upstream, serving(upstream.address) as server:
             for _ in range(3):

@@ -38,6 +38,11 @@ class ZoneFolder:
                 zones |= _read_folder(option, allowed, scope)
         return cls(zones)
 
+    @property
+    def origins(self) -> tuple[bytes, ...]:
+        """The names of the zones."""
+        return tuple(self._zones)
+
     def handle(self, request: PluginRequest, following: Handler) -> Steps:
         """The answer of the zone with the longest name, or that of the following plugins."""
         return (yield from answer_from(self._zones, (), request, following))

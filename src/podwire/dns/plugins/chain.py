@@ -15,6 +15,8 @@ from podwire.dns import wire
 from podwire.dns.config import DnsConfig, PluginBlock
 from podwire.dns.names import encode_name, match_zone
 from podwire.dns.plugins.acl import DROPPED
+from podwire.dns.plugins.auto import ZoneFolder
+from podwire.dns.plugins.file import ZoneFiles
 from podwire.dns.plugins.plugin import (
     CountingPlugin,
     Handler,
@@ -27,7 +29,8 @@ from podwire.dns.plugins.plugin import (
     refusal,
 )
 from podwire.dns.plugins.registry import LINKED, PLUGINS
-from podwire.dns.plugins.transfer import encode_stream
+from podwire.dns.plugins.secondary import Secondary
+from podwire.dns.plugins.transfer import Transfer, encode_stream
 from podwire.dns.plugins.view import BlockView
 from podwire.dns.respond import Reply, UpstreamQuery, finish, header_reply, split_addresses, udp_limit
 from podwire.dns.wire import Edns, Query
@@ -116,6 +119,30 @@ class PluginChain:
                 if isinstance(plugin, CountingPlugin):
                     yield chain.view, plugin
 
+    def file_zones(self) -> Iterator[bytes]:
+        """The zones of files."""
+        for name in ("file", "auto"):
+            for plugin in self.plugin(name):
+                if isinstance(plugin, ZoneFiles | ZoneFolder):
+                    yield from plugin.origins
+
+    def notice_targets(self, zone: bytes) -> tuple[tuple[str, int], ...]:
+        """The name servers that are told when a zone changes, by the server block that has it."""
+        block = match_zone(zone, self._chains)
+        transfers = [chain.plugins.get("transfer") for chain in self._chains[block]] if block is not None else []
+        servers = (plugin.servers(zone) for plugin in transfers if isinstance(plugin, Transfer))
+        return tuple(dict.fromkeys(server for own in servers for server in own))
+
+    def _take_notice(self, data: bytes, client: DnsClient) -> Reply:
+        """The reply to a notice that a zone has changed."""
+        try:
+            query = wire.parse_query(data)
+        except ProtocolError:
+            return Reply(header_reply(data, wire.FORMERR), rcode=wire.FORMERR)
+        accepted = [p.take_notice(query, client.address) for p in self.plugin("secondary") if isinstance(p, Secondary)]
+        limit = 65535 if client.tcp else udp_limit(query, self._udp_size)
+        return finish(query, ZoneAnswer(rcode=wire.NOERROR if any(accepted) else wire.REFUSED), limit)
+
     def choose(self, request: PluginRequest) -> ServerChain | None:
         """The chain for a request, or None when no server block has its zone."""
         zone = match_zone(request.query.name, self._chains)
@@ -131,6 +158,8 @@ class PluginChain:
         """The outcome for a request, and whether a reply may be kept by the bytes of the request."""
         if len(data) < wire.HEADER_BYTES or data[2] & 0x80:
             return None, False
+        if data[2] & 0x78 == wire.NOTIFY >> 8 and self.plugin("secondary"):
+            return self._take_notice(data, client), False
         if data[2] & 0x78:
             return Reply(header_reply(data, wire.NOTIMP), rcode=wire.NOTIMP), False
         try:

@@ -54,6 +54,11 @@ class ZoneFiles:
                         raise option.wrong("podwire does not have this option of file; it has fallthrough")
         return cls(zones, passes_on)
 
+    @property
+    def origins(self) -> tuple[bytes, ...]:
+        """The names of the zones."""
+        return tuple(self._zones)
+
     def handle(self, request: PluginRequest, following: Handler) -> Steps:
         """The answer of the zone with the longest name, or that of the following plugins."""
         return (yield from answer_from(self._zones, self._passes_on, request, following))

@@ -1,9 +1,11 @@
 """``secondary ZONE... { transfer from ADDRESS... }``: zones that are copied from other name servers. Pure.
 
 The copies are kept current by :mod:`podwire.dns.secondaries`; this module answers from them. Before the first copy is
-whole, and after it has expired, the answer is SERVFAIL.
+whole, and after it has expired, the answer is SERVFAIL. A notice of one of the servers (NOTIFY, RFC 1996) is confirmed
+and starts a comparison; those of other clients are refused.
 """
 
+from collections.abc import Callable
 from typing import Self
 
 from podwire.dns import wire
@@ -23,6 +25,8 @@ class Secondary:
     def __init__(self, sources: dict[bytes, tuple[tuple[str, int], ...]], copies: dict[bytes, StaticZone]) -> None:
         self.sources = sources
         self._copies = copies
+        self.on_notice: Callable[[bytes], None] = lambda _origin: None
+        """Called in any thread with the zone that one of its servers says has changed."""
 
     @classmethod
     def read(cls, directives: tuple[Directive, ...], scope: PluginScope) -> Self:
@@ -39,6 +43,14 @@ class Secondary:
             expect(bool(servers), directive, "expected transfer from and addresses")
             sources |= dict.fromkeys(zone_names(directive, directive.arguments, scope.zones), servers)
         return cls(sources, scope.transferred)
+
+    def take_notice(self, query: wire.Query, client: str) -> bool:
+        """Whether a notice names a copied zone and comes from one of its servers; it is passed on."""
+        origin = query.name.lower()
+        if client not in {host for host, _ in self.sources.get(origin, ())}:
+            return False
+        self.on_notice(origin)
+        return True
 
     def handle(self, request: PluginRequest, following: Handler) -> Steps:
         """The answer of the copy, or that of the following plugins."""

@@ -1,7 +1,8 @@
 """``transfer [ZONE...] { to ADDRESS... }``: whole zones for other name servers (AXFR, RFC 5936). Pure.
 
 A transfer goes over TCP, to the networks and addresses of ``to``; ``*`` means everybody. A request for changes (IXFR,
-RFC 1995) gets the SOA record alone when its serial is the present one, else the whole zone.
+RFC 1995) gets the SOA record alone when its serial is the present one, else the whole zone. The addresses of ``to`` are
+told when a zone changes (:mod:`podwire.dns.notices`), at their port if there is one behind the address.
 """
 
 from collections.abc import Iterator
@@ -12,10 +13,13 @@ import msgspec
 
 from podwire.dns import wire
 from podwire.dns.corefile.syntax import Directive
-from podwire.dns.corefile.values import expect, network, zone_names
+from podwire.dns.corefile.values import expect, network, server_address, zone_names
 from podwire.dns.names import match_zone
 from podwire.dns.plugins.plugin import Handler, PluginRequest, PluginScope, Steps, refusal
 from podwire.dns.wire import DnsMessage, Query, ResourceRecord
+
+Server = tuple[str, int]
+"""Address and port."""
 
 _TRANSFERS = (wire.AXFR, wire.IXFR)
 _MESSAGE_BYTES = 16 << 10
@@ -27,23 +31,39 @@ class Transfer:
 
     per_client = True
 
-    def __init__(self, allowed: dict[bytes, tuple[IPv4Network | IPv6Network, ...]]) -> None:
+    def __init__(
+        self, allowed: dict[bytes, tuple[IPv4Network | IPv6Network, ...]], recipients: dict[bytes, tuple[Server, ...]]
+    ) -> None:
         self._allowed = allowed
+        self._recipients = recipients
 
     @classmethod
     def read(cls, directives: tuple[Directive, ...], scope: PluginScope) -> Self:
         """The plugin of all ``transfer`` directives."""
         allowed: dict[bytes, tuple[IPv4Network | IPv6Network, ...]] = {}
+        recipients: dict[bytes, tuple[Server, ...]] = {}
         for directive in directives:
             networks: tuple[IPv4Network | IPv6Network, ...] = ()
+            servers: tuple[Server, ...] = ()
             for option in directive.block:
                 expect(option.name == "to" and bool(option.arguments), option, "expected to and addresses, or *")
                 for text in option.arguments:
-                    networks += _EVERYBODY if text == "*" else (network(option, text),)
+                    if text == "*" or "/" in text:
+                        networks += _EVERYBODY if text == "*" else (network(option, text),)
+                    else:
+                        host, port = server_address(option, text)
+                        networks += (network(option, host.partition("%")[0]),)
+                        servers += ((host, port),)
             expect(bool(networks), directive, "expected to and addresses, or *")
             for zone in zone_names(directive, directive.arguments, scope.zones):
                 allowed[zone] = allowed.get(zone, ()) + networks
-        return cls(allowed)
+                recipients[zone] = recipients.get(zone, ()) + servers
+        return cls(allowed, recipients)
+
+    def servers(self, zone: bytes) -> tuple[Server, ...]:
+        """The name servers that are told when a zone changes."""
+        known = match_zone(zone, self._recipients)
+        return self._recipients[known] if known is not None else ()
 
     def permits(self, request: PluginRequest) -> bool:
         """Whether the client may have the zone."""

@@ -76,7 +76,7 @@ def test_folder_has_a_zone_for_each_file() -> None:
         ("auto {\n reload 1m\n }", "podwire does not have this option of auto"),
         ("secondary example.org", "expected transfer from and addresses"),
         ("secondary example.org {\n transfer from ns.example\n }", "expected an address, with or without a port"),
-        ("transfer {\n to x\n }", "expected an address or a network"),
+        ("transfer {\n to x\n }", "expected an address, with or without a port"),
         ("transfer example.org", "expected to and addresses"),
         ("k8s_external example.org {\n apex a b\n }", "podwire does not have this option of k8s_external"),
     ],
