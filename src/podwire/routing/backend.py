@@ -20,7 +20,7 @@ from podwire.state.network import NetworkState
 from podwire.state.value import StateValue
 
 CARRIER_NICENESS = -10
-"""The priority of programs that packets of pods pass, as ovs-ctl has it: on a busy machine their queues fill else."""
+"""The priority of programs that packets of pods pass, as in ovs-ctl: without it their queues fill on a busy machine."""
 
 
 class BackendOptions(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True, forbid_unknown_fields=True):

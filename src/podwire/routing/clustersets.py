@@ -1,4 +1,4 @@
-"""The sets of addresses of a cluster that rules of nodes match, kept so that one other peer costs some microseconds."""
+"""The sets of addresses of a cluster that rules of nodes match; a change of one peer costs some microseconds."""
 
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_network

@@ -29,7 +29,7 @@ def equipped(
 ) -> LocalNode:
     """The node with what the backends in use need; ``used`` are those of them that the kernel can run.
 
-    Raises: OSError when the keys cannot be pairs.
+    Raises: OSError when keys cannot be read or written.
     """
     pairs = {
         name: keys.keep(name, backend.key_names((*peers, me)))

@@ -1,4 +1,4 @@
-"""Lets pods' packets pass the firewalls of other programs, and reports those that cannot be helped.
+"""Lets pods' packets pass the firewalls of other programs, and reports firewalls that podwire cannot change.
 
 Guarantees: 1. a change of a firewall is followed within :data:`CHECK_S`, one of the same size in legacy iptables
 within :data:`READ_S`; 2. rules are written only where a firewall refuses what it does not know, and are deleted when

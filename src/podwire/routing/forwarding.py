@@ -30,7 +30,7 @@ def forward_ruleset(family: str, networks: Sequence[Network], present: ForwardCh
 
 
 def blockers(chains: Iterable[ForeignChain], networks: Sequence[Network]) -> Iterator[str]:
-    """What refuses packets of pods and cannot be helped, as text with advice."""
+    """The rules that refuse packets of pods and that podwire cannot change, as text with advice."""
     for chain in chains:
         if chain.refuses(networks):
             yield f"{chain} drops packets that it does not know, {_advice(chain, networks)}"

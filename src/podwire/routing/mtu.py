@@ -72,7 +72,7 @@ def peer_mtu(me: LocalNode, peer: Peer, header: Header, version: int) -> int:
 
 
 class NarrowPeers:
-    """The peers whose path may take smaller packets than the node's own device: those that need a look each."""
+    """The peers whose path may take smaller packets than the node's own device; a plan computes the MTU of these."""
 
     def __init__(self) -> None:
         self._known = PeerMemory()

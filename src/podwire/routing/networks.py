@@ -1,4 +1,4 @@
-"""Networks of one family, merged into the fewest that cover the same addresses, and kept so while some come and go.
+"""Networks of one family, merged into the fewest that cover the same addresses; networks may be added and removed.
 
 :class:`NetworkUnion` counts the networks that were added. The cover of their addresses is a list of disjoint networks
 in order. A new network that none of the cover contains replaces those inside it, and joins its other half (the network

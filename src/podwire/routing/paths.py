@@ -130,7 +130,7 @@ def follow_plain_route(network: NetworkState, peer: Peer, address: Address) -> P
 
 
 def shown(route: Route) -> str:
-    """A route in the words of ip(8), without the mark of its owner."""
+    """A route in the form of ip(8), without the mark of its owner."""
     return str(msgspec.structs.replace(route, proto=0)).removeprefix("route ")
 
 

@@ -1,9 +1,9 @@
-"""What follows from a single peer, kept while the peer is the same, so that a plan costs what is different.
+"""Keeps the state that follows from a single peer while the peer is unchanged: a plan costs only the changed peers.
 
-A plan is made for all peers at each change of one. :class:`PeerMemory` says which peers are other ones than at the last
-time; :class:`PeerStates` keeps the objects that a backend plans for each peer, and the state that consists of them.
-Both compare with a *basis*, everything else on which the result depends: when the basis is another one, all is made
-anew. Cost: 10 ns for each peer that is the same.
+Each change of one peer leads to a plan for all peers. :class:`PeerMemory` returns the peers that differ from those of
+the last plan; :class:`PeerStates` keeps the objects that a backend plans for each peer, and the state that consists of
+them. Both compare a *basis*, too, which is everything else on which the result depends: when the basis differs, the
+state of all peers is computed again. Cost: 10 ns for each unchanged peer.
 """
 
 from collections.abc import Callable, Iterable, Sequence

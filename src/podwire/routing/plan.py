@@ -136,7 +136,7 @@ class Planner:
         *,
         former: Mapping[str, str] | None,
     ) -> Plan:
-        """As :func:`plan`; the last one again while everything that it was made of is the same."""
+        """As :func:`plan`; returns the last plan again while its inputs are the same."""
         inputs = (me, tuple(peers), settings, set(backends), tuple(cidrs), former, dict(self._objects))
         if self._plan is None or inputs != self._inputs:
             ordered = tuple(sorted(peers, key=attrgetter("name")))
@@ -270,7 +270,7 @@ def _masquerade(sets: ClusterSets, settings: RoutingSettings, tunnels: Sequence[
 
 
 def staged(before: NetworkState, desired: NetworkState) -> NetworkState:
-    """The state for the time until the child processes hold their values: new devices, and the ways of ``before``.
+    """The state for the time until the child processes hold their values: new devices, and the routes of ``before``.
 
     The new devices have their neighbours and forwarding entries already, because peers may send to them from now on.
     """

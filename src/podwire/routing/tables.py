@@ -76,8 +76,8 @@ def _outer_address(me: LocalNode, version: int) -> Address:
 def _guard(name: str, outers: Sequence[Match], own: Address, sets: ClusterSets) -> Table:
     """The guard of a node to which peers send outer packets at ``own``.
 
-    The kernel looks up whether a destination is local for packets of strangers alone: this lookup takes longer than all
-    else in these rules.
+    Only for packets that do not come from a node the kernel looks up whether their destination is local: this lookup
+    takes longer than all other expressions of these rules.
     """
     word, kind = FAMILY[own.version]
     nodes = networks_set("nodes", kind, sets.nodes[own.version], "addresses of nodes")

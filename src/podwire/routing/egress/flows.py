@@ -25,7 +25,7 @@ class OutdatedPods(NamedTuple):
 
     selected: frozenset[str]
     released: frozenset[str]
-    """Those that no policy selects any more."""
+    """The addresses of pods that no policy selects any more."""
 
 
 def outdated_pods(before: Iterable[EgressAssignment], now: Iterable[EgressAssignment]) -> OutdatedPods:

@@ -51,7 +51,7 @@ class Liveness:
             self._renewed[node] = (renewed, self._clock.monotonic())
 
     def expect(self, node: str) -> None:
-        """Takes a candidate as alive until its first Lease is read, or until the usual time has passed without one."""
+        """Treats a candidate as alive until its first Lease is read, or until the usual time has passed without one."""
         self._renewed.setdefault(node, ("", self._clock.monotonic()))
 
     def _is_old(self, renewed: str) -> bool:

@@ -40,7 +40,7 @@ class ExternalPeer(BgpSectionPart, frozen=True):
 
 
 class Reflectors(BgpSectionPart, frozen=True):
-    """The nodes that pass on the routes of all others, who have sessions only with them."""
+    """The route reflectors: they pass on the routes of all nodes, and other nodes have sessions only with them."""
 
     nodes: tuple[str, ...] = ()
     labels: Mapping[str, str] = {}

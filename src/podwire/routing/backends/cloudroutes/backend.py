@@ -75,7 +75,7 @@ class CloudRoutes:
         self._section = options.cloudroutes
 
     def announce(self, me: LocalNode) -> Mapping[str, Any]:
-        """Nothing."""
+        """No facts: peers need none to send to this node."""
         return {}
 
     def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
@@ -107,7 +107,7 @@ class CloudRoutes:
         return follow_route(state.network, peer, address, any_route=True)
 
     def overhead(self, me: LocalNode) -> int:
-        """None."""
+        """0: the node encapsulates no packets."""
         return 0
 
 

@@ -50,7 +50,7 @@ class IpInIp:
         self._peers = PeerStates()
 
     def announce(self, me: LocalNode) -> Mapping[str, Any]:
-        """Nothing: a peer needs the node's address alone."""
+        """No facts: a peer needs the node's address alone."""
         return {}
 
     def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:

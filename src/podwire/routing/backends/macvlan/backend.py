@@ -91,7 +91,7 @@ class MacvlanLegs:
         return leg_path(me, peer, address, state, (self.name, self._segment.lower(me)))
 
     def overhead(self, me: LocalNode) -> int:
-        """None."""
+        """0: packets between nodes are not encapsulated."""
         return 0
 
     def _refusal(self, me: LocalNode) -> str:

@@ -29,11 +29,11 @@ class NoRouting:
         """``none`` has no options."""
 
     def announce(self, me: LocalNode) -> Mapping[str, Any]:
-        """Nothing."""
+        """No facts: peers need none to send to this node."""
         return {}
 
     def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
-        """Nothing."""
+        """An empty plan: this backend writes no state."""
         return BackendPlan()
 
     def reaches(self, me: LocalNode, peer: Peer) -> str:
@@ -45,5 +45,5 @@ class NoRouting:
         return follow_route(state.network, peer, address, any_route=True)
 
     def overhead(self, me: LocalNode) -> int:
-        """None."""
+        """0: the node encapsulates no packets."""
         return 0

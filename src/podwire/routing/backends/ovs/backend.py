@@ -142,9 +142,9 @@ class OpenVSwitch:
         return TunnelSettings(self._options.tunnel, self._options.vni, self._options.port, mtu)
 
     def _datapath(self, me: LocalNode) -> Datapath:
-        """The kernel's datapath, unless another Open vSwitch has it: a namespace has one, and the other would lose its.
+        """The kernel's datapath, unless another Open vSwitch uses it: a network namespace has only one.
 
-        ``ovs-system`` is the device of the datapath; the bridge next to it tells whose it is.
+        ``ovs-system`` is the device of the datapath. podwire uses the datapath when podwire's bridge exists beside it.
         """
         foreign = "ovs-system" in me.underlay.devices and BRIDGE not in me.underlay.devices
         usable = _KERNEL_DATAPATH in me.features and not foreign

@@ -1,7 +1,7 @@
 """Carries packets between a TUN device and a UDP socket; every packet of the backend passes here.
 
-Each frame is handled to its end before the next one is read, so a process that is killed loses the one that it has in
-its hands; all others wait in the queues of the device and of the socket, which the keeper holds.
+Each frame is handled to its end before the next one is read, so a process that is killed loses the one that
+it handles; all others wait in the queues of the device and of the socket, which the keeper holds.
 """
 
 import contextlib

@@ -59,5 +59,5 @@ class VlanSegment:
         return self._segment.path(peer, address, state)
 
     def overhead(self, me: LocalNode) -> int:
-        """None, unless the uplink has a smaller MTU than the device with the node's addresses."""
+        """The bytes by which the uplink's MTU is smaller than that of the device with the node's addresses."""
         return self._segment.overhead(me)

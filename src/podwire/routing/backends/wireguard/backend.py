@@ -4,8 +4,8 @@ The process wireguard-go reads packets from a TUN device, encrypts them and send
 persistent, so without the process packets are dropped and never leave in clear. Each node has a key pair and announces
 the public key. Per peer there are: one route per pod CIDR to the device, and a peer of the device with the node's
 address as endpoint. The peer's allowed addresses are its pod CIDRs, and the node's own addresses, from which it answers
-pods: both the way to the peer and the only sources that it may use. So no guard of the port is needed: a packet of a
-stranger has no session.
+pods: packets to these addresses go to the peer, and the peer may send from these alone. So no guard of the port is
+needed: a host that is not a peer has no session.
 
 A node that is configured with ``wireguard`` has an ``unreachable`` route to every pod network of the cluster, which
 depends on no device. The routes to peers are longer or have a smaller metric. So packets to a peer's pods are refused
@@ -203,7 +203,7 @@ class WireGuardTunnel:
         return ""
 
     def has_session(self, me: LocalNode, peer: Peer) -> bool:
-        """Whether the device by which this node sends to the peer has shaken hands with it."""
+        """Whether the device by which this node sends to the peer has a session with it."""
         return _peer_keys(peer).get(self._common(me, peer), "") in (me.sessions or ())
 
     def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
