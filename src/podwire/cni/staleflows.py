@@ -1,10 +1,10 @@
 """Tracked connections to hostPorts that keep packets from the pod that has the port now.
 
-While no pod has a hostPort, a packet to it makes a connection without translation; while a pod has it, one that leads
-to that pod. A client of UDP sends on from the same port, so its packets belong to the old connection for ever: such
-connections are deleted soon after a pod with the hostPort was added. Established connections of TCP belong to a program
-of the node, which keeps them. Cost: one listing for each protocol, whatever the number of pods; the kernel walks
-through the connections of all network namespaces for it, 5 to 10 ms (measured).
+While no pod has a hostPort, a packet to it makes a connection without translation; while a pod has it, the connection
+leads to that pod. A client of UDP continues to send from the same port, so its packets would always belong to the old
+connection: such connections are deleted soon after a pod with the hostPort was added. Established connections of TCP
+belong to a program of the node, which keeps them. Cost: one listing for each protocol, whatever the number of pods; the
+kernel walks through the connections of all network namespaces for it, 5 to 10 ms (measured).
 """
 
 from collections.abc import Collection

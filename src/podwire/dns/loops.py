@@ -1,6 +1,6 @@
 """Finds upstream servers that send requests back to this server, directly or through other servers.
 
-How it works: a probe is a request for a random name of two labels and type HINFO, which nobody else asks for. When a
+How it works: a probe is a request for a random name of two labels and type HINFO, which no client asks for. When a
 request for that name arrives here while the probe is under way, the server that was probed leads back. Guarantees:
 1. each server is probed at the start; 2. it is probed again when requests for one question wait at the same time, as in
 a loop: at most every 5 s, or at once when there are very many or no reply came; 3. a server in a loop is not asked any

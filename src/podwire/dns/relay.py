@@ -161,7 +161,7 @@ class ForeignRelay:
             send(failure(waiting.query, waiting.limit).data)
             raise
         if not isinstance(outcome, Reply):
-            # Whoever waits for upstream gets one reply: transfers and dropped requests are decided before that.
+            # A client that waits for upstream gets one reply: transfers and dropped requests are decided before that.
             outcome = failure(waiting.query, waiting.limit, wire.REFUSED)
         self._count(msgspec.structs.replace(outcome, view=waiting.view), tcp, size, begun_s)
         send(outcome.turned(random()))

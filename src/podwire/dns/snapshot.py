@@ -112,7 +112,7 @@ class Snapshot:
         self._control[0] = following
 
     def restore(self, types: Mapping[str, type[Any]]) -> dict[str, dict[str, Any]]:
-        """The objects of the last worker by plural and key; goes on behind the last whole entry."""
+        """The objects of the last worker by plural and key; writing continues after the last whole entry."""
         active = self._read_control()[0]
         data = os.pread(self._files[active], os.fstat(self._files[active]).st_size, 0)
         offset = 0

@@ -116,7 +116,7 @@ class TableChains:
     def know(self, name: ProfileName, profile: Profile) -> bool:
         """Takes over the policies of a profile, which :meth:`meaning` names, and the selectors of its pods.
 
-        Returns whether the selectors are other ones.
+        Returns whether the selectors differ from those before.
         """
         self._profiles[name] = profile
         if self._subjects.get(name) is profile.subjects:

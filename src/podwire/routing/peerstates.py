@@ -19,7 +19,7 @@ from podwire.state.ordered import difference
 class PeerChanges(NamedTuple):
     """The peers that are gone or were different, and those that are new or different now.
 
-    ``anew``: the basis is another one, so that nothing kept is of use; ``new`` are all peers then, and none is gone.
+    ``anew``: the basis differs, so nothing from before can be used; ``new`` are all peers then, and none is gone.
     """
 
     anew: bool

@@ -1,8 +1,8 @@
 """The time after a change of the backend or its options, during which packets may still take the former paths.
 
 A node that switches to a backend that encrypts uses the former backend for peers that have announced no key or with
-which no session exists, for :data:`SWITCH_S` at most. A node whose options change keeps sending as before to peers
-with which no session exists by the new options, as long.
+which no session exists, for :data:`SWITCH_S` at most. A node whose options change keeps sending by the former ones
+to peers with which no session exists by the new ones, also for :data:`SWITCH_S` at most.
 """
 
 from collections.abc import Mapping, Sequence

@@ -38,7 +38,7 @@ def read(directory: Path) -> list[Attachment]:
 
 
 def last_assigned(directory: Path) -> list[Address]:
-    """The address of each range that was assigned last: podwire goes on behind it.
+    """The address of each range that was assigned last: podwire continues after it.
 
     Raises: OSError.
     """

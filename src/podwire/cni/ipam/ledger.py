@@ -135,7 +135,7 @@ class Ledger:
                 self._db.execute("INSERT OR REPLACE INTO cursor VALUES (?, ?)", (ip.version, str(ip)))
 
     def continue_after(self, address: Address) -> None:
-        """Makes assignment of the address's family go on behind it."""
+        """Makes assignment in the address's family continue after the address."""
         with self._writing():
             self._db.execute("INSERT OR REPLACE INTO cursor VALUES (?, ?)", (address.version, str(address)))
 

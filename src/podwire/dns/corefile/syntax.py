@@ -110,7 +110,7 @@ class _Parser:
         return tuple(blocks)
 
     def _take_block(self, queue: list[list[_Token]], opened: _Token) -> list[list[_Token]]:
-        """The lines of a block without its closing brace; the queue goes on behind it."""
+        """The lines of a block without its closing brace; the queue continues after it."""
         depth = 1
         body: list[list[_Token]] = []
         while queue:

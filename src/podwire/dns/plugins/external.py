@@ -85,7 +85,7 @@ class ExternalZone:
         return PluginReply(query, answer, plugin="k8s_external")
 
     def _answer_pointer(self, query: Query) -> ZoneAnswer | None:
-        """The names of an external address, or None when nobody has it."""
+        """The names of an external address, or None when the cluster does not have the address."""
         packed = parse_reverse(split_labels(query.name.lower()))
         labels: list[tuple[str, ...]] = []
         owner = self._cluster.index.external.get(packed)

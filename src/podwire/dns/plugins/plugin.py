@@ -1,9 +1,9 @@
 """What a plugin is: a step that answers a request, or changes the request and the reply on their way. Pure.
 
 How it works: ``handle`` is a generator. A plugin that answers itself returns a reply; another one delegates with
-``yield from following(request)`` and may change the request before and the reply after. Whoever needs an answer of an
-upstream server yields :class:`UpstreamAsk` and gets the bytes of the reply, or None. So a plugin knows no socket and no
-clock, and the same chain answers in the thread of a UDP socket and, when upstream is needed, on the event loop.
+``yield from following(request)`` and may change the request before and the reply after. A plugin that needs an answer
+of an upstream server yields :class:`UpstreamAsk` and gets the bytes of the reply, or None. So a plugin uses no socket
+and no clock, and the same chain answers in the thread of a UDP socket and, when upstream is needed, on the event loop.
 
 Cost: 1 to 2 us a plugin and request. Replies of plugins that do not look at the client are kept by request, like those
 of the zone.
@@ -55,8 +55,8 @@ class PluginRequest(msgspec.Struct, frozen=True, gc=False):
 class PluginReply(msgspec.Struct, frozen=True, gc=False):
     """A reply on its way back: the answer to ``query``.
 
-    ``raw`` is the reply of an upstream server as it arrived, while nobody has changed it. ``options`` are EDNS options.
-    ``plugin`` is the plugin that answered, for metrics. ``stream`` has all records of a zone transfer.
+    ``raw`` is the reply of an upstream server as it arrived, while no plugin has changed it. ``options`` are EDNS
+    options. ``plugin`` is the plugin that answered, for metrics. ``stream`` has all records of a zone transfer.
     """
 
     query: Query

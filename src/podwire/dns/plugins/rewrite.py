@@ -44,7 +44,7 @@ class NumberRule(msgspec.Struct, frozen=True):
     after: int
 
     def apply(self, request: PluginRequest) -> Applied | None:
-        """The changed request, or None when the number is another one."""
+        """The changed request, or None when the number differs."""
         if getattr(request.query, self.field) != self.before:
             return None
         query = msgspec.structs.replace(request.query, **{self.field: self.after})
@@ -95,7 +95,7 @@ Rule = NumberRule | NameRule | TtlRule | OptionRule
 
 
 class Rewrite:
-    """The rules of a server block, with whether the list goes on behind each."""
+    """The rules of a server block, each with whether the next rule is tried after it."""
 
     def __init__(self, rules: tuple[tuple[Rule, bool], ...]) -> None:
         self.rules = rules

@@ -1,4 +1,4 @@
-"""The upstream servers of ``forward``, as a link of a chain. Pure: whoever runs the chain asks them."""
+"""The upstream servers of ``forward``, as a link of a chain. Pure: the caller that runs the chain asks them."""
 
 from typing import Self
 

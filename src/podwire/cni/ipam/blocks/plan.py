@@ -244,7 +244,7 @@ class _Planner:
         return WithdrawBlock(block) if overlaps else ConfirmBlock(block)
 
     def _claims_again(self) -> Iterator[BlockAction]:
-        """Blocks with pods whose objects somebody has deleted."""
+        """Blocks of this node with pods, whose objects were deleted from the API."""
         pending = {block.network for block in self._pending}
         for network in self._former:
             for pool in self._s.pools:

@@ -48,7 +48,7 @@ class ProfileChains:
         self._keyed.fill_set(self._hosts(chain, groups))
 
     def comment(self, chain: str, rules: Rules) -> None:
-        """Writes the rules of a chain again if their comment is another one; that is all that may differ."""
+        """Writes the rules of a chain again if their comment differs; nothing else may differ."""
         if self._keyed.chains[chain] != rules:
             self._keyed.put_chain(chain, rules)
 
