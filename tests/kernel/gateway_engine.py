@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,11 +46,15 @@ def free_port() -> int:
 
 
 class Backends:
-    """HTTP servers on every address of 127.0.0.0/8 at one port; each answer tells its address and the request."""
+    """HTTP servers on every address of 127.0.0.0/8 at one port; each answer tells its address and the request.
+
+    A request says with ``X-Backend-Headers: name:value,...`` what headers its answer has.
+    """
 
     def __init__(self) -> None:
         self.port = 0
         self.connections = 0
+        self.requests: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -63,15 +68,29 @@ class Backends:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
                 pairs = [line.partition(":") for line in head[1:] if line]
-                headers = {name.lower(): text.strip() for name, _, text in pairs}
+                headers: dict[str, str] = {}
+                for name, _, text in pairs:
+                    known = headers.get(name.lower())
+                    headers[name.lower()] = text.strip() if known is None else f"{known},{text.strip()}"
                 await _read_body(reader, headers)
                 address = writer.get_extra_info("sockname")[0]
                 body = json.dumps({"address": address, "line": head[0], "headers": headers}).encode()
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+                self.requests[address] += 1
+                await asyncio.sleep(_delay_s(head[0]))
+                more = "".join(
+                    f"{pair.strip()}\r\n" for pair in headers.get("x-backend-headers", "").split(",") if pair
+                )
+                writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n{more}".encode())
                 writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
+
+
+def _delay_s(line: str) -> float:
+    """How long the answer to a request takes, as its query says in milliseconds or seconds."""
+    delay = re.search(r"[?&]delay=([\d.]+)(ms|s)", line)
+    return float(delay[1]) * (0.001 if delay[2] == "ms" else 1) if delay else 0
 
 
 async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from podwire.model.autoscaling import HorizontalPodAutoscaler
 from podwire.model.bgp import BgpConfigurationObject, BgpFilterObject, BgpPeerObject, IpPoolObject
 from podwire.model.egress import EgressPolicy
+from podwire.model.gatewayapi import Gateway, GatewayClass, HttpRoute, ReferenceGrant
 from podwire.model.ingress import Ingress, IngressClass
 from podwire.model.ipam import IpamBlock
 from podwire.model.meta import Object
@@ -137,6 +138,10 @@ INGRESSCLASSES = Resource("networking.k8s.io", "v1", "ingressclasses", "IngressC
 CUSTOMRESOURCEDEFINITIONS = _raw(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
+GATEWAYCLASSES = Resource("gateway.networking.k8s.io", "v1", "gatewayclasses", "GatewayClass", False, GatewayClass)
+GATEWAYS = Resource("gateway.networking.k8s.io", "v1", "gateways", "Gateway", True, Gateway)
+HTTPROUTES = Resource("gateway.networking.k8s.io", "v1", "httproutes", "HTTPRoute", True, HttpRoute)
+REFERENCEGRANTS = Resource("gateway.networking.k8s.io", "v1", "referencegrants", "ReferenceGrant", True, ReferenceGrant)
 BGPCONFIGURATIONS = Resource(
     "projectcalico.org", "v3", "bgpconfigurations", "BGPConfiguration", False, BgpConfigurationObject
 )

@@ -1,0 +1,48 @@
+"""Virtual hosts of the listeners of one port: the most specific listener of a host alone serves it.
+
+Inside a listener, the rules of routes with a narrower host name come before those with a wider one, then the order of
+matches decides.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from podwire.gateway.api.attachment import ANY_HOST, breadth, covers
+from podwire.gateway.api.rules import RankedRoute
+from podwire.gateway.routes import EntryRoute, VirtualHost
+
+
+class HostRoutes(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Routes that are attached to a listener for a host."""
+
+    host: str
+    routes: tuple[RankedRoute, ...]
+
+
+def own_host(hostname: str) -> str:
+    """The hosts of a listener as one name."""
+    return hostname.lower() or ANY_HOST
+
+
+def virtual_hosts(listeners: Mapping[str, Iterable[HostRoutes]]) -> tuple[VirtualHost, ...]:
+    """The virtual hosts of listeners by their own host; a host without routes is there too, so that it answers 404."""
+    result: dict[str, VirtualHost] = {}
+    for own, attached in listeners.items():
+        entries = tuple(attached)
+        narrower = [other for other in listeners if other != own and covers(own, other)]
+        for host in dict.fromkeys((own, *(entry.host for entry in entries))):
+            if not any(covers(other, host) for other in narrower):
+                result[host] = VirtualHost(hosts=(host,), routes=_routes(host, entries))
+    return tuple(result[host] for host in sorted(result, key=lambda name: (breadth(name), name)))
+
+
+def _routes(host: str, entries: Iterable[HostRoutes]) -> tuple[EntryRoute, ...]:
+    ranked = [
+        (breadth(entry.host), route.rank, route.route)
+        for entry in entries
+        if covers(entry.host, host)
+        for route in entry.routes
+    ]
+    ranked.sort(key=lambda item: item[:2])
+    return tuple({route.source: route for _, _, route in reversed(ranked)}.values())[::-1]
