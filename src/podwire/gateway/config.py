@@ -8,6 +8,9 @@ from podwire.cluster.names import INGRESS_CONTROLLER
 from podwire.errors import ConfigError
 from podwire.model.document import not_yaml, wrong
 
+GATEWAY_CONTROLLER = "podwire.io/gateway"
+"""``spec.controllerName`` of the GatewayClasses that are served."""
+
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """Settings; the defaults suit a pod with the gateway and the engine as containers.
@@ -22,6 +25,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kubeconfig: str = ""
     run_dir: str = "/run/podwire-gateway"
     ingress_controller: str = INGRESS_CONTROLLER
+    gateway_controller: str = GATEWAY_CONTROLLER
     listen: str = "::"
     http_port: int = 8000
     https_port: int = 8443
@@ -35,7 +39,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     access_log: str = "/dev/stdout"
     concurrency: int = 0
     namespace: str = "kube-system"
-    """Where the Lease of those who write status stands."""
+    """Where the Lease of those who write status and the Services of Gateways stand: the namespace of the engines."""
 
 
 def parse_gateway_config(text: bytes | str, source: str) -> GatewayConfig:

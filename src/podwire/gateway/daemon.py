@@ -11,6 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from podwire.gateway.api.controller import PART as GATEWAY_API
+from podwire.gateway.api.controller import GatewayApiController
+from podwire.gateway.api.writer import GatewayApiWriter
 from podwire.gateway.certificates import self_signed
 from podwire.gateway.config import GatewayConfig
 from podwire.gateway.engines import EngineFeed
@@ -19,6 +22,7 @@ from podwire.gateway.envoy.engine import DISCOVERY_SOCKET, engine_settings
 from podwire.gateway.envoy.ready import READY_LISTENER, ready_listener
 from podwire.gateway.envoy.resources import LISTENER
 from podwire.gateway.envoy.snapshot import EngineRefusal
+from podwire.gateway.ingress.controller import PART as INGRESS
 from podwire.gateway.ingress.controller import IngressController, IngressOptions
 from podwire.gateway.ingress.status import IngressStatusWriter
 from podwire.gateway.ingress.translate import IngressPorts
@@ -63,7 +67,7 @@ class _Gateway:
         self._environment = Environment(client, "gateway")
         self._server = DiscoveryServer(self._run_dir / DISCOVERY_SOCKET, self._refused)
         always = {LISTENER: {READY_LISTENER: ready_listener(config.listen, config.ready_port)}}
-        self._feed = EngineFeed(self._server, always)
+        self._feed = EngineFeed(self._server, always, (INGRESS, GATEWAY_API))
         options = IngressOptions(
             controller=config.ingress_controller,
             ports=IngressPorts(config.http_port, config.https_port),
@@ -74,6 +78,10 @@ class _Gateway:
         self._status = IngressStatusWriter(
             self._environment, self._ingress, config.publish_service, config.publish_addresses
         )
+        self._gateway_api = GatewayApiController(
+            self._environment, config.gateway_controller, config.namespace, engine_settings(config), self._feed
+        )
+        self._gateway_api_writer = GatewayApiWriter(self._environment, self._gateway_api)
         self._election = LeaderElection(
             client, Election(config.namespace, _LEASE, f"{socket.gethostname()}_{id(self):x}")
         )
@@ -91,7 +99,7 @@ class _Gateway:
                 supervisor.start("health", self._serve_health)
                 supervisor.start("pages", self._serve_pages)
                 supervisor.start("status", self._write_status)
-                await self._environment.run({"ingress": self._ingress})
+                await self._environment.run({INGRESS: self._ingress, GATEWAY_API: self._gateway_api})
         finally:
             await self._server.stop()
 
@@ -102,6 +110,7 @@ class _Gateway:
     async def _lead(self) -> None:
         async with Supervisor(self._clock, self._report) as supervisor:
             self._status.start(supervisor)
+            self._gateway_api_writer.start(supervisor)
 
     async def _serve_health(self) -> None:
         health = self._health
@@ -111,7 +120,7 @@ class _Gateway:
         await server.run()
 
     def _lists_problem(self) -> str:
-        return "" if self._feed.entries else "the lists of the API are not complete yet"
+        return "" if self._feed.complete else "the lists of the API are not complete yet"
 
     def _engine_problem(self) -> str:
         return "" if self._server.engines else "no engine is connected"

@@ -1,10 +1,10 @@
 """What engines serve, from all kinds of objects together.
 
-Ingress and Gateway API each hand over their own entry; the resources of both are published as one set. A change of
-endpoints alone replaces only those.
+Ingress and Gateway API each hand over their own entry; the resources of both are published as one set, when all parts
+have handed over theirs. A change of endpoints alone replaces only those.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -18,8 +18,9 @@ from podwire.gateway.routes import EntryBackend, GatewayEntry
 class EngineFeed:
     """The newest entry of each kind of object, on its way to the engines."""
 
-    def __init__(self, server: DiscoveryServer, always: Resources) -> None:
-        """``always`` has resources that every engine gets, whatever the objects say."""
+    def __init__(self, server: DiscoveryServer, always: Resources, parts: Iterable[str]) -> None:
+        """``always`` has resources that every engine gets, whatever the objects say; ``parts`` are awaited."""
+        self._parts = frozenset(parts)
         self._server = server
         self._always = always
         self._entries: dict[str, GatewayEntry] = {}
@@ -29,7 +30,13 @@ class EngineFeed:
         """Takes the entry of a kind of object; nothing is sent when it did not change."""
         self._entries[part] = entry
         self._resources[part] = resources(entry, settings)
-        self._send()
+        if self.complete:
+            self._send()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all parts have handed over an entry; until then engines keep what they have."""
+        return self._parts <= self._entries.keys()
 
     def publish_endpoints(self, part: str, backends: Mapping[str, EntryBackend]) -> None:
         """Replaces the endpoints of backends that the entry of a part has."""
@@ -38,7 +45,8 @@ class EngineFeed:
             return
         self._entries[part] = msgspec.structs.replace(entry, backends={**entry.backends, **backends})
         self._resources[part][ENDPOINTS] |= {key: endpoints(backend) for key, backend in backends.items()}
-        self._server.publish_some(ENDPOINTS, {key: self._resources[part][ENDPOINTS][key] for key in backends})
+        if self.complete:
+            self._server.publish_some(ENDPOINTS, {key: self._resources[part][ENDPOINTS][key] for key in backends})
 
     @property
     def entries(self) -> Mapping[str, GatewayEntry]:

@@ -137,7 +137,7 @@ class ClusterConfig(_Section, frozen=True):
     policy: PolicySettings = PolicySettings()
     dns: LocalDnsSection = LocalDnsSection()
     gateway: bool = False
-    """Whether the cluster has the gateway for Ingresses; its objects stay when this is taken back."""
+    """Whether the cluster has the gateway for Ingresses and Gateway API; its objects stay when this is taken back."""
     images: tuple[ImageMapping, ...] = ()
     capacity: dict[str, str] = {}
     """Capacity of every node by resource name, in place of the machine's."""

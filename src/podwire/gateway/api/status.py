@@ -16,6 +16,7 @@ from podwire.model.gatewayapi import (
 )
 from podwire.model.meta import Condition
 
+_MESSAGE_LENGTH = 1000
 FEATURES = (
     "Gateway",
     "GatewayHTTPListenerIsolation",
@@ -50,9 +51,8 @@ def condition(kind: str, problem: ReferenceProblem | None, generation: int, *, g
     """A condition that is true with the reason ``good`` (its own name), or false for a problem."""
     if problem is None or not problem.reason:
         return Condition(type=kind, status="True", reason=good or kind, observed_generation=generation)
-    return Condition(
-        type=kind, status="False", reason=problem.reason, message=problem.message, observed_generation=generation
-    )
+    message = problem.message[:_MESSAGE_LENGTH]
+    return Condition(type=kind, status="False", reason=problem.reason, message=message, observed_generation=generation)
 
 
 def class_status(value: GatewayClass) -> GatewayClassStatus:

@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from podwire.gateway.backends import UpstreamFacts, endpoints_of
-from podwire.gateway.certificates import certificate_of, secret_values
+from podwire.gateway.certificates import secret_values
 from podwire.gateway.engines import EngineFeed
 from podwire.gateway.envoy.settings import EngineSettings
 from podwire.gateway.ingress.actions import users_of
@@ -20,13 +19,12 @@ from podwire.gateway.ingress.classes import served_ingresses
 from podwire.gateway.ingress.paths import IngressProblem
 from podwire.gateway.ingress.settings import IngressDefaults, read_defaults
 from podwire.gateway.ingress.translate import IngressFacts, IngressPorts, translate
-from podwire.gateway.routes import Certificate, EntryBackend
+from podwire.gateway.routes import Certificate
+from podwire.gateway.upstreams import Upstreams
 from podwire.kube.controller import Environment
 from podwire.kube.events import reference
-from podwire.kube.index import Index
-from podwire.kube.resources import CONFIGMAPS, ENDPOINTSLICES, INGRESSCLASSES, INGRESSES, SECRETS, SERVICES, Json
+from podwire.kube.resources import CONFIGMAPS, INGRESSCLASSES, INGRESSES, SECRETS, SERVICES, Json
 from podwire.model.ingress import Ingress
-from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice
 from podwire.runtime.supervise import Supervisor
 
 COMPONENT = "podwire-gateway"
@@ -57,21 +55,18 @@ class IngressController:
         self._recorder = environment.recorder(COMPONENT)
         self._ingresses = environment.of(INGRESSES)
         self._classes = environment.of(INGRESSCLASSES)
-        self._services = environment.of(SERVICES)
+        services = environment.of(SERVICES)
         self._secrets = environment.of(SECRETS)
         self._config_maps = environment.of(CONFIGMAPS)
-        slices = environment.of(ENDPOINTSLICES)
-        self._slices: Index[EndpointSlice] = Index(slices, _service_of)
-        self._certificates: dict[str, tuple[str, Certificate | str]] = {}
+        self._upstreams = Upstreams(environment, feed, PART)
         self._reported: set[tuple[str, str]] = set()
         self._loop = environment.loop(PART, self._reconcile, interval_s=_INTERVAL_S)
         self.served: tuple[Ingress, ...] = ()
         self.on_served: Callable[[], None] = lambda: None
         """Called when the Ingresses that are served may have changed."""
-        for informer in (self._ingresses, self._classes, self._services, self._secrets):
+        for informer in (self._ingresses, self._classes, services, self._secrets):
             informer.subscribe(lambda _key, _old, _new: self._loop.touch(_ALL), replay=False)
         self._config_maps.subscribe(self._config_changed, replay=False)
-        slices.subscribe(self._endpoints_changed, replay=False)
 
     def start(self, supervisor: Supervisor) -> None:
         """Starts the loop."""
@@ -82,29 +77,6 @@ class IngressController:
         if key == self._options.config_map:
             self._loop.touch(_ALL)
 
-    def _endpoints_changed(self, _key: str, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        entry = self._feed.entries.get(PART)
-        if entry is None:
-            return
-        changed = {service for item in (old, new) if item is not None for service in _service_of(item)}
-        backends: dict[str, EntryBackend] = {}
-        for key, backend in entry.backends.items():
-            service_key, _, port = key.partition("#")[0].rpartition(":")
-            if service_key in changed:
-                fresh = self._with_endpoints(backend, service_key, int(port))
-                if fresh != backend:
-                    backends[key] = fresh
-        self._feed.publish_endpoints(PART, backends)
-
-    def _with_endpoints(self, backend: EntryBackend, service_key: str, number: int) -> EntryBackend:
-        service = self._services.get(service_key)
-        ports = service.spec.ports if service is not None else ()
-        port = next((entry for entry in ports if entry.port == number), None)
-        if port is None:
-            return backend
-        slices = self._slices.of(service_key).values()
-        return msgspec.structs.replace(backend, endpoints=endpoints_of(slices, port))
-
     async def _reconcile(self, _key: str) -> None:
         defaults = self._defaults()
         self.served = served_ingresses(
@@ -113,8 +85,8 @@ class IngressController:
         translation = translate(
             IngressFacts(
                 ingresses=self.served,
-                upstreams=UpstreamFacts(services=self._services.objects, slices=self._slices_of),
-                certificate=self._certificate,
+                upstreams=self._upstreams.facts,
+                certificate=self._upstreams.certificate,
                 users=self._users,
                 default_certificate=self._default_certificate(defaults),
                 defaults=defaults,
@@ -132,9 +104,6 @@ class IngressController:
             subject = reference("networking.k8s.io/v1", "Ingress", ingress.metadata)
             text = f"the engine refused the routes and keeps its last ones: {message}"
             self._recorder.event(subject, "Warning", "Refused", text[:1000])
-
-    def _slices_of(self, service_key: str) -> tuple[EndpointSlice, ...]:
-        return tuple(self._slices.of(service_key).values())
 
     def _defaults(self) -> IngressDefaults:
         config_map = self._config_maps.get(self._options.config_map) if self._options.config_map else None
@@ -159,19 +128,11 @@ class IngressController:
 
     def _default_certificate(self, defaults: IngressDefaults) -> Certificate:
         if defaults.default_certificate:
-            certificate = self._certificate(defaults.default_certificate)
+            certificate = self._upstreams.certificate(defaults.default_certificate)
             if isinstance(certificate, Certificate):
                 return certificate
             self._log.warning("the default certificate cannot be served", problem=certificate)
         return self._options.default_certificate
-
-    def _certificate(self, key: str) -> Certificate | str:
-        version = self._secrets.versions.get(key, "")
-        cached = self._certificates.get(key)
-        if cached is None or cached[0] != version:
-            cached = (version, certificate_of(key, self._secrets.get(key)))
-            self._certificates[key] = cached
-        return cached[1]
 
     def _users(self, key: str, kind: str) -> str | None:
         secret = self._secrets.get(key)
@@ -192,8 +153,3 @@ def _texts(ingress: Ingress) -> tuple[str, ...]:
     """What an Ingress contributes to the messages of an engine: its paths, and its hosts."""
     paths = tuple(entry.path for rule in ingress.spec.rules if rule.http for entry in rule.http.paths)
     return tuple(path for path in paths if path.strip("/"))
-
-
-def _service_of(item: EndpointSlice) -> tuple[str, ...]:
-    name = item.metadata.labels.get(SERVICE_NAME_LABEL, "")
-    return (f"{item.metadata.namespace}/{name}",) if name else ()

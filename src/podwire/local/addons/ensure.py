@@ -14,7 +14,7 @@ import msgspec
 
 from podwire.errors import AlreadyExists, NotFound
 from podwire.kube.client import MERGE_PATCH, Client
-from podwire.kube.resources import CONFIGMAPS, IPPOOLS
+from podwire.kube.resources import CONFIGMAPS, GATEWAYCLASSES, IPPOOLS, Resource
 from podwire.local.config import ClusterConfig, block_sizes
 from podwire.local.manifests import Manifest, parse_manifests
 from podwire.local.objects import Kinds
@@ -44,7 +44,7 @@ def files_of(config: ClusterConfig) -> tuple[str, ...]:
     files = set(_OF_EVERY_CLUSTER)
     files |= set(_OF_BACKENDS.get(config.routing.backend, ()))
     files |= set(_OF_BLOCKS if config.ipam.mode == "blocks" else ())
-    files |= {"gateway.yaml"} if config.gateway else set()
+    files |= {"gateway.yaml", "gatewayapi.yaml"} if config.gateway else set()
     return tuple(sorted(files))
 
 
@@ -117,6 +117,8 @@ async def ensure(
     await asyncio.gather(*(_create(client, kinds, m) for m in default_objects), _network(client, before, config))
     if blocks:
         await _pools(client, config)
+    if config.gateway:
+        await _gateway_class(client)
     if before is None:
         for manifest in load_balancer(topology, config):
             await _create(client, kinds, manifest)
@@ -131,16 +133,32 @@ async def _pools(client: Client, config: ClusterConfig) -> None:
             "metadata": {"name": _POOLS[ip_network(cidr).version]},
             "spec": {"cidr": cidr, "blockSize": size, "natOutgoing": True},
         }
-        backoff = Backoff(0.02, 1.0)
-        while True:
-            try:
-                await client.create(IPPOOLS, pool)
-            except AlreadyExists:
-                pass
-            except NotFound:  # The kind has just been defined, and is not served yet.
-                await client.clock.sleep(backoff.next_delay_s())
-                continue
-            break
+        await _create_when_served(client, IPPOOLS, pool)
+
+
+async def _gateway_class(client: Client) -> None:
+    """Creates the class of Gateways that the gateway serves."""
+    value = {
+        "apiVersion": GATEWAYCLASSES.api_version,
+        "kind": GATEWAYCLASSES.kind,
+        "metadata": {"name": "podwire"},
+        "spec": {"controllerName": "podwire.io/gateway"},
+    }
+    await _create_when_served(client, GATEWAYCLASSES, value)
+
+
+async def _create_when_served(client: Client, resource: Resource[Any], value: dict[str, Any]) -> None:
+    """Creates a cluster-scoped object whose kind has just been defined, and may not be served yet."""
+    backoff = Backoff(0.02, 1.0)
+    while True:
+        try:
+            await client.create(resource, value)
+        except AlreadyExists:
+            pass
+        except NotFound:
+            await client.clock.sleep(backoff.next_delay_s())
+            continue
+        break
 
 
 def load_balancer(topology: Topology, config: ClusterConfig) -> tuple[Manifest, ...]:
