@@ -226,6 +226,98 @@ def test_no_request_fails_while_everything_is_replaced(gateway: Cluster, node: s
         gateway.rolled_out("podwire-gateway", "kube-system")
 
 
+def _api_objects(host: str) -> str:
+    """A Gateway for routes of all namespaces, and a route of the namespace shop to the Service of the default one."""
+    return f"""
+---
+apiVersion: v1
+kind: Namespace
+metadata: {{name: shop}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: front}}
+spec:
+  gatewayClassName: podwire
+  listeners: [{{name: http, port: 80, protocol: HTTP, allowedRoutes: {{namespaces: {{from: All}}}}}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: web, namespace: shop}}
+spec:
+  parentRefs: [{{name: front, namespace: default}}]
+  hostnames: [{host}]
+  rules: [{{backendRefs: [{{name: web, namespace: default, port: 80}}]}}]
+"""
+
+
+_GRANT = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: ReferenceGrant
+metadata: {name: shop}
+spec:
+  from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: shop}]
+  to: [{group: "", kind: Service, name: web}]
+"""
+
+
+def _holds(conditions: list[Any], kind: str, status: str, reason: str) -> bool:
+    return any((entry["type"], entry["status"], entry["reason"]) == (kind, status, reason) for entry in conditions)
+
+
+def _route_holds(cluster: Cluster, kind: str, status: str, reason: str) -> bool:
+    parents = cluster.get("httproute", "web", "-n", "shop").get("status", {}).get("parents", [])
+    return any(_holds(parent["conditions"], kind, status, reason) for parent in parents)
+
+
+def _gateway_service(cluster: Cluster) -> Any:
+    services = cluster.get("services", "-n", "kube-system", "-l", "podwire.io/gateway-service")["items"]
+    return services[0] if services else None
+
+
+def test_a_route_needs_a_grant_for_a_foreign_service(gateway: Cluster, node: str) -> None:
+    host = "api.example"
+    gateway.apply(_api_objects(host))
+    eventually(lambda: _gateway_service(gateway) is not None)
+    service = _gateway_service(gateway)
+    port = service["spec"]["ports"][0]["nodePort"]
+    eventually(lambda: _route_holds(gateway, "ResolvedRefs", "False", "RefNotPermitted"))
+    assert _route_holds(gateway, "Accepted", "True", "Accepted")
+    eventually(lambda: _status(node, port, host) == 500)
+    gateway.apply(_GRANT)
+    eventually(lambda: _status(node, port, host) == 200)
+    eventually(lambda: _route_holds(gateway, "ResolvedRefs", "True", "ResolvedRefs"))
+    assert _status(node, port, "other.example") == 404
+    gateway.kubectl("delete", "referencegrant", "shop")
+    eventually(lambda: _status(node, port, host) == 500)
+    _check_address(gateway, service["metadata"]["name"])
+    gateway.kubectl("delete", "gateway", "front")
+    eventually(lambda: _gateway_service(gateway) is None)
+    eventually(lambda: not gateway.get("httproute", "web", "-n", "shop")["status"]["parents"])
+    gateway.kubectl("delete", "namespace", "shop")
+
+
+def _check_address(cluster: Cluster, service: str) -> None:
+    """The address that a load balancer gives to the Service becomes that of the Gateway, which is programmed then."""
+    patch = '{"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.10"}]}}}'
+    cluster.kubectl(
+        "-n", "kube-system", "patch", "service", service, "--subresource=status", "--type=merge", "-p", patch
+    )
+
+    def programmed() -> bool:
+        status = cluster.get("gateway", "front")["status"]
+        addresses = [entry["value"] for entry in status.get("addresses", [])]
+        return addresses == ["192.0.2.10"] and _holds(status["conditions"], "Programmed", "True", "Programmed")
+
+    eventually(programmed)
+    status = cluster.get("gateway", "front")["status"]
+    assert _holds(status["conditions"], "Accepted", "True", "Accepted")
+    assert status["listeners"][0]["attachedRoutes"] == 1
+    assert _holds(status["listeners"][0]["conditions"], "Programmed", "True", "Programmed")
+    (known,) = cluster.get("gatewayclass")["items"]
+    assert _holds(known["status"]["conditions"], "Accepted", "True", "Accepted")
+
+
 def _gateways(cluster: Cluster) -> list[int]:
     """The processes that follow the API, not the engines."""
     names = {pod["metadata"]["name"] for pod in _pods(cluster)}
