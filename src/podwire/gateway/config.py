@@ -4,12 +4,9 @@ from pathlib import Path
 
 import msgspec
 
-from podwire.cluster.names import INGRESS_CONTROLLER
+from podwire.cluster.names import GATEWAY_CONTROLLER, INGRESS_CONTROLLER
 from podwire.errors import ConfigError
 from podwire.model.document import not_yaml, wrong
-
-GATEWAY_CONTROLLER = "podwire.io/gateway"
-"""``spec.controllerName`` of the GatewayClasses that are served."""
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):

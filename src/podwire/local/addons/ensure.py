@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from podwire.cluster.names import GATEWAY_CONTROLLER
 from podwire.errors import AlreadyExists, NotFound
 from podwire.kube.client import MERGE_PATCH, Client
 from podwire.kube.resources import CONFIGMAPS, GATEWAYCLASSES, IPPOOLS, Resource
@@ -142,7 +143,7 @@ async def _gateway_class(client: Client) -> None:
         "apiVersion": GATEWAYCLASSES.api_version,
         "kind": GATEWAYCLASSES.kind,
         "metadata": {"name": "podwire"},
-        "spec": {"controllerName": "podwire.io/gateway"},
+        "spec": {"controllerName": GATEWAY_CONTROLLER},
     }
     await _create_when_served(client, GATEWAYCLASSES, value)
 
