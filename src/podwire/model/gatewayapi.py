@@ -52,7 +52,7 @@ class GatewayClass(Fact, frozen=True):
     status: GatewayClassStatus = GatewayClassStatus()
 
 
-class SecretReference(Fact, frozen=True):
+class CertificateReference(Fact, frozen=True):
     """The certificate of a listener; an empty group is the core group, no namespace the Gateway's own."""
 
     group: str = ""
@@ -65,7 +65,7 @@ class ListenerTls(Fact, frozen=True):
     """How a listener ends TLS."""
 
     mode: str = "Terminate"
-    certificate_refs: tuple[SecretReference, ...] = ()
+    certificate_refs: tuple[CertificateReference, ...] = ()
     options: dict[str, str] = {}
 
 

@@ -19,6 +19,9 @@ _WELL_KNOWN = {"http": 80, "https": 443}
 _STATUSES = (301, 302, 303, 307, 308)
 _UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _DURATION = re.compile(r"(\d{1,5})(h|ms|m|s)")
+_CLASS_OR_ESCAPE = re.compile(r"\\[^1-9]|\[\^?\]?(?:\\.|[^\]])*\]")
+_NOT_IN_RE2 = re.compile(r"\(\?(?:[=!>(]|<[=!]|P=)|\\[1-9]|[*+?}]\+")
+"""What Python's expressions have and RE2's do not: assertions, references to groups, possessive repetition."""
 FIELDS = {
     "RequestHeaderModifier": "request_header_modifier",
     "ResponseHeaderModifier": "response_header_modifier",
@@ -87,6 +90,8 @@ def _check_regex(text: str, path: str) -> None:
         re.compile(text)
     except re.error as problem:
         raise UnsupportedRule(f"{path}: {text!r} is no regular expression: {problem}") from problem
+    if unknown := _NOT_IN_RE2.search(_CLASS_OR_ESCAPE.sub("x", text)):
+        raise UnsupportedRule(f"{path}: {text!r} has {unknown[0]!r}, which RE2 does not have")
 
 
 def header_changes(value: HttpHeaderFilter) -> HeaderChanges:

@@ -11,7 +11,14 @@ import msgspec
 
 from podwire.gateway.api.references import ReferenceProblem, ReferenceTarget, is_granted, not_granted
 from podwire.gateway.routes import Certificate
-from podwire.model.gatewayapi import GROUP, Gateway, GatewayListener, ReferenceGrant, RouteGroupKind, SecretReference
+from podwire.model.gatewayapi import (
+    GROUP,
+    CertificateReference,
+    Gateway,
+    GatewayListener,
+    ReferenceGrant,
+    RouteGroupKind,
+)
 
 HTTP_ROUTE = RouteGroupKind(group=GROUP, kind="HTTPRoute")
 PROTOCOLS = ("HTTP", "HTTPS")
@@ -131,7 +138,7 @@ def _certificates(
 def _certificate(
     gateway: Gateway,
     field: str,
-    reference: SecretReference,
+    reference: CertificateReference,
     grants: tuple[ReferenceGrant, ...],
     certificate: Callable[[str], Certificate | str],
 ) -> Certificate | ReferenceProblem:

@@ -81,6 +81,24 @@ def test_a_field_that_is_not_served_is_named(rule: dict[str, Any], field: str) -
 
 
 @pytest.mark.parametrize(
+    ("pattern", "refused"),
+    [
+        (r"/(?!a).*", True),
+        (r"/(?<=a)b", True),
+        (r"/(a)\1", True),
+        (r"/(?P<n>a)(?P=n)", True),
+        (r"/a++", True),
+        (r"/[*+?+]+", False),
+        (r"/(?:a|b)\d+\+\?+", False),
+        (r"/(?P<n>a)", False),
+    ],
+)
+def test_an_expression_that_re2_lacks_is_refused(pattern: str, *, refused: bool) -> None:
+    unsupported = _compiled({"matches": [{"path": {"type": "RegularExpression", "value": pattern}}]})
+    assert bool(unsupported) == refused
+
+
+@pytest.mark.parametrize(
     ("text", "expected"), [("10s", 10), ("1m30s", 90), ("500ms", 0.5), ("0s", None), ("1h1m1s1ms", 3661.001)]
 )
 def test_durations_are_read_in_seconds(text: str, expected: float | None) -> None:
