@@ -316,17 +316,27 @@ def _check_address(cluster: Cluster) -> None:
 
 
 def _gateways(cluster: Cluster) -> list[int]:
-    """The processes that follow the API, not the engines."""
-    names = {pod["metadata"]["name"] for pod in _pods(cluster)}
-    processes = []
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            title = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        except OSError:
-            continue
-        if any(title == f"gateway {name}/gateway" for name in names):
-            processes.append(int(directory.name))
-    return processes
+    """The processes that follow the API: the workers, not their keepers, and not the engines."""
+    titles = {f"gateway {pod['metadata']['name']}/gateway" for pod in _pods(cluster)}
+    return [pid for pid in _with_titles(titles) if _title(_parent(pid)) in titles]
+
+
+def _with_titles(titles: set[str]) -> list[int]:
+    return [pid for folder in Path("/proc").glob("[0-9]*") if _title(pid := int(folder.name)) in titles]
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _pods(cluster: Cluster) -> list[Any]:

@@ -134,9 +134,12 @@ def gateway(context: click.Context, config_file: str | None, kubeconfig: str | N
     context.obj = settings
     if context.invoked_subcommand is not None:
         return
-    from podwire.gateway import daemon
+    from podwire.runtime.keeper import keep_worker
 
     log.configure()
+    keep_worker()
+    from podwire.gateway import daemon
+
     run_until_signal(lambda: daemon.run(settings, SystemClock()))
 
 

@@ -14,6 +14,7 @@ from podwire.gateway.config import GatewayConfig, load_gateway_config
 from podwire.observe.log import configure
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.foreground import run_until_signal
+from podwire.runtime.keeper import keep_worker
 
 
 class _Arguments(msgspec.Struct, frozen=True):
@@ -32,11 +33,12 @@ def run_dns(payload: bytes, started: Started) -> None:
 
 def run_gateway(payload: bytes, started: Started) -> None:
     """``podwire/gateway``: follows Ingresses, with the file that ``--config`` names."""
-    from podwire.gateway import daemon as gateway_daemon
-
     settings = _gateway_config(payload)
     configure()
     started()
+    keep_worker()
+    from podwire.gateway import daemon as gateway_daemon
+
     run_until_signal(lambda: gateway_daemon.run(settings, SystemClock()))
 
 

@@ -26,10 +26,12 @@ class ResourceSnapshot:
 
     def __init__(self) -> None:
         self._packed: dict[str, dict[str, Packed]] = {kind: {} for kind in MAKE_ORDER}
+        self.complete = False
+        """Whether there were resources yet; before, nothing is known, and engines keep what they have."""
 
     def replace(self, resources: Resources) -> bool:
         """Takes new resources; whether anything changed."""
-        changed = False
+        changed, self.complete = not self.complete, True
         for kind in MAKE_ORDER:
             before, now = self._packed[kind], resources.get(kind, {})
             packed = {
@@ -128,6 +130,8 @@ class EngineState:
 
     def responses(self) -> list[ResourceUpdate]:
         """What to send now; nothing more until the engine has answered."""
+        if not self._snapshot.complete:
+            return []
         first = [response for kind in _FIRST if (response := self._changes(kind))]
         if first or self._waiting(_FIRST) or not self._clusters_have_endpoints():
             return first
@@ -139,7 +143,11 @@ class EngineState:
     @property
     def in_step(self) -> bool:
         """Whether the engine has answered for everything it should have."""
-        return not self._waiting(MAKE_ORDER) and not any(self._outdated(kind) for kind in MAKE_ORDER)
+        return (
+            self._snapshot.complete
+            and not self._waiting(MAKE_ORDER)
+            and not any(self._outdated(kind) for kind in MAKE_ORDER)
+        )
 
     def _waiting(self, kinds: Iterable[str]) -> bool:
         return any(self._types[kind].pending is not None for kind in kinds)

@@ -110,9 +110,19 @@ def test_an_engine_that_returns_gets_only_what_differs(snapshot: ResourceSnapsho
 
 
 def test_a_name_without_a_resource_is_answered_as_removed(snapshot: ResourceSnapshot, engine: EngineState) -> None:
+    snapshot.replace({})
     engine.request(SECRET, subscribe=["absent"])
     responses = {response.kind: response for response in engine.responses()}
     assert responses[SECRET].removed == ("absent",)
     _acknowledge(engine, responses[SECRET])
     snapshot.replace({SECRET: {"absent": {"name": "absent"}}})
     assert [tuple(response.resources) for response in engine.responses()] == [("absent",)]
+
+
+def test_an_engine_keeps_what_it_has_until_the_gateway_knows_more(snapshot: ResourceSnapshot) -> None:
+    state = EngineState(snapshot, lambda _refusal: None)
+    state.request(CLUSTER, versions={"a": "old"})
+    assert not state.responses()
+    assert not state.in_step
+    assert snapshot.replace({})
+    assert [response.removed for response in state.responses()] == [("a",)]
