@@ -98,6 +98,40 @@ NOT_RUN: dict[Documented, str] = {
                 "--set 'settings.routing\\.backend=hostgw'",
             ),
         ),
+        "installs on a cluster without a network; tests/e2e/test_chart.py and test_chart_alone.py do so": (
+            (
+                "docs/install.md",
+                "helm install podwire deploy/helm/podwire --set image.repository=registry.example.com/podwire ...",
+            ),
+            (
+                "docs/install.md",
+                "helm upgrade podwire deploy/helm/podwire --namespace kube-system --reuse-values "
+                "--set dns.enabled=false --wait",
+            ),
+            ("docs/install.md", "helm uninstall podwire --namespace kube-system"),
+            ("docs/install.md", "podwire install --chart deploy/helm/podwire --set api.host=192.0.2.10 --dry-run"),
+            ("docs/install.md", "podwire install --chart deploy/helm/podwire --set api.host=192.0.2.10"),
+            ("docs/install.md", "podwire install --manifest deploy/manifests/beside-kube-proxy.yaml"),
+        ),
+        "makes the image; tests/kernel/test_image.py does so": (("docs/install.md", "make image"),),
+        "takes the cluster to another network; tests/e2e/test_migrate.py does so": (
+            ("docs/migrate.md", "podwire migrate plan"),
+            ("docs/migrate.md", "podwire migrate apply"),
+            ("docs/migrate.md", "podwire migrate apply --node node-1"),
+            ("docs/migrate.md", "podwire migrate status"),
+            ("docs/migrate.md", "podwire migrate back"),
+        ),
+        "needs a cluster with blocks of addresses; tests/e2e/test_ip_blocks.py has one": (
+            ("docs/ipam.md", "podwire ipam --release 10.244.0.64/26"),
+            ("docs/ipam.md", "kubectl get ippools,ipamblocks"),
+        ),
+        "names a Deployment of the reader's; tests/e2e/test_load_balancer.py has one": (
+            ("docs/loadbalancer.md", "kubectl expose deployment web --port 80 --type LoadBalancer"),
+        ),
+        "builds in the checkout; tests/unit/cni/test_program_build.py does so elsewhere": (
+            ("docs/development.md", "make -C src/cni"),
+            ("docs/development.md", "make -C src/cni CC=aarch64-linux-gnu-gcc"),
+        ),
         "takes a node out of its cluster; tests/kernel/test_uninstall.py does so": (
             ("docs/install.md", "kubectl drain node-1 --ignore-daemonsets --delete-emptydir-data"),
             ("docs/install.md", "podwire uninstall --config /etc/podwire/agent.yaml --dry-run"),
