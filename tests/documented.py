@@ -115,7 +115,6 @@ NOT_RUN: dict[Documented, str] = {
         ),
         "makes the image; tests/kernel/test_image.py does so": (("docs/install.md", "make image"),),
         "takes the cluster to another network; tests/e2e/test_migrate.py does so": (
-            ("docs/migrate.md", "podwire migrate plan"),
             ("docs/migrate.md", "podwire migrate apply"),
             ("docs/migrate.md", "podwire migrate apply --node node-1"),
             ("docs/migrate.md", "podwire migrate status"),

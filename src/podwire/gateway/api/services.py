@@ -11,14 +11,12 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from podwire.cluster.names import GATEWAY_OF_SERVICE, GATEWAY_SERVICE
 from podwire.model.gatewayapi import Gateway, GatewayStatusAddress
 from podwire.model.meta import key_of
 from podwire.model.service import Service
 
 ENGINE_PORTS = range(10000, 20000)
-GATEWAY_ANNOTATION = "podwire.io/gateway"
-"""On a Service: the Gateway (``namespace/name``) that it belongs to."""
-SERVICE_LABEL = "podwire.io/gateway-service"
 SELECTOR = {"app": "podwire-gateway"}
 
 Json = dict[str, Any]
@@ -34,11 +32,11 @@ def service_name(gateway: str) -> str:
 def gateway_services(services: Iterable[Service], namespace: str) -> dict[str, Service]:
     """The Services of Gateways by the Gateway's key."""
     return {
-        service.metadata.annotations[GATEWAY_ANNOTATION]: service
+        service.metadata.annotations[GATEWAY_OF_SERVICE]: service
         for service in services
         if service.metadata.namespace == namespace
-        and SERVICE_LABEL in service.metadata.labels
-        and service_name(service.metadata.annotations.get(GATEWAY_ANNOTATION, "")) == service.metadata.name
+        and GATEWAY_SERVICE in service.metadata.labels
+        and service_name(service.metadata.annotations.get(GATEWAY_OF_SERVICE, "")) == service.metadata.name
     }
 
 
@@ -90,8 +88,8 @@ def desired_service(gateway: Gateway, namespace: str, ports: Mapping[int, int], 
         "metadata": {
             "name": service_name(key),
             "namespace": namespace,
-            "labels": {**infrastructure.labels, SERVICE_LABEL: "true"},
-            "annotations": {**infrastructure.annotations, GATEWAY_ANNOTATION: key},
+            "labels": {**infrastructure.labels, GATEWAY_SERVICE: "true"},
+            "annotations": {**infrastructure.annotations, GATEWAY_OF_SERVICE: key},
         },
         "spec": {
             "type": "LoadBalancer",

@@ -2,11 +2,10 @@
 
 import msgspec
 
+from podwire.cluster.names import GATEWAY_OF_SERVICE, GATEWAY_SERVICE
 from podwire.gateway.api.references import ReferenceProblem
 from podwire.gateway.api.services import (
     ENGINE_PORTS,
-    GATEWAY_ANNOTATION,
-    SERVICE_LABEL,
     addresses_of_service,
     allocate_ports,
     desired_service,
@@ -38,8 +37,8 @@ def _service(gateway: str, ports: dict[int, int], created: str = "") -> Service:
             "metadata": {
                 "namespace": "kube-system",
                 "name": service_name(gateway),
-                "labels": {SERVICE_LABEL: "true"},
-                "annotations": {GATEWAY_ANNOTATION: gateway},
+                "labels": {GATEWAY_SERVICE: "true"},
+                "annotations": {GATEWAY_OF_SERVICE: gateway},
                 "creationTimestamp": created,
             },
             "spec": {"ports": [{"port": port, "targetPort": target} for port, target in ports.items()]},
@@ -76,7 +75,7 @@ def test_ports_are_kept_and_the_lowest_free_ones_are_taken() -> None:
 
 def test_a_service_that_is_right_is_not_written() -> None:
     desired = desired_service(_GATEWAY, "kube-system", {80: 10000}, None)
-    assert desired["metadata"]["labels"] == {"team": "a", SERVICE_LABEL: "true"}
+    assert desired["metadata"]["labels"] == {"team": "a", GATEWAY_SERVICE: "true"}
     existing = msgspec.convert(desired, Service)
     assert not differs(existing, desired)
     assert differs(existing, desired_service(_GATEWAY, "kube-system", {80: 10000, 443: 10001}, existing))

@@ -119,7 +119,7 @@ def test_a_name_without_a_resource_is_answered_as_removed(snapshot: ResourceSnap
     assert [tuple(response.resources) for response in engine.responses()] == [("absent",)]
 
 
-def test_an_engine_keeps_what_it_has_until_the_gateway_knows_more(snapshot: ResourceSnapshot) -> None:
+def test_engines_keep_their_resources_until_the_first_lists(snapshot: ResourceSnapshot) -> None:
     state = EngineState(snapshot, lambda _refusal: None)
     state.request(CLUSTER, versions={"a": "old"})
     assert not state.responses()
