@@ -93,6 +93,8 @@ def unpack(wheels: Iterable[Path]) -> tree.Tree:
 def compiled(system: tree.Tree, sources: tree.Tree, architecture: str) -> tree.Tree:
     """The bytecode of the sources, by the interpreter of ``system``, which is for this machine's processor.
 
+    The interpreter itself must not write any: its own files would have the time of the sources in them.
+
     Raises: WheelError when the interpreter does not run.
     """
     with tempfile.TemporaryDirectory() as name:
@@ -102,9 +104,9 @@ def compiled(system: tree.Tree, sources: tree.Tree, architecture: str) -> tree.T
         python = [str(root / _LOADERS[architecture]), "--library-path", libraries, str(root / "usr/bin/python3.11")]
         folders = [str(root / "usr/lib/python3.11"), str(root / SITE)]
         _run(
-            *python, "-s", "-S", "-m", "compileall", "-q", "-j1", "--invalidation-mode=unchecked-hash", "-s", name,
+            *python, "-s", "-S", "-m", "compileall", "-f", "-q", "-j1", "--invalidation-mode=unchecked-hash", "-s", name,
             "-p", "/", *[folder for folder in folders if Path(folder).is_dir()], PYTHONHOME=str(root / "usr"),
-            PYTHONHASHSEED="0",
+            PYTHONHASHSEED="0", PYTHONDONTWRITEBYTECODE="1",
         )  # fmt: skip
         return tree.read(root, ".pyc")
 
