@@ -298,10 +298,16 @@ def replace_routes(netlink: Netlink, routes: Iterable[Route]) -> Report:
     return _execute(netlink, Changes(steps), _read_devices(netlink).indexes)
 
 
+_ADDRESSED_KINDS = ("sit",)
+"""Kinds of devices to which the kernel itself gives addresses when they are new (net/ipv6/addrconf.c)."""
+
+
 def _has_side_effects(change: Change) -> bool:
-    """Whether a step may take other objects of the owner along; a new device takes none."""
-    kind = type(change.value)
-    return (kind is Link and change.verb != "add") or (kind is Address and change.verb == "delete")
+    """Whether a step may change other objects of the owner; a new device does so only with addresses of its own."""
+    value = change.value
+    if isinstance(value, Link):
+        return change.verb != "add" or value.kind in _ADDRESSED_KINDS
+    return isinstance(value, Address) and change.verb == "delete"
 
 
 def _execute(
