@@ -65,7 +65,9 @@ def test_slices_and_endpoints_follow_the_pods(api: Connection, namespace: str) -
     serve(api, namespace, "web")
     slices = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
     eventually(lambda: len(api.do("GET", slices)["items"]) == 1)
-    assert api.do("GET", f"/api/v1/namespaces/{namespace}/endpoints/web").get("subsets") is None
+    endpoints = f"/api/v1/namespaces/{namespace}/endpoints/web"
+    eventually(lambda: api.ask("GET", endpoints).status == 200)
+    assert api.do("GET", endpoints).get("subsets") is None
     address = start(api, namespace, "web", server())["status"]["podIP"]
     eventually(lambda: addresses(api, namespace, "web") == ({address}, {address}))
     (item,) = api.do("GET", slices)["items"]
