@@ -72,6 +72,9 @@ class Backends:
                 for name, _, text in pairs:
                     known = headers.get(name.lower())
                     headers[name.lower()] = text.strip() if known is None else f"{known},{text.strip()}"
+                if headers.get("upgrade") == "websocket":
+                    await _echo(reader, writer)
+                    return
                 await _read_body(reader, headers)
                 address = writer.get_extra_info("sockname")[0]
                 body = json.dumps({"address": address, "line": head[0], "headers": headers}).encode()
@@ -91,6 +94,14 @@ def _delay_s(line: str) -> float:
     """How long the answer to a request takes, as its query says in milliseconds or seconds."""
     delay = re.search(r"[?&]delay=([\d.]+)(ms|s)", line)
     return float(delay[1]) * (0.001 if delay[2] == "ms" else 1) if delay else 0
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Sends back what comes after the handshake of a WebSocket, as it is."""
+    writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+    while data := await reader.read(4096):
+        writer.write(data)
+    writer.close()
 
 
 async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> None:

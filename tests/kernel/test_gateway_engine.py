@@ -180,6 +180,17 @@ def test_a_path_is_normalized_before_it_is_matched(engine: Engine, web: Served) 
     assert answer.backend["line"].split()[1] == "/admin"
 
 
+def test_a_websocket_is_not_held_for_the_size_of_its_body(web: Served) -> None:
+    handshake = (
+        "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", web.ports.http), timeout=20) as connection:
+        connection.sendall(handshake.encode())
+        assert connection.recv(4096).startswith(b"HTTP/1.1 101 ")
+        connection.sendall(b"hello")
+        assert connection.recv(4096) == b"hello"
+
+
 def test_headers_with_underscores_do_not_reach_a_backend(engine: Engine, web: Served) -> None:
     request = ClientRequest(host="a", headers={"X_Forwarded_For": "10.9.9.9"})
     assert "x_forwarded_for" not in engine.ask(web.ports.http, request).backend["headers"]

@@ -63,7 +63,7 @@ def endpoints_of(slices: Iterable[EndpointSlice], port: ServicePort) -> tuple[En
             conditions = endpoint.conditions
             if not endpoint.addresses:
                 continue
-            address = EntryEndpoint(address=endpoint.addresses[0], port=number, zone=endpoint.zone or "")
+            address = EntryEndpoint(address=endpoint.addresses[0], port=number)
             if conditions.ready is not False:
                 ready.add(address)
             elif conditions.serving and conditions.terminating:

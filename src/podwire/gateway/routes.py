@@ -239,11 +239,10 @@ class EntryListener(EntryValue, frozen=True):
 
 
 class EntryEndpoint(EntryValue, frozen=True):
-    """One endpoint; the zone is that of its node, empty if unknown."""
+    """One endpoint."""
 
     address: str
     port: int
-    zone: str = ""
 
 
 class UpstreamTls(EntryValue, frozen=True):
@@ -263,7 +262,6 @@ class EntryBackend(EntryValue, frozen=True):
     protocol: Literal["http", "h2c", "tcp", "udp"] = "http"
     tls: UpstreamTls | None = None
     connect_timeout: float = 5
-    health_path: str = ""
     balance: Literal["round_robin", "least_request", "ring_hash"] = "round_robin"
 
 

@@ -55,31 +55,18 @@ def cluster(backend: EntryBackend) -> Json:
     elif backend.protocol == "http":
         options = typed(_HTTP_OPTIONS, explicitHttpConfig={"httpProtocolOptions": {}})
         value["typedExtensionProtocolOptions"] = {_HTTP_OPTIONS: options}
-    if backend.health_path:
-        value["healthChecks"] = [
-            {
-                "timeout": "1s",
-                "interval": "5s",
-                "unhealthyThreshold": 2,
-                "healthyThreshold": 1,
-                "httpHealthCheck": {"path": backend.health_path},
-            }
-        ]
     if backend.tls is not None:
         value["transportSocket"] = _upstream_tls(backend)
     return value
 
 
 def endpoints(backend: EntryBackend) -> Json:
-    """The endpoints of a backend, by zone."""
-    zones: dict[str, list[Json]] = {}
-    for endpoint in backend.endpoints:
-        address = {"socketAddress": {"address": endpoint.address, "portValue": endpoint.port}}
-        zones.setdefault("", []).append({"endpoint": {"address": address}})
-    return {
-        "clusterName": backend.key,
-        "endpoints": [{"locality": {"zone": zone}, "lbEndpoints": entries} for zone, entries in zones.items()],
-    }
+    """The endpoints of a backend."""
+    entries = [
+        {"endpoint": {"address": {"socketAddress": {"address": endpoint.address, "portValue": endpoint.port}}}}
+        for endpoint in backend.endpoints
+    ]
+    return {"clusterName": backend.key, "endpoints": [{"lbEndpoints": entries}] if entries else []}
 
 
 def _upstream_tls(backend: EntryBackend) -> Json:

@@ -37,6 +37,12 @@ end
     },
 )
 """Of several hosts that trusted proxies name, the first is the one that the client asked for."""
+_BODY_LIMIT: Json = {
+    "name": "body-limit",
+    "typedConfig": typed("envoy.extensions.filters.http.buffer.v3.Buffer", maxRequestBytes=1),
+    "disabled": True,
+}
+"""Holds a request until its body has come, which that of a WebSocket never does: those go past it."""
 _INSPECTOR = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"
 
 
@@ -129,11 +135,12 @@ def _server_tls(server: TlsServer) -> Json:
 def _http_filter(table: str, value: EntryListener, settings: EngineSettings) -> Json:
     scheme = "https" if value.protocol == "HTTPS" else "http"
     client_port = value.client_port or value.port
+    filters = _filters(settings)
     manager = typed(
         _HTTP_MANAGER,
         statPrefix=value.name,
         rds={"routeConfigName": table, "configSource": ADS},
-        httpFilters=_filters(settings),
+        httpFilters=filters,
         commonHttpProtocolOptions={
             "idleTimeout": duration(settings.idle_timeout),
             "headersWithUnderscoresAction": "DROP_HEADER",
@@ -154,7 +161,7 @@ def _http_filter(table: str, value: EntryListener, settings: EngineSettings) -> 
         pathWithEscapedSlashesAction="KEEP_UNCHANGED",
         stripTrailingHostDot=True,
         serverName="podwire",
-        upgradeConfigs=[{"upgradeType": "websocket"}],
+        upgradeConfigs=[{"upgradeType": "websocket", "filters": [entry for entry in filters if entry != _BODY_LIMIT]}],
         accessLog=[_access_log(settings)],
         localReplyConfig={"mappers": [_CHALLENGE]},
         **_client_address(settings, scheme, client_port),
@@ -215,7 +222,7 @@ def _filters(settings: EngineSettings) -> list[Json]:
         _off("cors", typed(f"{prefix}cors.v3.Cors"), always=True),
         _off("basic-auth", typed(f"{prefix}basic_auth.v3.BasicAuth", users={"inlineString": _NOBODY})),
         _off("rate-limit", typed(f"{prefix}local_ratelimit.v3.LocalRateLimit", statPrefix="rate_limit"), always=True),
-        _off("body-limit", typed(f"{prefix}buffer.v3.Buffer", maxRequestBytes=1)),
+        _BODY_LIMIT,
         {
             "name": "client-address",
             "typedConfig": typed(

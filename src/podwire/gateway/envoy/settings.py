@@ -23,4 +23,3 @@ class EngineSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     append_forwarded_for: bool = False
     proxy_protocol: bool = False
     access_log: str = "/dev/stdout"
-    drain_seconds: int = 30

@@ -55,7 +55,6 @@ class IngressSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     next_upstream_tries: int | None = None
     backend_protocol: str = "HTTP"
     affinity: str = ""
-    affinity_mode: str = "balanced"
     cookie_name: str = "INGRESSCOOKIE"
     cookie_path: str = ""
     cookie_domain: str = ""
@@ -77,7 +76,6 @@ class IngressSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     forwarded_prefix: str = ""
     hash_by: str = ""
     balance: str = ""
-    passthrough: bool = False
 
 
 class AnnotationProblem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -248,7 +246,6 @@ ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "proxy-next-upstream-tries": ("next_upstream_tries", read_integer),
     "backend-protocol": ("backend_protocol", _protocol),
     "affinity": ("affinity", _choice("cookie", "")),
-    "affinity-mode": ("affinity_mode", _choice("balanced", "persistent")),
     "session-cookie-name": ("cookie_name", str),
     "session-cookie-path": ("cookie_path", _path),
     "session-cookie-domain": ("cookie_domain", str),
@@ -267,6 +264,5 @@ ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "x-forwarded-prefix": ("forwarded_prefix", _path),
     "upstream-hash-by": ("hash_by", _hash_source),
     "load-balance": ("balance", _choice("round_robin", "ewma")),
-    "ssl-passthrough": ("passthrough", read_boolean),
 }
 """Annotation without its prefix: the field and its reader, which raises ValueError."""

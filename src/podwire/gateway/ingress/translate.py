@@ -24,6 +24,7 @@ from podwire.gateway.routes import (
     EntryListener,
     EntryRoute,
     FixedAnswer,
+    Forward,
     GatewayEntry,
     HttpRedirect,
     RequestMatch,
@@ -195,14 +196,22 @@ class _Translator:
                 name = "metadata.annotations[nginx.ingress.kubernetes.io/auth-secret]"
                 self._report(path.ingress, "InvalidSecret", f"{name} {settings.auth_secret!r} {text}")
                 action = FixedAnswer(status=503)
+        limits = actions.limits(settings, self._facts.defaults, users)
+        if self._streams(action):
+            limits = msgspec.structs.replace(limits, body_bytes=0)
         return EntryRoute(
             source=path.source,
             match=match,
             action=action,
-            limits=actions.limits(settings, self._facts.defaults, users),
+            limits=limits,
             request_headers=actions.request_headers(settings),
             response_headers=answer_headers(settings),
         )
+
+    def _streams(self, action: Action) -> bool:
+        """Whether a backend speaks HTTP/2, as gRPC does: its requests may never end, and the limit waits for that."""
+        keys = [share.key for share in action.backends] if isinstance(action, Forward) else []
+        return any(key in self._backends and self._backends[key].protocol == "h2c" for key in keys)
 
     def _backend(self, path: ServedPath, weight: int) -> WeightedBackend:
         key = self._backend_key(path.ingress, path.source, path.backend, path.settings)

@@ -160,3 +160,18 @@ def test_hosts_with_tls_are_told_to_stay_there() -> None:
     )
     (route,) = _translated(case).entry.tables["ingress-https"].hosts[0].routes
     assert dict(route.response_headers.set)["Strict-Transport-Security"].startswith("max-age=31536000")
+
+
+def test_requests_of_grpc_are_not_held_for_their_size() -> None:
+    limits = [
+        _translated(_case(_web(annotations))).entry.tables["ingress-http"].hosts[0].routes[0].limits.body_bytes
+        for annotations in ({}, {"backend-protocol": "GRPC"})
+    ]
+    assert limits == [1 << 20, 0]
+
+
+def test_annotations_without_an_effect_are_named() -> None:
+    annotations = {"ssl-passthrough": "true", "affinity-mode": "persistent"}
+    messages = [problem.message for problem in _translated(_case(_web(annotations))).problems]
+    assert all("is not supported" in message for message in messages)
+    assert len(messages) == 2
