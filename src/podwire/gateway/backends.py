@@ -25,9 +25,10 @@ class UpstreamFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resolved(EntryValue, frozen=True):
-    """The backend of a reference, or the reason why there is none."""
+    """The backend of a reference, or why there is none: in one word, as Gateway API has it, and in a sentence."""
 
     backend: EntryBackend | None = None
+    reason: str = "BackendNotFound"
     problem: str = ""
 
 
@@ -41,6 +42,9 @@ def resolve(facts: UpstreamFacts, namespace: str, name: str, port: str | int) ->
     service_port = next((entry for entry in service.spec.ports if port in (entry.port, entry.name)), None)
     if service_port is None:
         return Resolved(problem=f"Service {namespace}/{name} has no port {port}")
+    if service_port.protocol != "TCP":
+        problem = f"port {port} of Service {namespace}/{name} is for {service_port.protocol}, not for TCP"
+        return Resolved(reason="UnsupportedProtocol", problem=problem)
     slices = facts.slices(f"{namespace}/{name}")
     return Resolved(
         backend=EntryBackend(
@@ -71,7 +75,5 @@ def endpoints_of(slices: Iterable[EndpointSlice], port: ServicePort) -> tuple[En
     return tuple(sorted(ready or ending, key=lambda entry: (entry.address, entry.port)))
 
 
-def _protocol(port: ServicePort) -> Literal["http", "h2c", "tcp", "udp"]:
-    if port.protocol == "UDP":
-        return "udp"
+def _protocol(port: ServicePort) -> Literal["http", "h2c"]:
     return "h2c" if (port.app_protocol or "").lower() in _H2C else "http"

@@ -51,7 +51,7 @@ class RouteDecision(msgspec.Struct, frozen=True, kw_only=True):
 def decide(entry: GatewayEntry, request: HttpRequest) -> RouteDecision:
     """The listener, table, virtual host and route of a request.
 
-    Status 0 without a table says that the connection is refused, or forwarded as a stream.
+    Status 0 without a table says that the connection is refused.
     """
     listener = next((listener for listener in entry.listeners if listener.port == request.port), None)
     if listener is None:

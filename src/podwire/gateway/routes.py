@@ -210,32 +210,25 @@ class RouteTable(EntryValue, frozen=True):
 
 
 class TlsServer(EntryValue, frozen=True):
-    """A certificate for server names (empty: all others) and the table that requests over it use.
-
-    ``table`` is a route table's name; ``backends`` replace it where the connection is forwarded as a stream.
-    """
+    """Certificates for server names (empty: all others) and the table that requests over them use."""
 
     names: tuple[str, ...]
-    certificates: tuple[str, ...] = ()
-    table: str = ""
-    backends: tuple[WeightedBackend, ...] = ()
-    client_ca: str = ""
-    client_required: bool = True
+    certificates: tuple[str, ...]
+    table: str
 
 
 class EntryListener(EntryValue, frozen=True):
-    """A port of an entry. HTTP and TCP have a table or backends; HTTPS and TLS have servers by name.
+    """A port of an entry. HTTP has a table; HTTPS has servers by name.
 
     ``client_port`` is the port that clients use, where something in front translates it; 0 is the same port.
     """
 
     name: str
     port: int
-    protocol: Literal["HTTP", "HTTPS", "TLS", "TCP", "UDP"]
+    protocol: Literal["HTTP", "HTTPS"]
     client_port: int = 0
     table: str = ""
     servers: tuple[TlsServer, ...] = ()
-    backends: tuple[WeightedBackend, ...] = ()
 
 
 class EntryEndpoint(EntryValue, frozen=True):
@@ -245,28 +238,19 @@ class EntryEndpoint(EntryValue, frozen=True):
     port: int
 
 
-class UpstreamTls(EntryValue, frozen=True):
-    """TLS to a backend: the server name that is sent and checked; no authority means no check of the certificate."""
-
-    server_name: str = ""
-    authority: str = ""
-    names: tuple[str, ...] = ()
-    client_certificate: str = ""
-
-
 class EntryBackend(EntryValue, frozen=True):
     """The endpoints of a Service port. The key is ``namespace/service:port``, with ``#`` and a variant where needed."""
 
     key: str
     endpoints: tuple[EntryEndpoint, ...] = ()
-    protocol: Literal["http", "h2c", "tcp", "udp"] = "http"
-    tls: UpstreamTls | None = None
+    protocol: Literal["http", "h2c"] = "http"
+    tls: bool = False
     connect_timeout: float = 5
     balance: Literal["round_robin", "least_request", "ring_hash"] = "round_robin"
 
 
 class Certificate(EntryValue, frozen=True):
-    """A certificate chain and its key in PEM form; an authority has no key."""
+    """A certificate chain and its key in PEM form."""
 
     name: str
     chain: str

@@ -227,9 +227,7 @@ class _Compiler:
         else:
             result = resolve(self._upstreams, namespace, reference.name, reference.port or 0)
             if result.backend is None:
-                problem = ReferenceProblem("BackendNotFound", f"{path}: {result.problem}")
-            elif result.backend.protocol == "udp":
-                problem = ReferenceProblem("UnsupportedProtocol", f"{path}: port {reference.port} is UDP")
+                problem = ReferenceProblem(result.reason, f"{path}: {result.problem}")
             else:
                 backend = msgspec.structs.replace(result.backend, key=result.backend.key + VARIANT)
                 self.backends[backend.key] = backend

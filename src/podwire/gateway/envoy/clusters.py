@@ -49,14 +49,11 @@ def cluster(backend: EntryBackend) -> Json:
             "baseEjectionTime": "5s",
         },
     }
-    if backend.protocol == "h2c":
-        options = typed(_HTTP_OPTIONS, explicitHttpConfig={"http2ProtocolOptions": {}})
-        value["typedExtensionProtocolOptions"] = {_HTTP_OPTIONS: options}
-    elif backend.protocol == "http":
-        options = typed(_HTTP_OPTIONS, explicitHttpConfig={"httpProtocolOptions": {}})
-        value["typedExtensionProtocolOptions"] = {_HTTP_OPTIONS: options}
-    if backend.tls is not None:
-        value["transportSocket"] = _upstream_tls(backend)
+    version = "http2ProtocolOptions" if backend.protocol == "h2c" else "httpProtocolOptions"
+    options = typed(_HTTP_OPTIONS, explicitHttpConfig={version: {}})
+    value["typedExtensionProtocolOptions"] = {_HTTP_OPTIONS: options}
+    if backend.tls:
+        value["transportSocket"] = _upstream_tls(backend.protocol)
     return value
 
 
@@ -69,27 +66,10 @@ def endpoints(backend: EntryBackend) -> Json:
     return {"clusterName": backend.key, "endpoints": [{"lbEndpoints": entries}] if entries else []}
 
 
-def _upstream_tls(backend: EntryBackend) -> Json:
-    tls = backend.tls
-    assert tls is not None
-    context: Json = {"alpnProtocols": ["h2"] if backend.protocol == "h2c" else ["http/1.1"]}
-    if tls.authority:
-        validation: Json = {}
-        if tls.names:
-            validation["matchTypedSubjectAltNames"] = [
-                {"sanType": "DNS", "matcher": {"exact": name}} for name in tls.names
-            ]
-        context["combinedValidationContext"] = {
-            "defaultValidationContext": validation,
-            "validationContextSdsSecretConfig": {"name": tls.authority, "sdsConfig": ADS},
-        }
-    if tls.client_certificate:
-        context["tlsCertificateSdsSecretConfigs"] = [{"name": tls.client_certificate, "sdsConfig": ADS}]
+def _upstream_tls(protocol: str) -> Json:
+    """TLS without a check of the certificate, as ingress-nginx speaks it by default."""
+    context = {"alpnProtocols": ["h2"] if protocol == "h2c" else ["http/1.1"]}
     return {
         "name": "envoy.transport_sockets.tls",
-        "typedConfig": typed(
-            "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-            sni=tls.server_name,
-            commonTlsContext=context,
-        ),
+        "typedConfig": typed("envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext", commonTlsContext=context),
     }

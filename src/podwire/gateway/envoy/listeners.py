@@ -1,9 +1,8 @@
 """Listeners as Envoy's JSON: ports, TLS by server name, and the filters that every request passes."""
 
-from podwire.gateway.envoy.actions import failing_cluster
 from podwire.gateway.envoy.clusters import ADS, Json, duration, typed
 from podwire.gateway.envoy.settings import EngineSettings
-from podwire.gateway.routes import EntryListener, GatewayEntry, TlsServer, WeightedBackend
+from podwire.gateway.routes import EntryListener, TlsServer
 
 _HTTP_MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _NOBODY = "-:{SHA}" + "A" * 27 + "="
@@ -43,48 +42,35 @@ _BODY_LIMIT: Json = {
     "disabled": True,
 }
 """Holds a request until its body has come, which that of a WebSocket never does: those go past it."""
-_INSPECTOR = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"
+_PROXY_PROTOCOL = "envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol"
+_TLS_INSPECTOR = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"
 
 
-def listener(entry: GatewayEntry, value: EntryListener, settings: EngineSettings) -> Json:
-    """A Listener; UDP is forwarded by session, TCP and TLS without a table as a stream."""
+def listener(value: EntryListener, settings: EngineSettings) -> Json:
+    """A Listener; HTTPS has a chain of filters for each certificate."""
     result: Json = {
         "name": value.name,
-        "address": _address(value.port, settings, "UDP" if value.protocol == "UDP" else "TCP"),
-    }
-    if value.protocol == "UDP":
-        return result | {"udpListenerConfig": {}, "listenerFilters": [_udp_proxy(entry, value)]}
-    result |= {
+        "address": _address(value.port, settings),
         "perConnectionBufferLimitBytes": settings.connection_buffer_bytes,
         "tcpBacklogSize": 4096,
         "listenerFiltersTimeout": "10s",
     }
-    filters = (
-        [_listener_filter("envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol")]
-        if settings.proxy_protocol
-        else []
-    )
-    if value.protocol in ("HTTPS", "TLS"):
-        result["listenerFilters"] = [*filters, _listener_filter(_INSPECTOR)]
-        result["filterChains"] = [
-            _tls_chain(entry, value, server, settings) for server in value.servers if server.names
-        ]
-        default = next((server for server in value.servers if not server.names), None)
-        if default is not None:
-            result["defaultFilterChain"] = _tls_chain(entry, value, default, settings)
-        return result
-    if filters:
-        result["listenerFilters"] = filters
-    network_filter = (
-        _http_filter(value.table, value, settings)
-        if value.protocol == "HTTP"
-        else _tcp_proxy(entry, value.name, value.backends)
-    )
-    return result | {"filterChains": [{"name": value.name, "filters": [network_filter]}]}
+    inspectors = [_PROXY_PROTOCOL] if settings.proxy_protocol else []
+    inspectors += [_TLS_INSPECTOR] if value.protocol == "HTTPS" else []
+    if inspectors:
+        result["listenerFilters"] = [_listener_filter(message) for message in inspectors]
+    if value.protocol == "HTTP":
+        chain = {"name": value.name, "filters": [_http_filter(value.table, value, settings)]}
+        return result | {"filterChains": [chain]}
+    result["filterChains"] = [_tls_chain(value, server, settings) for server in value.servers if server.names]
+    default = next((server for server in value.servers if not server.names), None)
+    if default is not None:
+        result["defaultFilterChain"] = _tls_chain(value, default, settings)
+    return result
 
 
-def _address(port: int, settings: EngineSettings, protocol: str) -> Json:
-    address: Json = {"protocol": protocol, "address": settings.listen_address, "portValue": port}
+def _address(port: int, settings: EngineSettings) -> Json:
+    address: Json = {"address": settings.listen_address, "portValue": port}
     if ":" in settings.listen_address:
         address["ipv4Compat"] = True
     return {"socketAddress": address}
@@ -94,17 +80,14 @@ def _listener_filter(message: str) -> Json:
     return {"name": message.rsplit(".", 1)[-1], "typedConfig": typed(message)}
 
 
-def _tls_chain(entry: GatewayEntry, value: EntryListener, server: TlsServer, settings: EngineSettings) -> Json:
-    name = ",".join(server.names) or "default"
-    chain: Json = {"name": f"{value.name} {name}"}
+def _tls_chain(value: EntryListener, server: TlsServer, settings: EngineSettings) -> Json:
+    chain: Json = {
+        "name": f"{value.name} {','.join(server.names) or 'default'}",
+        "transportSocket": _server_tls(server),
+        "filters": [_http_filter(server.table, value, settings)],
+    }
     if server.names:
         chain["filterChainMatch"] = {"serverNames": list(server.names)}
-    if server.certificates:
-        chain["transportSocket"] = _server_tls(server)
-    if server.table:
-        chain["filters"] = [_http_filter(server.table, value, settings)]
-    else:
-        chain["filters"] = [_tcp_proxy(entry, f"{value.name} {name}", server.backends)]
     return chain
 
 
@@ -112,22 +95,12 @@ def _server_tls(server: TlsServer) -> Json:
     context: Json = {
         "tlsParams": {"tlsMinimumProtocolVersion": "TLSv1_2", "tlsMaximumProtocolVersion": "TLSv1_3"},
         "tlsCertificateSdsSecretConfigs": [{"name": name, "sdsConfig": ADS} for name in server.certificates],
+        "alpnProtocols": ["h2", "http/1.1"],
     }
-    if server.table:
-        context["alpnProtocols"] = ["h2", "http/1.1"]
-    if server.client_ca:
-        context["combinedValidationContext"] = {
-            "defaultValidationContext": {}
-            if server.client_required
-            else {"trustChainVerification": "ACCEPT_UNTRUSTED"},
-            "validationContextSdsSecretConfig": {"name": server.client_ca, "sdsConfig": ADS},
-        }
     return {
         "name": "envoy.transport_sockets.tls",
         "typedConfig": typed(
-            "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
-            commonTlsContext=context,
-            requireClientCertificate=bool(server.client_ca) and server.client_required,
+            "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext", commonTlsContext=context
         ),
     }
 
@@ -272,37 +245,5 @@ def _access_log(settings: EngineSettings) -> Json:
             "envoy.extensions.access_loggers.file.v3.FileAccessLog",
             path=settings.access_log,
             logFormat={"jsonFormat": fields},
-        ),
-    }
-
-
-def _tcp_proxy(entry: GatewayEntry, name: str, backends: tuple[WeightedBackend, ...]) -> Json:
-    shares = _shares(entry, backends)
-    config = typed("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy", statPrefix=name, idleTimeout="3600s")
-    if len(shares) == 1:
-        config["cluster"] = shares[0]["name"]
-    else:
-        config["weightedClusters"] = {"clusters": shares}
-    return {"name": "envoy.filters.network.tcp_proxy", "typedConfig": config}
-
-
-def _shares(entry: GatewayEntry, backends: tuple[WeightedBackend, ...]) -> list[Json]:
-    shares = [
-        {"name": share.key, "weight": share.weight}
-        for share in backends
-        if share.weight and share.key in entry.backends
-    ]
-    return shares or [{"name": failing_cluster(500), "weight": 1}]
-
-
-def _udp_proxy(entry: GatewayEntry, value: EntryListener) -> Json:
-    shares = _shares(entry, value.backends)
-    routes = typed("envoy.extensions.filters.udp.udp_proxy.v3.Route", cluster=shares[0]["name"])
-    return {
-        "name": "envoy.filters.udp_listener.udp_proxy",
-        "typedConfig": typed(
-            "envoy.extensions.filters.udp.udp_proxy.v3.UdpProxyConfig",
-            statPrefix=value.name,
-            matcher={"onNoMatch": {"action": {"name": "route", "typedConfig": routes}}},
         ),
     }

@@ -23,9 +23,6 @@ from envoy.extensions.filters.http.router.v3 import router_pb2
 from envoy.extensions.filters.listener.proxy_protocol.v3 import proxy_protocol_pb2
 from envoy.extensions.filters.listener.tls_inspector.v3 import tls_inspector_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2
-from envoy.extensions.filters.network.tcp_proxy.v3 import tcp_proxy_pb2
-from envoy.extensions.filters.udp.udp_proxy.v3 import route_pb2 as udp_route_pb2
-from envoy.extensions.filters.udp.udp_proxy.v3 import udp_proxy_pb2
 from envoy.extensions.http.early_header_mutation.header_mutation.v3 import header_mutation_pb2 as early_mutation_pb2
 from envoy.extensions.http.original_ip_detection.xff.v3 import xff_pb2
 from envoy.extensions.retry.host.previous_hosts.v3 import previous_hosts_pb2
@@ -50,9 +47,6 @@ EXTENSIONS = (
     proxy_protocol_pb2,
     tls_inspector_pb2,
     http_connection_manager_pb2,
-    tcp_proxy_pb2,
-    udp_route_pb2,
-    udp_proxy_pb2,
     early_mutation_pb2,
     xff_pb2,
     previous_hosts_pb2,

@@ -28,14 +28,12 @@ def resources(entry: GatewayEntry, settings: EngineSettings) -> Resources:
         SECRET: {name: _secret(certificate) for name, certificate in entry.certificates.items()},
         CLUSTER: {key: cluster(backend) for key, backend in entry.backends.items()},
         ENDPOINTS: {key: endpoints(backend) for key, backend in entry.backends.items()},
-        LISTENER: {value.name: listener(entry, value, settings) for value in entry.listeners},
+        LISTENER: {value.name: listener(value, settings) for value in entry.listeners},
         ROUTES: {name: route_table(table, entry.backends) for name, table in entry.tables.items()},
     }
 
 
 def _secret(certificate: Certificate) -> Json:
     chain = {"inlineString": certificate.chain}
-    if not certificate.key:
-        return {"name": certificate.name, "validationContext": {"trustedCa": chain}}
     key = {"inlineString": certificate.key}
     return {"name": certificate.name, "tlsCertificate": {"certificateChain": chain, "privateKey": key}}

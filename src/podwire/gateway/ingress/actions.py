@@ -18,7 +18,6 @@ from podwire.gateway.routes import (
     RequestRate,
     Retry,
     RouteLimits,
-    UpstreamTls,
     WeightedBackend,
 )
 
@@ -154,7 +153,7 @@ def _rate(settings: IngressSettings) -> RequestRate | None:
 
 def with_settings(backend: EntryBackend, settings: IngressSettings, defaults: IngressDefaults) -> EntryBackend:
     """A backend as the annotations of an Ingress want it; where they differ from the usual ones, its key does too."""
-    tls = UpstreamTls() if settings.backend_protocol in ("HTTPS", "GRPCS") else None
+    tls = settings.backend_protocol in ("HTTPS", "GRPCS")
     protocol = "h2c" if settings.backend_protocol in ("GRPC", "GRPCS") else backend.protocol
     timeout = settings.connect_timeout if settings.connect_timeout is not None else defaults.connect_timeout
     balance = "ring_hash" if settings.hash_by or settings.affinity == "cookie" else "round_robin"

@@ -224,7 +224,7 @@ class _Translator:
         namespace, port = ingress.metadata.namespace, backend.service.port
         chosen = resolve(self._facts.upstreams, namespace, backend.service.name, port.name or port.number)
         if chosen.backend is None:
-            self._report(ingress, "BackendNotFound", f"{source}: {chosen.problem}")
+            self._report(ingress, chosen.reason, f"{source}: {chosen.problem}")
             return f"{namespace}/{backend.service.name}:{key_of_port(port)}"
         entry = actions.with_settings(chosen.backend, settings, self._facts.defaults)
         self._backends[entry.key] = entry
