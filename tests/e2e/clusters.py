@@ -1,7 +1,9 @@
 """Clusters that one test module uses alone, and traffic between their pods."""
 
+import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -50,6 +52,21 @@ def running(name: str, *arguments: str, stdin: str = "") -> Iterator[Cluster]:
         yield up(name, *arguments, stdin=stdin)
     finally:
         run("down", "--name", name, timeout=120)
+
+
+@contextmanager
+def without_network(area: str, folder: Path, audit: Path) -> Iterator[Cluster]:
+    """Two nodes without a network; the image ``podwire`` is this podwire, ``audit`` the log of service accounts."""
+    file = folder / "cluster.yaml"
+    document = {
+        "nodes": 2,
+        "network": "none",
+        "images": [{"name": "podwire", "command": [str(Path(sys.executable).parent / "podwire")]}],
+        "audit": {"file": str(audit), "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}]},
+    }
+    file.write_text(json.dumps(document))
+    with running(own_name(area), "--config", str(file)) as cluster:
+        yield cluster
 
 
 def server(name: str, node: str = "", labels: str = "") -> str:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.e2e import chart_rights
-from tests.e2e.clusters import flows, in_node, own_name, run, running, server
+from tests.e2e.clusters import flows, in_node, run, server, without_network
 from tests.e2e.driver import Cluster, eventually
 from tests.e2e.helm import Helm
 
@@ -61,16 +60,7 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bare(audit: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two nodes without a network, whose image ``podwire`` is this podwire."""
-    config = tmp_path_factory.mktemp("bare") / "cluster.yaml"
-    command = [str(Path(sys.executable).parent / "podwire")]
-    document = {
-        "nodes": 2,
-        "network": "none",
-        "images": [{"name": "podwire", "command": command}],
-        "audit": {"file": str(audit), "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}]},
-    }
-    config.write_text(yaml.safe_dump(document))
-    with running(own_name("chart"), "--config", str(config)) as cluster:
+    with without_network("chart", tmp_path_factory.mktemp("bare"), audit) as cluster:
         yield cluster
 
 
@@ -105,8 +95,9 @@ def announced(cluster: Cluster) -> set[str]:
 def refused_requests(cluster: Cluster) -> list[str]:
     """Lines of podwire's logs about requests that its rights do not cover."""
     names = cluster.kubectl("get", "pods", "-n", NAMESPACE, "-o", "name").split()
-    logs = [cluster.kubectl("logs", "-n", NAMESPACE, name) for name in names]
-    return [line for text in logs for line in text.splitlines() if "forbidden" in line]
+    asked = [cluster.run(["kubectl", "logs", "-n", NAMESPACE, name]) for name in names]
+    assert all(done.returncode == 0 or "not found" in done.stderr for done in asked), "a pod may end meanwhile"
+    return [line for done in asked for line in done.stdout.splitlines() if "forbidden" in line]
 
 
 def metrics(cluster: Cluster) -> set[str]:

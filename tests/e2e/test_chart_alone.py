@@ -7,7 +7,6 @@ kube-proxy nor CoreDNS, so that what works is the work of the installed part.
 import json
 import socket
 import struct
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.e2e import chart_rights
-from tests.e2e.clusters import address_of, in_node, netns_of, own_name, running, server, topology
+from tests.e2e.clusters import address_of, in_node, netns_of, server, topology, without_network
 from tests.e2e.driver import Cluster, eventually, podwire
 
 from podwire.kernel import netns
@@ -53,16 +52,7 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(audit: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two nodes without a network."""
-    config = tmp_path_factory.mktemp("alone") / "cluster.yaml"
-    command = [str(Path(sys.executable).parent / "podwire")]
-    document = {
-        "nodes": 2,
-        "network": "none",
-        "images": [{"name": "podwire", "command": command}],
-        "audit": {"file": str(audit), "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}]},
-    }
-    config.write_text(yaml.safe_dump(document))
-    with running(own_name("alone"), "--config", str(config)) as created:
+    with without_network("alone", tmp_path_factory.mktemp("alone"), audit) as created:
         yield created
 
 

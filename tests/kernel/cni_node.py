@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -9,6 +10,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.kernel.reference_plugins import PLUGINS
 
 from podwire.cni import program
 from podwire.cni.service import CniService, CniSettings
@@ -21,6 +24,24 @@ VERSION = "1.1.0"
 
 def inside(place: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["nsenter", f"--net={place}", *command], capture_output=True, text=True, check=False)
+
+
+def call_plugin(node: "NodeAgent", plugin: str, command: str, pod: str, document: Any) -> tuple[int, dict[str, Any]]:
+    """Executes a plugin for a pod as a runtime does; returns its exit status and its answer, empty without one."""
+    environment = {
+        "CNI_COMMAND": command,
+        "CNI_CONTAINERID": f"c-{pod}",
+        "CNI_NETNS": str(node.pods / pod),
+        "CNI_IFNAME": "eth0",
+        "CNI_PATH": PLUGINS,
+        "PODWIRE_CNI_SOCKET": str(node.socket),
+        "PATH": os.environ["PATH"],
+    }
+    arguments = ["nsenter", f"--net={node.place}", plugin]
+    done = subprocess.run(
+        arguments, env=environment, input=json.dumps(document).encode(), capture_output=True, check=False
+    )
+    return done.returncode, json.loads(done.stdout) if done.stdout else {}
 
 
 def ping(place: Path, address: str, source: str = "", *, patience_s: float = 0.5) -> bool:

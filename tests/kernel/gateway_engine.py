@@ -1,7 +1,6 @@
 """A real Envoy with podwire's discovery server on loopback, backends that tell what they got, and a client."""
 
 import asyncio
-import datetime
 import json
 import re
 import socket
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from tests.fakes.certificates import make_certificate
 
 from podwire.gateway.envoy.ads import DiscoveryServer
 from podwire.gateway.envoy.bootstrap import bootstrap
@@ -231,30 +231,8 @@ def _answer(data: bytes, certificate: bytes | None) -> Answer:
 
 def certificate_for(name: str, hosts: tuple[str, ...]) -> Certificate:
     """A certificate of hosts, signed by itself."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    chain = certificate.public_bytes(serialization.Encoding.PEM).decode()
-    text = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ).decode()
-    return Certificate(name=name, chain=chain, key=text)
+    chain, key = make_certificate(*hosts)
+    return Certificate(name=name, chain=chain, key=key)
 
 
 def hosts_of(certificate: bytes) -> tuple[str, ...]:

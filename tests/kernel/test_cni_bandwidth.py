@@ -1,16 +1,14 @@
 """podwire as the chained plugin ``bandwidth``, beside the reference plugin."""
 
 import json
-import os
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kernel.cni_node import NodeAgent, inside, ping
+from tests.kernel.cni_node import NodeAgent, call_plugin, inside, ping
 from tests.kernel.reference_plugins import PLUGINS
 
 from podwire.cni import program
@@ -67,21 +65,8 @@ def run(node: NodeAgent, line: str) -> None:
 
 
 def call(node: NodeAgent, plugin: str, command: str, pod: str = "a", **conf: Any) -> tuple[int, dict[str, Any]]:
-    environment = {
-        "CNI_COMMAND": command,
-        "CNI_CONTAINERID": f"c-{pod}",
-        "CNI_NETNS": str(node.pods / pod),
-        "CNI_IFNAME": "eth0",
-        "CNI_PATH": PLUGINS,
-        "PODWIRE_CNI_SOCKET": str(node.socket),
-        "PATH": os.environ["PATH"],
-    }
     document = {"cniVersion": "1.0.0", "name": "limited", "type": "bandwidth", **conf}
-    arguments = ["nsenter", f"--net={node.place}", plugin]
-    done = subprocess.run(
-        arguments, env=environment, input=json.dumps(document).encode(), capture_output=True, check=False
-    )
-    return done.returncode, json.loads(done.stdout) if done.stdout else {}
+    return call_plugin(node, plugin, command, pod, document)
 
 
 def tc(node: NodeAgent, kind: str, device: str, *more: str) -> list[dict[str, Any]]:

@@ -1,14 +1,12 @@
 """podwire as the chained plugin ``tuning``, beside the reference plugin."""
 
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.kernel.cni_node import NodeAgent, inside
+from tests.kernel.cni_node import NodeAgent, call_plugin, inside
 from tests.kernel.reference_plugins import PLUGINS
 
 from podwire.cni import program
@@ -42,15 +40,6 @@ def prepare(node: NodeAgent, pod: str) -> dict[str, Any]:
 
 
 def call(node: NodeAgent, plugin: str, command: str, pod: str, conf: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    environment = {
-        "CNI_COMMAND": command,
-        "CNI_CONTAINERID": f"c-{pod}",
-        "CNI_NETNS": str(node.pods / pod),
-        "CNI_IFNAME": "eth0",
-        "CNI_PATH": PLUGINS,
-        "PODWIRE_CNI_SOCKET": str(node.socket),
-        "PATH": os.environ["PATH"],
-    }
     document = {
         "cniVersion": "1.0.0",
         "name": "tuned",
@@ -58,11 +47,7 @@ def call(node: NodeAgent, plugin: str, command: str, pod: str, conf: dict[str, A
         "dataDir": str(node.place.parent / "tuning-data"),
         **conf,
     }
-    arguments = ["nsenter", f"--net={node.place}", plugin]
-    done = subprocess.run(
-        arguments, env=environment, input=json.dumps(document).encode(), capture_output=True, check=False
-    )
-    return done.returncode, json.loads(done.stdout) if done.stdout else {}
+    return call_plugin(node, plugin, command, pod, document)
 
 
 def seen(node: NodeAgent, pod: str) -> tuple[str, ...]:

@@ -180,7 +180,7 @@ def test_a_path_is_normalized_before_it_is_matched(engine: Engine, web: Served) 
     assert answer.backend["line"].split()[1] == "/admin"
 
 
-def test_a_websocket_is_not_held_for_the_size_of_its_body(web: Served) -> None:
+def test_a_websocket_is_not_held_for_its_size(web: Served) -> None:
     handshake = (
         "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\r\n"
     )

@@ -12,7 +12,7 @@ from podwire.cli.target import local_cluster
 from podwire.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from podwire.kube.client import Client
     from podwire.local.topology import Topology
@@ -144,11 +144,15 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
         return _explain_url(UrlQuestion(target, port or "GET"), topology, kubeconfig, output)
     request = WhyRequest(name, kubeconfig, config_file, files, recursive, planned, mode or "", hostname, manifests)
     explained = answer(question, request, topology)
+    _print(explained, answer_text.render(explained), output)
+    return 0
+
+
+def _print(explained: object, lines: "Iterable[str]", output: str) -> None:
     if output == "json":
         print_json(explained)
     else:
-        click.echo("\n".join(answer_text.render(explained)))
-    return 0
+        click.echo("\n".join(lines))
 
 
 def _explain_dns(question: "DnsQuestion", topology: "Topology | None", kubeconfig: str | None, output: str) -> int:
@@ -157,10 +161,7 @@ def _explain_dns(question: "DnsQuestion", topology: "Topology | None", kubeconfi
     from podwire.why.dns.question import ask
 
     answer = _asked(lambda client: ask(question, client), topology, kubeconfig)
-    if output == "json":
-        print_json(answer)
-    else:
-        click.echo("\n".join(text.render(answer)))
+    _print(answer, text.render(answer), output)
     return 0
 
 
@@ -170,10 +171,7 @@ def _explain_url(question: "UrlQuestion", topology: "Topology | None", kubeconfi
     from podwire.why.gateway.question import ask_url
 
     answer = _asked(lambda client: ask_url(question, client), topology, kubeconfig)
-    if output == "json":
-        print_json(answer)
-    else:
-        click.echo("\n".join(text.render(answer)))
+    _print(answer, text.render(answer), output)
     return 0
 
 

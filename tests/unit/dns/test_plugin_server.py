@@ -11,10 +11,10 @@ import dns.message
 import dns.rcode
 import dns.zone
 import msgspec
+from tests.fakes.certificates import make_certificate
 from tests.fakes.clock import FakeClock
 from tests.fakes.name_server import address_answer, name_server
 from tests.fakes.ports import free_port
-from tests.unit.dns.certificates import write_certificate
 from tests.unit.dns.names_of_cluster import fill_cluster
 from tests.unit.dns.plugins.corefiles import lines, settings
 
@@ -120,7 +120,8 @@ def test_another_server_is_asked_after_a_failure_of_failover() -> None:
 @asynccontextmanager
 async def tls_server(folder: Path, name: str, answer: Callable[[bytes], bytes]) -> AsyncIterator[tuple[int, list[int]]]:
     """A name server over TLS with a certificate for ``name``: its port, and the requests of each connection."""
-    write_certificate(folder, name)
+    for file, text in zip(("certificate", "key"), make_certificate(name), strict=True):
+        (folder / file).write_text(text)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "certificate", folder / "key")
     connections: list[int] = []

@@ -1,6 +1,6 @@
 """Follows the objects of Gateway API and hands engines the entry that follows from them.
 
-Guarantees: 1. a change is served 20 ms after it, further ones at most every 50 ms; a change of endpoints at once and
+Guarantees: 1. a change is served at once, further ones at most every 50 ms; a change of endpoints at once and
 without a translation; 2. before the first lists nothing is published; 3. an API that does not serve these kinds has no
 objects of them. The status is written by :mod:`podwire.gateway.api.writer`.
 

@@ -1,7 +1,7 @@
 """Protocol buffers of Envoy's API: JSON values of resources become packed messages.
 
-Imports the modules of every message that :mod:`podwire.gateway.envoy.resources` names, 0.4 s and 10 MB; only the
-gateway does.
+Imports the modules of every message that :mod:`podwire.gateway.envoy.resources` names, 0.1 s of CPU and 6 MB with
+gRPC; only the gateway does.
 """
 
 import hashlib

@@ -1,10 +1,11 @@
 """Follows Ingresses and everything they name, and hands engines the entry that follows from them.
 
-Guarantees: 1. a change is served 20 ms after it, further ones at most every 50 ms; a change of endpoints at once and
+Guarantees: 1. a change is served at once, further ones at most every 50 ms; a change of endpoints at once and
 without a translation; 2. before the first lists nothing is published, so engines keep what they have; 3. what is not
 served as an Ingress asks is an Event of the object, once for each text.
 
-Cost of a change of an Ingress: a translation of all (0.1 ms each); engines get only the resources that differ.
+Cost of a change of an Ingress: a translation of all (0.12 ms of CPU each with 1,000, their resources included); engines
+get only the resources that differ.
 """
 
 from collections.abc import Callable
