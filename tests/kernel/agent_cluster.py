@@ -21,6 +21,7 @@ from podwire.kernel import comparison, netns
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.kube.resources import NAMESPACES, NODES
+from podwire.runtime.children import stop_recorded
 from podwire.runtime.clock import SystemClock
 from podwire.state import share
 from podwire.state.drift import Difference
@@ -219,5 +220,7 @@ class Machine:
         for process in self.processes.values():
             process.kill()
             process.wait()
+        for folder in self.root.glob("*-run/*/children"):  # BIRD, the keeper of the backend udp, ...
+            asyncio.run(stop_recorded(folder))
         for place in [*(self.root / "pods").glob("*"), *self.root.glob("node-?"), self.fabric]:
             netns.delete(place)
