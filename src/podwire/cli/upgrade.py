@@ -1,0 +1,14 @@
+"""The commands ``podwire upgrade``: a table of verbs, loaded when they are called."""
+
+from collections.abc import Mapping
+
+import click
+
+from podwire.cli.lazy import LazyGroup
+
+COMMANDS: Mapping[str, tuple[str, str]] = {}
+
+
+@click.group(cls=LazyGroup, table=COMMANDS)
+def upgrade() -> None:
+    """Upgrade the network of a cluster while traffic flows: CNI, kube-proxy and CoreDNS, podwire's or others'."""

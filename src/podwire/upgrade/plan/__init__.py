@@ -1,0 +1,1 @@
+"""The plan of an upgrade: components, findings, and steps in their order."""
