@@ -6,7 +6,9 @@ import click
 
 from podwire.cli.lazy import LazyGroup
 
-COMMANDS: Mapping[str, tuple[str, str]] = {}
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "plan": ("podwire.cli.upgrade_plan:plan", "Show what an upgrade would do; changes nothing."),
+}
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)

@@ -1,0 +1,114 @@
+"""The commands ``podwire upgrade plan`` and ``podwire upgrade preflight``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from podwire.cli.options import kubeconfig_option
+
+if TYPE_CHECKING:
+    from podwire.upgrade.plan.targets import Targets
+
+_to_option = click.option(
+    "--to", "target", metavar="VERSION", required=True, help="Kubernetes version: 1.36 or 1.36.1."
+)
+_image_option = click.option(
+    "--image", "images", metavar="COMPONENT=IMAGE", multiple=True,
+    help="New image of a component, or of COMPONENT/CONTAINER; networks of pods change only with this option.",
+)  # fmt: skip
+_mirror_option = click.option(
+    "--mirror", "mirrors", metavar="PREFIX=PREFIX", multiple=True,
+    help="Another registry for images that begin with a prefix, as in registry.k8s.io=mirror.example/k8s.",
+)  # fmt: skip
+_digests_option = click.option(
+    "--digests", "digests_file", metavar="FILE", help="YAML or JSON: digests by image; these images are pinned."
+)
+_unavailable_option = click.option(
+    "--max-unavailable", metavar="NUMBER", default="10%", show_default=True, help="Nodes of a wave, or a percentage."
+)
+_zones_option = click.option(
+    "--zones", type=click.Choice(("serial", "spread")), default="serial", show_default=True,
+    help="Waves of one zone after the other, or of all zones in turn.",
+)  # fmt: skip
+_canary_option = click.option("--canary", metavar="NODE", default="", help="The node that is upgraded first.")
+_defaults_option = click.option(
+    "--new-defaults", is_flag=True, help="Also add the lines that the stock Corefile got since the old version."
+)
+_output_option = click.option(
+    "-o", "--output", type=click.Choice(("text", "markdown", "json")), default="text", show_default=True,
+    help="Output format.",
+)  # fmt: skip
+
+
+@click.command()
+@kubeconfig_option
+@_to_option
+@_image_option
+@_mirror_option
+@_digests_option
+@_unavailable_option
+@_zones_option
+@_canary_option
+@_defaults_option
+@_output_option
+def plan(kubeconfig: str | None, target: str, output: str, **options: Any) -> int:
+    """Show what an upgrade of the cluster's network would do; changes nothing.
+
+    The plan lists components, findings and steps; `-o json` makes the file that `podwire upgrade apply` takes. The exit
+    status is 1 when there is a blocker.
+    """
+    import asyncio
+
+    from podwire.cli.api import client_of
+    from podwire.upgrade.inventory.read import read_inventory
+    from podwire.upgrade.plan.compose import make_plan
+    from podwire.upgrade.plan.text import plan_markdown, plan_text
+    from podwire.upgrade.plan.values import plan_json
+
+    targets = _targets(target, **options)
+    result = make_plan(asyncio.run(read_inventory(client_of(kubeconfig))), targets)
+    forms = {"text": plan_text, "markdown": plan_markdown, "json": plan_json}
+    click.echo(forms[output](result), nl=False)
+    return 1 if result.blocked else 0
+
+
+def _targets(
+    target: str,
+    images: tuple[str, ...],
+    mirrors: tuple[str, ...],
+    digests_file: str | None,
+    new_defaults: bool,
+    **waves: Any,
+) -> "Targets":
+    from podwire.upgrade.plan.targets import Targets, parse_images, parse_mirrors
+    from podwire.upgrade.plan.versions import parse_target
+    from podwire.upgrade.plan.waves import WaveOptions, wave_size
+
+    options = WaveOptions(**waves)
+    wave_size(options, 1)
+    return Targets(
+        version=parse_target(target, "--to"),
+        images=parse_images(images, "--image"),
+        mirrors=parse_mirrors(mirrors, "--mirror"),
+        digests=_digests(digests_file),
+        waves=options,
+        new_defaults=new_defaults,
+    )
+
+
+def _digests(file: str | None) -> dict[str, str]:
+    import yaml
+
+    from podwire.errors import ConfigError
+    from podwire.upgrade.plan.targets import parse_digests
+
+    if file is None:
+        return {}
+    try:
+        document = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as failure:
+        raise ConfigError(file, "", f"cannot be read: {failure}") from failure
+    except (yaml.YAMLError, RecursionError) as failure:
+        raise ConfigError(file, "", f"is not YAML: {failure}") from failure
+    return parse_digests(document, file)

@@ -1,0 +1,152 @@
+"""Makes the plan of an upgrade from the inventory of a cluster. Pure.
+
+Cost: some 50 ms for 1,000 nodes, most of it for the schedule of waves and the digest.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from podwire.errors import ConfigError
+from podwire.upgrade.inventory.components import Components, api_servers, find_components
+from podwire.upgrade.inventory.inventory import SYSTEM, Inventory, InventoryPod
+from podwire.upgrade.inventory.layout import Layout, recognize
+from podwire.upgrade.plan.coredns import check_deployment
+from podwire.upgrade.plan.kubeproxy import check_configuration, read_configuration
+from podwire.upgrade.plan.networks import check_networks
+from podwire.upgrade.plan.retired import find_retired
+from podwire.upgrade.plan.skew import Versions, check_skew
+from podwire.upgrade.plan.steps import Situation, plan_steps
+from podwire.upgrade.plan.stock import differences
+from podwire.upgrade.plan.targets import Targets
+from podwire.upgrade.plan.values import SEVERITIES, Component, Finding, UpgradePlan, identified
+from podwire.upgrade.plan.versions import Version, parse_version
+
+
+def make_plan(inventory: Inventory, targets: Targets) -> UpgradePlan:
+    """The plan, with its ID.
+
+    Raises: ConfigError when an option does not fit the cluster, or no API server tells its version.
+    """
+    layout = recognize(inventory)
+    components = find_components(inventory, layout)
+    _check_names(components, targets)
+    versions = read_versions(inventory)
+    proxy = read_configuration(inventory)
+    situation = Situation(
+        inventory=inventory,
+        layout=layout,
+        components=components,
+        versions=versions,
+        proxy=proxy,
+        targets=targets,
+    )
+    planned = plan_steps(situation)
+    findings = [
+        *check_skew(versions, targets.version),
+        *components.findings,
+        *_of_layout(layout),
+        *_unreadable(inventory),
+        *check_networks(components, inventory, layout),
+        *find_retired(inventory, components, targets.version),
+        *planned.findings,
+        *_of_workloads(inventory, components),
+    ]
+    if components.component("kube-proxy") is not None or proxy.object:
+        findings += check_configuration(proxy, inventory, versions.oldest, targets.version)
+    return identified(
+        UpgradePlan(
+            cluster=inventory.cluster,
+            layout=layout.name,
+            from_version=str(versions.oldest),
+            to_version=str(targets.version),
+            nodes=len(inventory.nodes),
+            components=components.components,
+            findings=sorted_findings(findings),
+            steps=planned.steps,
+        )
+    )
+
+
+def read_versions(inventory: Inventory) -> Versions:
+    """The versions of API servers, kubelets and kube-proxies.
+
+    Raises: ConfigError when no API server tells its version.
+    """
+    servers = tuple((name, version) for name, version in api_servers(inventory) if version is not None)
+    if not servers:
+        raise ConfigError("/version", "gitVersion", f"expected a version such as v1.36.0, got {inventory.version!r}")
+    kubelets = {node.name: node.kubelet for node in inventory.nodes if node.kubelet is not None}
+    return Versions(api_servers=servers, kubelets=kubelets, kube_proxies=dict(_kube_proxies(inventory)))
+
+
+def _kube_proxies(inventory: Inventory) -> Iterator[tuple[str, Version]]:
+    for label, value in (("k8s-app", "kube-proxy"), ("component", "kube-proxy")):
+        for pod in inventory.pods_with(SYSTEM, label, value):
+            version = _version(pod)
+            if version is not None and pod.spec.node_name:
+                yield pod.spec.node_name, version
+
+
+def _version(pod: InventoryPod) -> Version | None:
+    if not pod.spec.containers:
+        return None
+    return parse_version(pod.spec.containers[0].image.partition("@")[0].rpartition(":")[2])
+
+
+def _check_names(components: Components, targets: Targets) -> None:
+    """Refuses images for components that the cluster does not have."""
+    for key in targets.images:
+        name, _, container = key.partition("/")
+        component = components.component(name)
+        if component is None:
+            present = ", ".join(dict.fromkeys(component.name for component in components.components)) or "none"
+            raise ConfigError("--image", key, f"the cluster has no component {name}; its components are: {present}")
+        if container and container not in (item.container for item in component.images):
+            known = ", ".join(item.container for item in component.images)
+            raise ConfigError("--image", key, f"{component.title} has no container {container}, only {known}")
+
+
+def _of_layout(layout: Layout) -> Iterator[Finding]:
+    for text in layout.differences:
+        yield Finding(severity="info", object=f"layout {layout.name}", message=text)
+
+
+def _unreadable(inventory: Inventory) -> Iterator[Finding]:
+    for kind in inventory.unreadable:
+        message = "must not be read by this user, so that the plan lacks what depends on it"
+        yield Finding(severity="warning", object=kind, message=message, remedy="use an account with the role view")
+
+
+def _of_workloads(inventory: Inventory, components: Components) -> Iterator[Finding]:
+    for component in components.components:
+        workload = _workload(inventory, component)
+        if workload is None:
+            continue
+        if component.name == "coredns":
+            yield from check_deployment(workload, component, inventory)
+        if component.owner == "cluster":
+            yield from differences(component.name, workload)
+        if component.update_strategy == "OnDelete":
+            message = "has the update strategy OnDelete: its pods change only when somebody deletes them"
+            yield Finding(severity="info", object=component.title, field="spec.updateStrategy", message=message)
+        if component.replicas > component.ready:
+            message = f"{component.ready} of {component.replicas} pods are ready"
+            remedy = "find out why before the upgrade: the gates wait for all of them"
+            yield Finding(severity="warning", object=component.title, field="status", message=message, remedy=remedy)
+
+
+def _workload(inventory: Inventory, component: Component) -> dict[str, object] | None:
+    if component.kind == "DaemonSet":
+        return inventory.daemonset(component.namespace, component.workload)
+    if component.kind == "Deployment":
+        return inventory.deployment(component.namespace, component.workload)
+    return None
+
+
+def sorted_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings without repetitions, the most serious first."""
+    unique = dict.fromkeys((f.severity, f.object, f.field, f.message, f.remedy) for f in findings)
+    ordered = sorted(unique, key=lambda values: SEVERITIES.index(values[0]))
+    return tuple(
+        Finding(severity=severity, object=source, field=field, message=message, remedy=remedy)
+        for severity, source, field, message, remedy in ordered
+    )
