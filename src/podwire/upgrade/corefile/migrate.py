@@ -222,7 +222,8 @@ class _Migrator:
 
     def _note(self, plugin: Item) -> None:
         for note in changes.NOTES:
-            if note.plugin == plugin.name and self._between(note.release):
+            alone = note.plugin == "forward" and _single_upstream(plugin)
+            if note.plugin == plugin.name and self._between(note.release) and not alone:
                 self._find("info", plugin, f"since CoreDNS {note.release} {note.text}", note.remedy)
 
     def _new_options(self, plugin: Item) -> list[Edit]:
@@ -268,6 +269,12 @@ class _Migrator:
         field = f"data.{self._job.key}: line {item.line + 1}"
         finding = {"severity": severity, "object": self._job.object, "field": field}
         self.findings.append(msgspec.convert({**finding, "message": message, "remedy": remedy}, Finding))
+
+
+def _single_upstream(plugin: Item) -> bool:
+    """Whether ``forward`` has one upstream; a file such as /etc/resolv.conf may have several."""
+    upstreams = plugin.arguments[1:]
+    return len(upstreams) == 1 and not upstreams[0].startswith("/")
 
 
 def _removed(item: Item) -> Edit:

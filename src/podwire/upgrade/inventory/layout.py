@@ -1,13 +1,16 @@
 """Recognizes the layout of a cluster: what installed its network, and what upgrades it. Pure.
 
+The version is that of the API server or of a kubelet.
+
 | layout | sign | kube-proxy | CoreDNS |
 |---|---|---|---|
+| k3s | the version has +k3s | in the k3s program | a manifest that the k3s server applies |
+| rke2 | the version has +rke2 | a static pod | a HelmChart |
+| eks, gke | the version has -eks- or -gke. | the cloud's | the cloud's |
+| aks | nodes have the label kubernetes.azure.com/cluster | the cloud's | the cloud's |
 | kubeadm | ConfigMap kube-system/kubeadm-config | DaemonSet | Deployment |
-| k3s | the version ends with +k3s | in the k3s program | a manifest that the k3s server applies |
-| rke2 | the version ends with +rke2 | a static pod | a HelmChart |
-| eks, gke, aks | version, provider of the nodes, labels | the cloud's | the cloud's |
-| podwire | the version ends with +podwire, a local cluster | none | DNS of podwire |
-| plain | none of these | as found | as found |
+| podwire | the version has +podwire: a local cluster | none | DNS of podwire |
+| plain | none of these | unknown | unknown |
 """
 
 from collections.abc import Mapping
@@ -108,19 +111,15 @@ HELM_ANNOTATION = "helmcharts.helm.cattle.io/name"
 
 def recognize(inventory: Inventory) -> Layout:
     """The layout."""
-    version = inventory.version
-    for mark, name in (("+k3s", "k3s"), ("+rke2", "rke2"), ("-eks-", "eks"), ("-gke.", "gke"), ("+podwire", "podwire")):
-        if mark in version:
+    versions = {inventory.version, *(node.status.node_info.kubelet_version for node in inventory.nodes)}
+    for mark, name in (("+k3s", "k3s"), ("+rke2", "rke2"), ("-eks-", "eks"), ("-gke.", "gke")):
+        if any(mark in version for version in versions):
             return LAYOUTS[name]
-    if any(node.spec.provider_id.startswith("azure://") and _is_aks(node.metadata.labels) for node in inventory.nodes):
+    if any("kubernetes.azure.com/cluster" in node.metadata.labels for node in inventory.nodes):
         return LAYOUTS["aks"]
     if f"{SYSTEM}/kubeadm-config" in inventory.config_maps:
         return LAYOUTS["kubeadm"]
-    return LAYOUTS["plain"]
-
-
-def _is_aks(labels: Mapping[str, str]) -> bool:
-    return "kubernetes.azure.com/cluster" in labels
+    return LAYOUTS["podwire" if "+podwire" in inventory.version else "plain"]
 
 
 def owner_of(workload: Json, layout: Layout) -> Owner:

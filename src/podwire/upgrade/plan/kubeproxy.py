@@ -175,17 +175,18 @@ def _lacks_of_nftables(
         text = f"is empty, which in mode nftables means primary addresses only; {node_ports} Services have node ports"
         remedy = 'set nodePortAddresses to ["0.0.0.0/0", "::/0"] to keep the other addresses'
         yield _finding("warning", source, "nodePortAddresses", text, remedy)
-    if (
-        node_ports
-        and configuration.mode != "ipvs"
-        and configuration.section("iptables").get("localhostNodePorts", True)
-    ):
+    if node_ports and configuration.mode != "ipvs" and _localhost(configuration):
         text = f"node ports of {node_ports} Services answer on 127.0.0.1, and in mode nftables they do not"
         yield _finding("warning", source, "iptables.localhostNodePorts", text, "use another address of the node")
     for field, text in _ONLY_IPVS.items():
         value = configuration.section("ipvs").get(field)
         if configuration.mode == "ipvs" and value and value not in ("rr", "0s", "0"):
             yield _finding("warning", source, f"ipvs.{field}", f"{value!r} is of mode ipvs only; {text}", "")
+
+
+def _localhost(configuration: ProxyConfiguration) -> bool:
+    """Whether node ports answer on 127.0.0.1 in mode iptables, which is the default."""
+    return configuration.section("iptables").get("localhostNodePorts") is not False
 
 
 def _old_kernels(inventory: Inventory) -> list[str]:

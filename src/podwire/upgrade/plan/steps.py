@@ -6,6 +6,8 @@ Order: networks of pods, then the API servers (by hand), kube-proxy after them, 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from podwire.model.meta import Fact
 from podwire.upgrade.inventory.components import NETWORK_COMPONENTS, PARTS_OF_PODWIRE, Components
 from podwire.upgrade.inventory.inventory import Inventory
@@ -101,8 +103,6 @@ class _Planner:
         self.findings: list[Finding] = []
 
     def numbered(self) -> Iterator[UpgradeStep]:
-        from msgspec.structs import replace
-
         for number, step in enumerate(self._steps, start=1):
             yield replace(step, id=f"{number}-{step.component}")
 
@@ -175,7 +175,7 @@ class _Planner:
         wanted = target
         if target.patch < 0 and minors_between(oldest, target) == 0:
             wanted = oldest
-        elif target.patch < 0 and not self._targets.names("kube-proxy"):
+        elif target.patch < 0 and component.owner == "cluster" and not self._targets.names("kube-proxy"):
             message = f"the patch release of {target.minor_text} is not known; v{target.minor_text}.0 is used"
             remedy = f"plan again with --to {target.minor_text}.N, the patch release of the API servers"
             self.findings.append(Finding(severity="info", object=component.title, message=message, remedy=remedy))

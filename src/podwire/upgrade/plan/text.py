@@ -80,10 +80,9 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
 
 
 def _step_lines(step: UpgradeStep) -> Iterator[str]:
-    by_hand = ", by hand" if step.action == "manual" else ""
-    yield f"{step.id}: {_plural(len(step.waves), 'wave') if step.waves else step.scope}, about " + (
-        f"{duration_text(step.seconds)}{by_hand}"
-    )
+    how = "by hand" if step.action == "manual" else "rolling update"
+    how = _plural(len(step.waves), "wave") if step.waves else how
+    yield f"{step.id}: {how}" + (f", about {duration_text(step.seconds)}" if step.seconds else "")
     for image in step.images:
         yield f"    {image.container}: {image.before} -> {image.after}"
     if step.command:
@@ -119,8 +118,8 @@ def plan_markdown(plan: UpgradePlan) -> str:
 def _markdown_lines(plan: UpgradePlan) -> Iterator[str]:
     yield f"# Upgrade of the network: Kubernetes {plan.from_version} to {plan.to_version}"
     yield ""
-    yield f"Plan `{plan.id}`, cluster `{plan.cluster or 'unknown'}`, layout {plan.layout}, "
-    yield f"{_plural(plan.nodes, 'node')}. {summary(plan)}."
+    yield f"Plan `{plan.id}`, cluster `{plan.cluster or 'unknown'}`, layout {plan.layout}."
+    yield f"{_plural(plan.nodes, 'node')}, {summary(plan)}."
     yield ""
     yield "## Components"
     yield ""
@@ -156,7 +155,8 @@ def _markdown_step(step: UpgradeStep) -> Iterator[str]:
         yield f"- by hand: `{step.command}`"
     if step.waves:
         yield f"- {_plural(len(step.waves), 'wave')}: {_waves_text(step)}"
-    yield f"- about {duration_text(step.seconds)}"
+    if step.seconds:
+        yield f"- about {duration_text(step.seconds)}"
     if step.risk:
         yield f"- risk: {step.risk}"
     if step.gates:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from podwire.errors import ConfigError
 from podwire.model.meta import Fact
 
-_TEXT = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:[-+.](.+))?")
+_TEXT = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?([-+.].+)?", re.ASCII)
 
 COREDNS_OF_KUBERNETES: Mapping[int, str] = {
     25: "1.9.3", 26: "1.9.3", 27: "1.10.1", 28: "1.10.1", 29: "1.11.1", 30: "1.11.1", 31: "1.11.3", 32: "1.11.3",
@@ -30,7 +30,7 @@ class Version(Fact, frozen=True, kw_only=True):
     minor: int
     patch: int = -1
     addition: str = ""
-    """The text after the numbers, without its separator: ``k3s1``, ``eksbuild.2``; empty: an official release."""
+    """The text after the numbers with its separator: ``+k3s1``, ``-eksbuild.2``; empty: an official release."""
 
     @property
     def release(self) -> tuple[int, int, int]:
@@ -44,7 +44,7 @@ class Version(Fact, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         patch = "" if self.patch < 0 else f".{self.patch}"
-        return f"{self.minor_text}{patch}" + (f"-{self.addition}" if self.addition else "")
+        return f"{self.minor_text}{patch}{self.addition}"
 
 
 def parse_version(text: str) -> Version | None:

@@ -139,7 +139,9 @@ def _filled(nodes: Iterable[WaveNode], allowed: Mapping[str, int], size: int) ->
 
 
 def _fits(node: WaveNode, used: Mapping[str, int], allowed: Mapping[str, int]) -> bool:
-    return all(used.get(budget, 0) + count <= allowed.get(budget, 0) for budget, count in node.pods.items())
+    """Whether the node can join the wave; none can join the wave of a node that exceeds a budget by itself."""
+    budgets = used.keys() | node.pods.keys()
+    return all(used.get(name, 0) + node.pods.get(name, 0) <= allowed.get(name, 0) for name in budgets)
 
 
 def _wave(nodes: Sequence[WaveNode]) -> Wave:

@@ -56,7 +56,7 @@ def test_old_lines_are_replaced_for_a_new_release(case: str) -> None:
 
 
 DOWN = {
-    "keepttl": ("1.14.2", "1.9.3", ("cache 9 {", "   keepttl", "   prefetch 1", "}"), ("cache 9 {", "   prefetch 1", "}")),
+    "keepttl": ("1.14.2", "1.9.3", ("cache 9 {", "   keepttl", "   denial 1", "}"), ("cache 9 {", "   denial 1", "}")),
     "failover": ("1.14.2", "1.12.1", ("forward . ::1 {", "   failover SERVFAIL", "}"), ("forward . ::1 {", "}")),
     "multisocket": ("1.12.0", "1.11.3", ("multisocket 4", "errors"), ("errors",)),
     "ready": ("1.5.0", "1.4.0", ("ready", "kubernetes cluster.local"), ("kubernetes cluster.local",)),
@@ -109,7 +109,7 @@ def test_foreign_plugin_stays_with_one_warning() -> None:
     migration = moved(CHANGED, "1.9.3", "1.14.2")
     warnings = [str(finding) for finding in migration.findings if finding.severity != "info"]
     assert warnings == [
-        "warning: ConfigMap kube-system/coredns: data.Corefile: line 21: no release of CoreDNS has the plugin mycorp; "
+        "warning: ConfigMap kube-system/coredns: data.Corefile: line 20: no release of CoreDNS has the plugin mycorp; "
         "it stays as it is; make sure that the image of 1.14.2 was built with it"
     ]
     assert migration.diff.count("\n-") == 2 and "endpoint https://192.0.2.1:6443\n" in migration.text

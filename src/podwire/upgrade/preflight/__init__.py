@@ -1,0 +1,1 @@
+"""What must be right before an upgrade begins: nodes, workloads, custom kinds, configurations of networks."""

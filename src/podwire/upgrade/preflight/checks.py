@@ -1,0 +1,193 @@
+"""The checks before an upgrade, beyond those of the plan, from the objects of the API. Pure.
+
+Each check is a function of :class:`PreflightSituation`; :func:`preflight` runs all and adds the findings of the plan.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+
+from podwire.model.meta import Fact
+from podwire.upgrade.inventory.inventory import Inventory, InventoryNode
+from podwire.upgrade.plan.compose import sorted_findings
+from podwire.upgrade.plan.steps import nodes_of
+from podwire.upgrade.plan.values import Component, Finding, Severity, UpgradePlan
+from podwire.upgrade.plan.versions import parse_version
+
+CONFIGURATIONS: Mapping[str, str] = {
+    "multus": "00-multus.conf", "cilium": "05-cilium.conflist", "antrea": "10-antrea.conflist",
+    "aws-node": "10-aws.conflist", "azure-cni": "10-azure.conflist", "calico": "10-calico.conflist",
+    "canal": "10-canal.conflist", "flannel": "10-flannel.conflist", "kindnet": "10-kindnet.conflist",
+    "kube-router": "10-kuberouter.conflist", "ovn-kubernetes": "10-ovn-kubernetes.conf",
+    "podwire": "10-podwire.conflist", "weave": "10-weave.conflist",
+}  # fmt: skip
+"""The file of each network in /etc/cni/net.d; the container runtime takes the first by name."""
+
+_PRESSURE = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
+_LISTED = 3
+_OLDEST_CONTAINERD = (1, 7)
+"""Since Kubernetes 1.36 kubelets need the CRI of containerd 2.0; 1.7 is the last older one that they accept before."""
+_CONTAINERD_2_SINCE = 36
+
+
+class PreflightSituation(Fact, frozen=True, kw_only=True):
+    """The cluster and the plan."""
+
+    inventory: Inventory
+    plan: UpgradePlan
+    configurations: Mapping[str, tuple[str, ...]] = {}
+    """By node the files of /etc/cni/net.d in their order, where they were read."""
+
+    @property
+    def daemonsets(self) -> tuple[Component, ...]:
+        """The components that are upgraded node by node."""
+        names = {step.component for step in self.plan.steps if step.scope == "nodes"}
+        return tuple(c for c in self.plan.components if c.kind == "DaemonSet" and c.name in names)
+
+
+def preflight(situation: PreflightSituation) -> tuple[Finding, ...]:
+    """The findings of the plan and of all checks, the most serious first."""
+    results = [finding for check in CHECKS for finding in check(situation)]
+    return sorted_findings([*situation.plan.findings, *results])
+
+
+def _nodes_ready(situation: PreflightSituation) -> Iterator[Finding]:
+    unready = [node for node in situation.inventory.nodes if not node.ready]
+    if unready:
+        message = f"{_names(unready)} not Ready: the gates of their waves cannot hold"
+        yield _finding("blocker", "Nodes", "status.conditions[Ready]", message, "repair or remove these nodes first")
+    for kind in _PRESSURE:
+        nodes = [node for node in situation.inventory.nodes if _has(node, kind)]
+        if nodes:
+            message = f"{_names(nodes)} in trouble; a new pod may be evicted or have no network"
+            yield _finding("warning", "Nodes", f"status.conditions[{kind}]", message, "find out why first")
+
+
+def _has(node: InventoryNode, kind: str) -> bool:
+    return any(c.type == kind and c.status == "True" for c in node.status.conditions)
+
+
+def _cordoned(situation: PreflightSituation) -> Iterator[Finding]:
+    nodes = [node for node in situation.inventory.nodes if node.spec.unschedulable]
+    if nodes:
+        message = f"{_names(nodes)} cordoned; DaemonSets are upgraded there too, tests of pods are not run there"
+        yield _finding("info", "Nodes", "spec.unschedulable", message, "uncordon them when their work is done")
+
+
+def _runtimes(situation: PreflightSituation) -> Iterator[Finding]:
+    target = parse_version(situation.plan.to_version)
+    old = []
+    for node in situation.inventory.nodes:
+        name, _, text = node.status.node_info.container_runtime_version.partition("://")
+        version = parse_version(text)
+        if name == "containerd" and version is not None and version.release[:2] < _OLDEST_CONTAINERD:
+            old.append(node)
+    if old and target is not None and target.minor < _CONTAINERD_2_SINCE:
+        message = f"{_names(old)} with a containerd older than 1.7, which gets no fixes"
+        yield _finding("warning", "Nodes", "status.nodeInfo.containerRuntimeVersion", message, "upgrade containerd")
+
+
+def _pods_everywhere(situation: PreflightSituation) -> Iterator[Finding]:
+    for component in situation.daemonsets:
+        running = {
+            pod.spec.node_name: pod.ready
+            for pod in situation.inventory.pods
+            if pod.metadata.namespace == component.namespace
+            and any(o.kind == "DaemonSet" and o.name == component.workload for o in pod.metadata.owner_references)
+        }
+        broken = sorted(node for node, ready in running.items() if not ready)
+        if broken:
+            message = f"its pods on {_listed(broken)} are not ready"
+            yield _finding("blocker", component.title, "status", message, "repair them first: the gates wait for them")
+
+
+def _mixed_images(situation: PreflightSituation) -> Iterator[Finding]:
+    """DaemonSets in the middle of another rollout."""
+    for component in situation.daemonsets:
+        names = set(nodes_of(component, situation.inventory))
+        images: dict[str, list[str]] = defaultdict(list)
+        for pod in situation.inventory.pods:
+            owned = any(o.kind == "DaemonSet" and o.name == component.workload for o in pod.metadata.owner_references)
+            if owned and pod.spec.node_name in names and pod.spec.containers:
+                images[pod.spec.containers[0].image].append(pod.spec.node_name)
+        if len(images) > 1:
+            texts = ", ".join(f"{image} on {_listed(nodes)}" for image, nodes in sorted(images.items()))
+            message = f"its pods have different images: {texts}"
+            yield _finding("warning", component.title, "", message, "let the earlier rollout end first")
+
+
+def _pod_ranges(situation: PreflightSituation) -> Iterator[Finding]:
+    nodes = situation.inventory.nodes
+    with_range = [node for node in nodes if node.spec.cidrs]
+    if with_range and len(with_range) < len(nodes):
+        without = [node for node in nodes if not node.spec.cidrs]
+        message = f"{_names(without)} without a pod range, while the other nodes have one"
+        remedy = "look for free ranges: the cluster's pod network may be used up"
+        yield _finding("warning", "Nodes", "spec.podCIDRs", message, remedy)
+    counted = Counter(text for node in nodes for text in node.spec.cidrs)
+    for text, count in sorted(counted.items()):
+        if count > 1:
+            message = f"{count} nodes have the pod range {text}"
+            yield _finding("blocker", "Nodes", "spec.podCIDRs", message, "each node needs a range of its own")
+
+
+def _storage_versions(situation: PreflightSituation) -> Iterator[Finding]:
+    for kind in situation.inventory.custom_kinds:
+        title = f"CustomResourceDefinition {kind.name}"
+        gone = [version for version in kind.stored if version not in kind.served]
+        if gone:
+            message = f"objects are stored as {', '.join(gone)}, which is no longer served"
+            remedy = "write every object again, then remove the version from status.storedVersions"
+            yield _finding("blocker", title, "status.storedVersions", message, remedy)
+        elif any(version != kind.storage for version in kind.stored):
+            old = ", ".join(version for version in kind.stored if version != kind.storage)
+            message = f"objects may still be stored as {old}; a new definition without that version is refused"
+            remedy = f"write every object again in {kind.storage}, then remove {old} from status.storedVersions"
+            yield _finding("warning", title, "status.storedVersions", message, remedy)
+
+
+def _configurations(situation: PreflightSituation) -> Iterator[Finding]:
+    """The order of files in /etc/cni/net.d: as they were read, else as the networks write them."""
+    networks = _networks(situation)
+    own = {CONFIGURATIONS[name]: name for name in networks if name in CONFIGURATIONS}
+    wrong: dict[str, list[str]] = defaultdict(list)
+    for node, files in situation.configurations.items():
+        if not files:
+            yield _finding("blocker", f"Node {node}", "/etc/cni/net.d", "has no configuration of a network", "")
+        elif own and files[0] not in own:
+            wrong[files[0]].append(node)
+    for file, nodes in sorted(wrong.items()):
+        message = f"the runtime takes {file} first on {_listed(nodes)}, which is not of {', '.join(networks)}"
+        remedy = "remove the file when no pod uses it, or the upgrade changes a network that pods do not have"
+        yield _finding("warning", "Nodes", "/etc/cni/net.d", message, remedy)
+    if len(own) > 1 and not situation.configurations:
+        files = sorted(own)
+        message = f"{' and '.join(own[file] for file in files)} write configurations; the runtime takes {files[0]}"
+        remedy = "make sure that this is the network that pods should have"
+        yield _finding("warning", "Nodes", "/etc/cni/net.d", message, remedy)
+
+
+def _networks(situation: PreflightSituation) -> tuple[str, ...]:
+    from podwire.upgrade.inventory.components import NETWORK_COMPONENTS
+
+    names = (NETWORK_COMPONENTS.get(component.name) for component in situation.plan.components)
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _finding(severity: Severity, source: str, field: str, message: str, remedy: str) -> Finding:
+    return Finding(severity=severity, object=source, field=field, message=message, remedy=remedy)
+
+
+def _names(nodes: list[InventoryNode]) -> str:
+    verb = "is" if len(nodes) == 1 else "are"
+    return f"{_listed([node.name for node in nodes])} {verb}"
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _LISTED
+    noun = "node" if len(names) == 1 else "nodes"
+    return f"{noun} {', '.join(sorted(names)[:_LISTED])}" + (f" and {more} more" if more > 0 else "")
+
+
+CHECKS: tuple[Callable[[PreflightSituation], Iterator[Finding]], ...] = (
+    _nodes_ready, _cordoned, _runtimes, _pods_everywhere, _mixed_images, _pod_ranges, _storage_versions, _configurations,
+)  # fmt: skip
