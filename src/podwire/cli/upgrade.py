@@ -8,6 +8,7 @@ from podwire.cli.lazy import LazyGroup
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "plan": ("podwire.cli.upgrade_plan:plan", "Show what an upgrade would do; changes nothing."),
+    "preflight": ("podwire.cli.upgrade_plan:preflight", "Check whether an upgrade can begin; changes nothing."),
 }
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from podwire.cli.options import kubeconfig_option
+from podwire.cli.options import kubeconfig_option, output_option
 
 if TYPE_CHECKING:
     from podwire.upgrade.plan.targets import Targets
@@ -38,6 +38,11 @@ _defaults_option = click.option(
 _output_option = click.option(
     "-o", "--output", type=click.Choice(("text", "markdown", "json")), default="text", show_default=True,
     help="Output format.",
+)  # fmt: skip
+
+_node_pods_option = click.option(
+    "--node-image", metavar="IMAGE",
+    help="Also read /etc/cni/net.d of every node, by a pod of this image, which needs `ls`.",
 )  # fmt: skip
 
 
@@ -112,3 +117,32 @@ def _digests(file: str | None) -> dict[str, str]:
     except (yaml.YAMLError, RecursionError) as failure:
         raise ConfigError(file, "", f"is not YAML: {failure}") from failure
     return parse_digests(document, file)
+
+
+@click.command()
+@kubeconfig_option
+@_to_option
+@_image_option
+@output_option
+@_node_pods_option
+def preflight(kubeconfig: str | None, target: str, images: tuple[str, ...], output: str, node_image: str | None) -> int:
+    """Check whether an upgrade of the cluster's network can begin; changes nothing.
+
+    Each line names what is wrong and what to do. The exit status is 1 when there is a blocker.
+    """
+    import asyncio
+
+    from podwire.cli.api import client_of
+    from podwire.cli.output import print_json
+    from podwire.upgrade.plan.targets import Targets, parse_images
+    from podwire.upgrade.plan.text import findings_text
+    from podwire.upgrade.plan.versions import parse_target
+    from podwire.upgrade.preflight.run import run
+
+    targets = Targets(version=parse_target(target, "--to"), images=parse_images(images, "--image"))
+    findings = asyncio.run(run(client_of(kubeconfig), targets, node_image))
+    if output == "json":
+        print_json(findings)
+    else:
+        click.echo(findings_text(findings) or "nothing is wrong\n", nl=False)
+    return 1 if any(finding.severity == "blocker" for finding in findings) else 0

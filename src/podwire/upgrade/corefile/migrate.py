@@ -87,8 +87,8 @@ def migrate(text: str, job: Job) -> Migration:
         blocker = Finding(severity="blocker", object=job.object, field=field, message=failure.problem, remedy=remedy)
         return Migration(text, "", (*findings, blocker), source, target)
     result = edited(document, edits)
-    names = [f"{job.key} (CoreDNS {release})" for release in (source, target)]
-    lines = difflib.unified_diff(text.splitlines(), result.splitlines(), *names, lineterm="")
+    before, after = f"{job.key} (CoreDNS {source})", f"{job.key} (CoreDNS {target})"
+    lines = difflib.unified_diff(text.splitlines(), result.splitlines(), before, after, lineterm="")
     diff = "".join(f"{line}\n" for line in lines) if result != text else ""
     return Migration(result, diff, (*findings, *migrator.findings), source, target)
 

@@ -123,7 +123,7 @@ def _markdown_lines(plan: UpgradePlan) -> Iterator[str]:
     yield ""
     yield "## Components"
     yield ""
-    rows = [("component", "version", "object", "ready", "upgraded by")]
+    rows: list[tuple[str, ...]] = [("component", "version", "object", "ready", "upgraded by")]
     for component in plan.components:
         name, version, title, ready, _ = _component_row(component)
         rows.append((name, version, title, ready, component.owner))
@@ -131,7 +131,7 @@ def _markdown_lines(plan: UpgradePlan) -> Iterator[str]:
     yield ""
     yield "## Findings"
     yield ""
-    findings = [("severity", "object", "finding", "what to do")]
+    findings: list[tuple[str, ...]] = [("severity", "object", "finding", "what to do")]
     for finding in plan.findings:
         where = f"{finding.object}: {finding.field}" if finding.field else finding.object
         findings.append((finding.severity, where, finding.message, finding.remedy))

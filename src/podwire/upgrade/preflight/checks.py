@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
 from podwire.model.meta import Fact
+from podwire.upgrade.inventory.components import NETWORK_COMPONENTS
 from podwire.upgrade.inventory.inventory import Inventory, InventoryNode
 from podwire.upgrade.plan.compose import sorted_findings
 from podwire.upgrade.plan.steps import nodes_of
@@ -24,9 +25,8 @@ CONFIGURATIONS: Mapping[str, str] = {
 
 _PRESSURE = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 _LISTED = 3
-_OLDEST_CONTAINERD = (1, 7)
-"""Since Kubernetes 1.36 kubelets need the CRI of containerd 2.0; 1.7 is the last older one that they accept before."""
 _CONTAINERD_2_SINCE = 36
+"""The minor version of Kubernetes whose kubelets need containerd 2.0; 1.35 is the last one that accepts 1.7."""
 
 
 class PreflightSituation(Fact, frozen=True, kw_only=True):
@@ -79,11 +79,14 @@ def _runtimes(situation: PreflightSituation) -> Iterator[Finding]:
     for node in situation.inventory.nodes:
         name, _, text = node.status.node_info.container_runtime_version.partition("://")
         version = parse_version(text)
-        if name == "containerd" and version is not None and version.release[:2] < _OLDEST_CONTAINERD:
+        if name == "containerd" and version is not None and version.major < 2:
             old.append(node)
-    if old and target is not None and target.minor < _CONTAINERD_2_SINCE:
-        message = f"{_names(old)} with a containerd older than 1.7, which gets no fixes"
-        yield _finding("warning", "Nodes", "status.nodeInfo.containerRuntimeVersion", message, "upgrade containerd")
+    if old and target is not None and target.minor >= _CONTAINERD_2_SINCE:
+        message = (
+            f"kubelets of 1.{_CONTAINERD_2_SINCE} need containerd 2.0, and an older one runs on {_listed(_of(old))}"
+        )
+        remedy = "upgrade containerd before the kubelets"
+        yield _finding("warning", "Nodes", "status.nodeInfo.containerRuntimeVersion", message, remedy)
 
 
 def _pods_everywhere(situation: PreflightSituation) -> Iterator[Finding]:
@@ -160,15 +163,13 @@ def _configurations(situation: PreflightSituation) -> Iterator[Finding]:
         remedy = "remove the file when no pod uses it, or the upgrade changes a network that pods do not have"
         yield _finding("warning", "Nodes", "/etc/cni/net.d", message, remedy)
     if len(own) > 1 and not situation.configurations:
-        files = sorted(own)
-        message = f"{' and '.join(own[file] for file in files)} write configurations; the runtime takes {files[0]}"
+        names = sorted(own)
+        message = f"{' and '.join(own[file] for file in names)} write configurations; the runtime takes {names[0]}"
         remedy = "make sure that this is the network that pods should have"
         yield _finding("warning", "Nodes", "/etc/cni/net.d", message, remedy)
 
 
 def _networks(situation: PreflightSituation) -> tuple[str, ...]:
-    from podwire.upgrade.inventory.components import NETWORK_COMPONENTS
-
     names = (NETWORK_COMPONENTS.get(component.name) for component in situation.plan.components)
     return tuple(dict.fromkeys(name for name in names if name))
 
@@ -179,7 +180,11 @@ def _finding(severity: Severity, source: str, field: str, message: str, remedy: 
 
 def _names(nodes: list[InventoryNode]) -> str:
     verb = "is" if len(nodes) == 1 else "are"
-    return f"{_listed([node.name for node in nodes])} {verb}"
+    return f"{_listed(_of(nodes))} {verb}"
+
+
+def _of(nodes: list[InventoryNode]) -> list[str]:
+    return [node.name for node in nodes]
 
 
 def _listed(names: list[str]) -> str:
@@ -189,5 +194,6 @@ def _listed(names: list[str]) -> str:
 
 
 CHECKS: tuple[Callable[[PreflightSituation], Iterator[Finding]], ...] = (
-    _nodes_ready, _cordoned, _runtimes, _pods_everywhere, _mixed_images, _pod_ranges, _storage_versions, _configurations,
+    _nodes_ready, _cordoned, _runtimes, _pods_everywhere, _mixed_images, _pod_ranges, _storage_versions,
+    _configurations,
 )  # fmt: skip

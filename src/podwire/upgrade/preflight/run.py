@@ -1,0 +1,25 @@
+"""Runs the preflight: reads the cluster, makes the plan, and checks both."""
+
+from podwire.kube.client import Client
+from podwire.upgrade.inventory.read import read_inventory
+from podwire.upgrade.plan.compose import make_plan, sorted_findings
+from podwire.upgrade.plan.targets import Targets
+from podwire.upgrade.plan.values import Finding
+from podwire.upgrade.preflight.checks import PreflightSituation, preflight
+from podwire.upgrade.preflight.nodepods import read_configurations
+
+
+async def run(client: Client, targets: Targets, node_image: str | None) -> tuple[Finding, ...]:
+    """All findings; with an image also those about the files of nodes.
+
+    Raises: ApiError, ApiUnreachable, ConfigError.
+    """
+    inventory = await read_inventory(client)
+    plan = make_plan(inventory, targets)
+    configurations: dict[str, tuple[str, ...]] = {}
+    unread: tuple[Finding, ...] = ()
+    if node_image is not None:
+        names = [node.name for node in inventory.nodes if node.ready]
+        configurations, unread = await read_configurations(client, names, node_image)
+    situation = PreflightSituation(inventory=inventory, plan=plan, configurations=configurations)
+    return sorted_findings([*preflight(situation), *unread])
