@@ -1,6 +1,6 @@
 """Makes the plan of an upgrade from the inventory of a cluster. Pure.
 
-Cost: some 50 ms for 1,000 nodes, most of it for the schedule of waves and the digest.
+Cost: about 70 ms of CPU for 1,000 nodes and 10,000 pods.
 """
 
 from collections.abc import Iterable, Iterator

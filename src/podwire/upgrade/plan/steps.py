@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from podwire.model.meta import Fact
+from podwire.model.selector import LabelSelector
 from podwire.upgrade.inventory.components import NETWORK_COMPONENTS, PARTS_OF_PODWIRE, Components
 from podwire.upgrade.inventory.inventory import Inventory
 from podwire.upgrade.inventory.layout import Layout
@@ -322,17 +323,13 @@ def wave_nodes(inventory: Inventory, names: Iterable[str]) -> tuple[tuple[WaveNo
     """The nodes with their pods of budgets, and by budget how many pods may be disrupted."""
     counts: dict[str, dict[str, int]] = {}
     allowed = {}
-    by_namespace: dict[str, list[tuple[dict[str, str], str]]] = {}
-    for pod in inventory.pods:
-        if pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed"):
-            entry = (pod.metadata.labels, pod.spec.node_name)
-            by_namespace.setdefault(pod.metadata.namespace, []).append(entry)
+    index = _PodIndex(inventory)
     for budget in inventory.budgets:
         if budget.spec.selector is None:
             continue
         key = f"{budget.metadata.namespace}/{budget.metadata.name}"
         allowed[key] = budget.status.disruptions_allowed
-        for labels, node in by_namespace.get(budget.metadata.namespace, ()):
+        for labels, node in index.candidates(budget.metadata.namespace, budget.spec.selector):
             if budget.spec.selector.matches(labels):
                 of_node = counts.setdefault(node, {})
                 of_node[key] = of_node.get(key, 0) + 1
@@ -349,3 +346,24 @@ def wave_nodes(inventory: Inventory, names: Iterable[str]) -> tuple[tuple[WaveNo
         if node.name in chosen
     )
     return nodes, allowed
+
+
+class _PodIndex:
+    """The running pods by namespace and by label, so that a budget looks only at pods with its first label."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._of_namespace: dict[str, list[tuple[dict[str, str], str]]] = {}
+        self._of_label: dict[tuple[str, str, str], list[tuple[dict[str, str], str]]] = {}
+        for pod in inventory.pods:
+            if not pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
+                continue
+            meta = pod.metadata
+            entry = (meta.labels, pod.spec.node_name)
+            self._of_namespace.setdefault(meta.namespace, []).append(entry)
+            for name, value in meta.labels.items():
+                self._of_label.setdefault((meta.namespace, name, value), []).append(entry)
+
+    def candidates(self, namespace: str, selector: LabelSelector) -> list[tuple[dict[str, str], str]]:
+        """Pods among which are all that the selector matches, each with its labels and its node."""
+        lists = [self._of_label.get((namespace, *pair), []) for pair in selector.match_labels.items()]
+        return min(lists, key=len) if lists else self._of_namespace.get(namespace, [])

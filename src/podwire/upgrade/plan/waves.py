@@ -121,27 +121,30 @@ def _in_turn(nodes: Iterable[WaveNode]) -> Iterator[WaveNode]:
 def _filled(nodes: Iterable[WaveNode], allowed: Mapping[str, int], size: int) -> list[list[WaveNode]]:
     waves: list[list[WaveNode]] = []
     used: list[dict[str, int]] = []
+    """By wave the pods of each budget; an empty table closes the wave of a node that exceeds a budget by itself."""
     opened = 0
     for node in nodes:
+        if not _fits(node, {}, allowed):
+            waves.append([node])
+            used.append({})
+            continue
         for number in range(opened, len(waves)):
-            if len(waves[number]) < size and _fits(node, used[number], allowed):
+            if len(waves[number]) < size and used[number] and _fits(node, used[number], allowed):
                 break
         else:
             number = len(waves)
             waves.append([])
-            used.append(defaultdict(int))
+            used.append({"": 0})
         waves[number].append(node)
         for budget, count in node.pods.items():
-            used[number][budget] += count
-        while opened < len(waves) and len(waves[opened]) >= size:
+            used[number][budget] = used[number].get(budget, 0) + count
+        while opened < len(waves) and (len(waves[opened]) >= size or not used[opened]):
             opened += 1
     return waves
 
 
 def _fits(node: WaveNode, used: Mapping[str, int], allowed: Mapping[str, int]) -> bool:
-    """Whether the node can join the wave; none can join the wave of a node that exceeds a budget by itself."""
-    budgets = used.keys() | node.pods.keys()
-    return all(used.get(name, 0) + node.pods.get(name, 0) <= allowed.get(name, 0) for name in budgets)
+    return all(used.get(budget, 0) + count <= allowed.get(budget, 0) for budget, count in node.pods.items())
 
 
 def _wave(nodes: Sequence[WaveNode]) -> Wave:

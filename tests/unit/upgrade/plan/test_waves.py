@@ -3,8 +3,10 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases.upgrade_clusters import inventory_of, node, pod
 
 from podwire.errors import ConfigError
+from podwire.upgrade.plan.steps import wave_nodes
 from podwire.upgrade.plan.waves import WaveNode, WaveOptions, overfull, schedule, wave_size
 
 
@@ -98,3 +100,22 @@ def test_waves_have_every_node_once_within_the_limits(
         for name in wave.nodes:
             disrupted.update(by_name[name].pods)
         assert len(wave.nodes) == 1 or all(count <= allowed[budget] for budget, count in disrupted.items())
+
+
+def test_pods_of_budgets_are_counted_by_node() -> None:
+    labels = {"app": "db", "tier": "back"}
+    items = [node("a", "v1.35.2"), node("b", "v1.35.2")]
+    items += [pod(f"db-{n}", "a", "db:1", labels, namespace="shop") for n in range(2)]
+    items += [
+        pod("ended", "b", "db:1", labels, namespace="shop"),
+        pod("web", "b", "w:1", {"app": "web"}, namespace="shop"),
+    ]
+    items[-2]["status"]["phase"] = "Succeeded"
+    selectors = {"db": {"matchLabels": labels}, "all": {}, "none": None}
+    for name, selector in selectors.items():
+        spec = {} if selector is None else {"selector": selector}
+        meta = {"name": name, "namespace": "shop"}
+        items.append({"kind": "PodDisruptionBudget", "metadata": meta, "spec": spec})
+    nodes, allowed = wave_nodes(inventory_of(items, "v1.35.2"), ["a", "b"])
+    assert {node.name: dict(node.pods) for node in nodes} == {"a": {"shop/db": 2, "shop/all": 2}, "b": {"shop/all": 1}}
+    assert allowed == {"shop/db": 1, "shop/all": 1}
