@@ -28,7 +28,7 @@ class AbsentNames:
 
     def __init__(self, zone: Zone, udp_size: int) -> None:
         self._index = zone.index
-        self._soa = zone.absent_soa
+        self._soa = zone.forms.absent_soa
         self._domain = encode_name(zone.domain)
         self._depth = len(split_labels(self._domain))
         self._size = udp_size or _TCP_BYTES

@@ -7,8 +7,9 @@ records of one name can begin with any of them without being built again, see :c
 import msgspec
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.wire import DnsMessage, Edns, Query
-from podwire.dns.zone import Zone, ZoneAnswer
+from podwire.dns.zone import Zone
 from podwire.errors import ProtocolError
 
 _COPIED_FLAGS = wire.OPCODE_MASK | wire.RD | wire.CD

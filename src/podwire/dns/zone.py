@@ -1,7 +1,7 @@
 """The cluster's zone: answers from Services, EndpointSlices, Namespaces and Pods.
 
-How it works: a look-up splits the name once and walks the
-dictionaries of a :class:`~podwire.dns.index.RecordIndex`.
+How it works: a look-up splits the name once and walks the dictionaries of a
+:class:`~podwire.dns.index.RecordIndex`; :mod:`podwire.dns.answers` has the forms of answers.
 
 Rules worth knowing (Kubernetes DNS specification 1.1.0; CoreDNS' kubernetes plugin where that is silent):
 
@@ -22,6 +22,7 @@ from ipaddress import ip_address
 import msgspec
 
 from podwire.dns import wire
+from podwire.dns.answers import FOREIGN, AnswerForms, ZoneAnswer, ZoneQuestion
 from podwire.dns.config import DnsConfig
 from podwire.dns.index import RecordIndex, ServiceKey
 from podwire.dns.names import (
@@ -35,15 +36,12 @@ from podwire.dns.names import (
 )
 from podwire.dns.records import Addresses, NameRecords, ServiceRecords, ServiceTarget
 from podwire.dns.wire import TO_QUESTION, AddressRing, ResourceRecord
-from podwire.errors import ProtocolError
 
 SPEC_VERSION = "1.1.0"
 _VERSION_TTL_S = 28800
-_SOA_TTL_S = 300
 _MAX_ALIASES = 32
 _MAX_TARGETS = 2000
 """More SRV records never fit into a message of 64 KiB."""
-_MAX_SOAS = 512
 _HOST_TYPES = (wire.A, wire.AAAA)
 
 
@@ -51,8 +49,8 @@ class ZoneOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the zone and which names it contains.
 
     Zones not in ``fallthrough`` are authoritative (NXDOMAIN for an unknown name); in the others, unknown names are
-    asked for upstream. ``pods`` is disabled, insecure (any address under an existing
-    namespace) or verified (addresses of live pods). No ``namespaces`` means all. ``local_ips`` are this server's.
+    asked for upstream. ``pods`` is disabled, insecure (any address under an existing namespace) or verified (addresses
+    of live pods). No ``namespaces`` means all. ``local_ips`` are this server's.
     ``zonal`` adds names for the endpoints of a topology zone. ``clusterset`` is the zone of imported Services, or
     empty; it is a zone of its own, with ``imports``.
     """
@@ -92,53 +90,6 @@ def zone_options(config: DnsConfig, local_ips: tuple[bytes, ...] = ()) -> ZoneOp
     )
 
 
-class ZoneAnswer(msgspec.Struct, frozen=True, gc=False):
-    """The outcome of a look-up.
-
-    ``foreign``: the name is outside of the zones, upstream must be asked. ``follow`` is a foreign alias target whose
-    records belong behind ``records``. ``ring`` has the address records that follow ``records``. ``zone`` is the zone
-    that answered, for metrics. ``soa`` is the encoded SOA record of a negative answer, whose names are pointers into
-    the question.
-    """
-
-    rcode: int = wire.NOERROR
-    records: tuple[ResourceRecord, ...] = ()
-    authority: tuple[ResourceRecord, ...] = ()
-    additional: tuple[ResourceRecord, ...] = ()
-    foreign: bool = False
-    follow: bytes = b""
-    zone: str = ""
-    ring: AddressRing | None = None
-    soa: bytes = b""
-
-    @property
-    def empty(self) -> bool:
-        """Whether no record answers the question."""
-        return not self.records and self.ring is None
-
-
-class _Question(msgspec.Struct, frozen=True, gc=False):
-    """A question inside one of our zones: ``relative`` is lower case, ``skipped`` the number of bytes before the zone.
-
-    ``aliases`` are the names that led here, in lower case.
-    """
-
-    name: bytes
-    qtype: int
-    relative: tuple[str, ...]
-    skipped: int
-    zone: str
-    aliases: tuple[bytes, ...] = ()
-
-    @property
-    def suffix(self) -> bytes:
-        """The name of the zone as the sender wrote it."""
-        return self.name[self.skipped :]
-
-
-_FOREIGN = ZoneAnswer(foreign=True)
-
-
 class HostTable:
     """Addresses of fixed names, with their reverse names; a type that a name does not have is an empty answer."""
 
@@ -169,20 +120,27 @@ class Zone:
 
     def __init__(self, options: ZoneOptions) -> None:
         self._options = options
-        self._domain = options.domain.removesuffix(".").lower()
+        self.domain = options.domain.removesuffix(".").lower()
+        """The name of the cluster's zone in lower case."""
+        self.local_ips = options.local_ips
+        """The addresses of this server, packed."""
+        self.zonal = options.zonal
+        """Whether the zone has names for the endpoints of a topology zone."""
         self._zones = {
             tuple(split_labels(encode_name(z.lower()))): z.removesuffix(".").lower()
-            for z in (self._domain, *options.reverse_zones)
+            for z in (self.domain, *options.reverse_zones)
         }
-        self._domain_labels = split_labels(encode_name(self._domain))
-        self._domain_name = encode_name(self._domain)
-        self._depth = len(self._domain_labels)
+        self._labels = split_labels(encode_name(self.domain))
+        self.apex = (encode_name(self.domain),)
+        """The name of the zone in wire form."""
+        self._depth = len(self._labels)
         self._depths = sorted({len(zone) for zone in self._zones}, reverse=True)
         self._hosts = HostTable(options.hosts, options.hosts_ttl_s)
-        self._soas: dict[tuple[int, int], bytes] = {}
         self._fallthrough = frozenset(z.removesuffix(".").lower() for z in options.fallthrough)
         self.index = RecordIndex(pod_names=options.endpoint_pod_names, ignore_empty=options.ignore_empty_service)
         """The records for the answers."""
+        self.forms = AnswerForms(self.index, self.domain, options.ttl_s, self._fallthrough)
+        """The forms of answers in this zone."""
         self.imported: Zone | None = None
         """The zone of imported Services, if there is one."""
         if options.clusterset:
@@ -200,62 +158,61 @@ class Zone:
             return entry
         labels = split_labels(name.lower())
         count = len(labels) - self._depth
-        if count >= 0 and labels[count:] == self._domain_labels:
-            zone = self._domain
+        if count >= 0 and labels[count:] == self._labels:
+            zone = self.domain
         else:
             for depth in self._depths:
                 count = len(labels) - depth
                 if count >= 0 and (zone := self._zones.get(tuple(labels[count:]), "")):
                     break
             else:
-                return _FOREIGN
+                return FOREIGN
         # Labels of the zone are ASCII; in Latin-1 all others stay different from them.
         relative = tuple([label.decode("latin-1") for label in labels[:count]])
         skipped = sum(map(len, labels[:count])) + count
-        question = _Question(name, qtype, relative, skipped, zone, aliases)
-        if zone == self._domain:
+        question = ZoneQuestion(name, qtype, relative, skipped, zone, aliases)
+        if zone == self.domain:
             return self._answer_domain(question)
         return self._answer_reverse(question, labels)
 
-    def _answer_domain(self, question: _Question) -> ZoneAnswer:
+    def _answer_domain(self, question: ZoneQuestion) -> ZoneAnswer:
         relative = question.relative
         if not relative:
             return self._answer_apex(question)
         if relative == ("dns-version",):
             text = SPEC_VERSION.encode()
             version = ResourceRecord(question.name, wire.TXT, _VERSION_TTL_S, tail=bytes([len(text)]) + text)
-            return self._records(question, (version,) if question.qtype == wire.TXT else ())
+            return self.forms.records(question, (version,) if question.qtype == wire.TXT else ())
         if relative in (("svc",), ("pod",), ("dns",)):
-            return self._records(question, ())
+            return self.forms.records(question, ())
         if relative == ("ns", "dns"):
             local = Addresses(
-                tuple(ip for ip in self._options.local_ips if len(ip) == 4),
-                tuple(ip for ip in self._options.local_ips if len(ip) == 16),
+                tuple(ip for ip in self.local_ips if len(ip) == 4),
+                tuple(ip for ip in self.local_ips if len(ip) == 16),
             )
-            return self._addresses(question, local)
+            return self.forms.addresses(question, local)
         kind = relative[-1]
         if kind not in ("svc", "pod") or not self.exposed(relative[-2]):
-            return self._missing(question)
+            return self.forms.missing(question)
         if len(relative) == 2:
-            return self._records(question, ()) if relative[0] in self.index.namespaces else self._missing(question)
+            return (
+                self.forms.records(question, ())
+                if relative[0] in self.index.namespaces
+                else self.forms.missing(question)
+            )
         return self._answer_pod(question) if kind == "pod" else self._answer_service(question)
-
-    @property
-    def local_ips(self) -> tuple[bytes, ...]:
-        """The addresses of this server, packed."""
-        return self._options.local_ips
 
     def exposed(self, namespace: str) -> bool:
         """Whether the zone has the names of a namespace."""
         return not self._options.namespaces or namespace in self._options.namespaces
 
-    def _answer_apex(self, question: _Question) -> ZoneAnswer:
+    def _answer_apex(self, question: ZoneQuestion) -> ZoneAnswer:
         if question.qtype == wire.SOA:
-            return self._records(question, (self._soa(question),))
+            return self.forms.records(question, (self.forms.soa(question),))
         if question.qtype != wire.NS:
-            return self._records(question, ())
+            return self.forms.records(question, ())
         servers: dict[bytes, tuple[ResourceRecord, ...]] = {}
-        for packed in self._options.local_ips:
+        for packed in self.local_ips:
             for (namespace, name), host in self.index.reverse.get(packed, {}):
                 entry = self.index.records.get((namespace, name))
                 if entry is not None and entry.present:
@@ -265,10 +222,10 @@ class Zone:
                     if not entry.virtual and own is not None:
                         labels, addresses = (host, *labels), own.addresses
                     target = join_labels(labels, question.suffix)
-                    servers[target] = self._all_addresses(target, addresses)
+                    servers[target] = self.forms.all_addresses(target, addresses)
         if not servers:
             target = join_labels(("ns", "dns"), question.suffix)
-            servers[target] = tuple(self._address_record(target, ip) for ip in self._options.local_ips)
+            servers[target] = tuple(self.forms.address_record(target, ip) for ip in self.local_ips)
         records = tuple(
             ResourceRecord(question.name, wire.NS, self._options.ttl_s, names=(target,)) for target in servers
         )
@@ -276,7 +233,7 @@ class Zone:
             records=records, additional=tuple(r for glue in servers.values() for r in glue), zone=question.zone
         )
 
-    def _answer_pod(self, question: _Question) -> ZoneAnswer:
+    def _answer_pod(self, question: ZoneQuestion) -> ZoneAnswer:
         label, namespace = question.relative[-3], question.relative[-2]
         packed = parse_dashed(label) if len(question.relative) == 3 else b""
         match self._options.pods:
@@ -287,19 +244,19 @@ class Zone:
             case _:
                 known = False
         if not known:
-            return self._missing(question)
+            return self.forms.missing(question)
         fits = question.qtype == (wire.A if len(packed) == 4 else wire.AAAA)
-        return self._addresses(question, Addresses((packed,), (packed,)) if fits else Addresses())
+        return self.forms.addresses(question, Addresses((packed,), (packed,)) if fits else Addresses())
 
-    def _answer_service(self, question: _Question) -> ZoneAnswer:
+    def _answer_service(self, question: ZoneQuestion) -> ZoneAnswer:
         relative = question.relative
         service, namespace = relative[-3], relative[-2]
         entry = self.index.records.get((namespace, service))
         if entry is None or not entry.present:
-            return self._missing(question)
+            return self.forms.missing(question)
         below = relative[:-3]
         if entry.alias:
-            return self._missing(question) if below else self._answer_alias(question, entry.alias)
+            return self.forms.missing(question) if below else self._answer_alias(question, entry.alias)
         if not below:
             return self._answer_own(question, entry)
         if len(below) == 3 and self._options.zonal and entry.headless and not self._options.imports:
@@ -308,42 +265,42 @@ class Zone:
             port = entry.port(below[0].removeprefix("_"), below[1].removeprefix("_"))
             if port is None and self._options.imports:
                 port = entry.host(".".join(below))
-            return self._answer_set(question, entry, port) if port is not None else self._missing(question)
+            return self._answer_set(question, entry, port) if port is not None else self.forms.missing(question)
         if len(below) == 1:
             host = entry.host(below[0])
             if host is not None:
                 return self._answer_set(question, entry, host)
             if below[0].startswith("_") and any(protocol == below[0][1:] for _, protocol in entry.port_names):
-                return self._records(question, ())
-        return self._missing(question)
+                return self.forms.records(question, ())
+        return self.forms.missing(question)
 
-    def _answer_zonal(self, question: _Question, entry: ServiceRecords) -> ZoneAnswer:
+    def _answer_zonal(self, question: ZoneQuestion, entry: ServiceRecords) -> ZoneAnswer:
         """The endpoints of a topology zone: ``pin`` has those alone, ``prefer`` has all when the zone has none."""
         topology_zone, mode, kind = question.relative[:-3]
         if kind != "_zone" or mode not in ("pin", "prefer"):
-            return self._missing(question)
+            return self.forms.missing(question)
         records = entry.in_zone(topology_zone)
         if mode == "prefer" and not records.addresses.v4 and not records.addresses.v6:
             records = NameRecords(entry.addresses, entry.targets)
         return self._answer_set(question, entry, records)
 
-    def _answer_own(self, question: _Question, entry: ServiceRecords) -> ZoneAnswer:
+    def _answer_own(self, question: ZoneQuestion, entry: ServiceRecords) -> ZoneAnswer:
         """The answer for the name of a Service."""
         if question.qtype == wire.SRV:
             return self._answer_targets(question, entry, entry.targets)
         ring = entry.ring(question.qtype, self._options.ttl_s) if question.qtype in _HOST_TYPES else None
-        return ZoneAnswer(ring=ring, zone=question.zone) if ring is not None else self._records(question, ())
+        return ZoneAnswer(ring=ring, zone=question.zone) if ring is not None else self.forms.records(question, ())
 
-    def _answer_set(self, question: _Question, entry: ServiceRecords, records: NameRecords) -> ZoneAnswer:
+    def _answer_set(self, question: ZoneQuestion, entry: ServiceRecords, records: NameRecords) -> ZoneAnswer:
         if question.qtype != wire.SRV:
-            return self._addresses(question, records.addresses)
+            return self.forms.addresses(question, records.addresses)
         return self._answer_targets(question, entry, records.targets)
 
     def _answer_targets(
-        self, question: _Question, entry: ServiceRecords, targets: tuple[ServiceTarget, ...]
+        self, question: ZoneQuestion, entry: ServiceRecords, targets: tuple[ServiceTarget, ...]
     ) -> ZoneAnswer:
         if not targets:
-            return self._records(question, ())
+            return self.forms.records(question, ())
         service, namespace = question.relative[-3], question.relative[-2]
         records = []
         glue: dict[bytes, tuple[ResourceRecord, ...]] = {}
@@ -357,20 +314,20 @@ class Zone:
                 continue
             host = entry.host(target.host) if target.host else None
             addresses = host.addresses if host is not None else Addresses() if target.host else entry.addresses
-            glue[name] = self._all_addresses(name, addresses)
+            glue[name] = self.forms.all_addresses(name, addresses)
         return ZoneAnswer(
             records=tuple(records), additional=tuple(r for g in glue.values() for r in g), zone=question.zone
         )
 
-    def _answer_alias(self, question: _Question, alias: bytes) -> ZoneAnswer:
+    def _answer_alias(self, question: ZoneQuestion, alias: bytes) -> ZoneAnswer:
         own = ResourceRecord(question.name, wire.CNAME, self._options.ttl_s, names=(alias,))
         if question.qtype == wire.CNAME:
             return ZoneAnswer(records=(own,), zone=question.zone)
         if question.qtype not in _HOST_TYPES:
-            return self._records(question, ())
+            return self.forms.records(question, ())
         chain = (*question.aliases, question.name.lower())
         if alias.lower() in chain:
-            return self._records(question, ())
+            return self.forms.records(question, ())
         if len(chain) > _MAX_ALIASES:
             return ZoneAnswer(rcode=wire.SERVFAIL, zone=question.zone)
         target = self.look_up(alias, question.qtype, chain)
@@ -379,55 +336,35 @@ class Zone:
         if target.rcode == wire.SERVFAIL:
             return ZoneAnswer(rcode=wire.SERVFAIL, zone=question.zone)
         if target.empty:
-            return self._records(question, ())
+            return self.forms.records(question, ())
         ring = target.ring
         if ring is not None and not ring.owner:
             ring = AddressRing(ring.data, ring.step, alias)
         return ZoneAnswer(records=(own, *target.records), ring=ring, follow=target.follow, zone=question.zone)
 
-    def _answer_reverse(self, question: _Question, labels: list[bytes]) -> ZoneAnswer:
+    def _answer_reverse(self, question: ZoneQuestion, labels: list[bytes]) -> ZoneAnswer:
         known = self.index.reverse.get(parse_reverse(labels))
         if known:
             return self._answer_pointers(question, known)
         if question.zone in self._fallthrough:
-            return _FOREIGN
+            return FOREIGN
         if question.relative:
-            return self._missing(question)
-        return self._records(question, (self._soa(question),) if question.qtype == wire.SOA else ())
+            return self.forms.missing(question)
+        return self.forms.records(question, (self.forms.soa(question),) if question.qtype == wire.SOA else ())
 
-    def _answer_pointers(self, question: _Question, known: dict[tuple[ServiceKey, str], None]) -> ZoneAnswer:
+    def _answer_pointers(self, question: ZoneQuestion, known: dict[tuple[ServiceKey, str], None]) -> ZoneAnswer:
         if question.qtype != wire.PTR:
-            return self._records(question, ())
+            return self.forms.records(question, ())
         for (namespace, name), host in known:
             if not host:
-                target = join_labels((name, namespace, "svc"), self._domain_name)
+                target = join_labels((name, namespace, "svc"), self.apex[0])
                 data = TO_QUESTION + wire.encode_fixed(wire.PTR, self._options.ttl_s, target)
                 return ZoneAnswer(ring=AddressRing(data, len(data)), zone=question.zone)
         # Many programs use the first name only: chosen host names come before names made from the address.
         hosts = sorted(known, key=lambda entry: bool(parse_dashed(entry[1])))
-        targets = [join_labels((host, name, namespace, "svc"), self._domain_name) for (namespace, name), host in hosts]
+        targets = [join_labels((host, name, namespace, "svc"), self.apex[0]) for (namespace, name), host in hosts]
         pointers = (ResourceRecord(question.name, wire.PTR, self._options.ttl_s, names=(t,)) for t in targets)
-        return self._records(question, tuple(pointers))
-
-    # -- the shapes of an answer
-
-    def _records(self, question: _Question, records: tuple[ResourceRecord, ...]) -> ZoneAnswer:
-        if records:
-            return ZoneAnswer(records=records, zone=question.zone)
-        return ZoneAnswer(zone=question.zone, soa=self._encoded_soa(question))
-
-    def _addresses(self, question: _Question, addresses: Addresses) -> ZoneAnswer:
-        qtype = question.qtype
-        chosen = addresses.v4 if qtype == wire.A else addresses.v6 if qtype == wire.AAAA else ()
-        if not chosen:
-            return self._records(question, ())
-        return ZoneAnswer(ring=wire.make_ring(chosen, qtype, self._options.ttl_s), zone=question.zone)
-
-    def _missing(self, question: _Question) -> ZoneAnswer:
-        if question.zone in self._fallthrough and self.index.synced:
-            return _FOREIGN
-        rcode = wire.NXDOMAIN if self.index.synced else wire.SERVFAIL
-        return ZoneAnswer(rcode=rcode, zone=question.zone, soa=self._encoded_soa(question))
+        return self.forms.records(question, tuple(pointers))
 
     def host_labels(self, host: str) -> tuple[str, ...]:
         """The labels of an endpoint: those of imported Services have the name of their cluster behind the host."""
@@ -439,60 +376,7 @@ class Zone:
         return self._hosts.names
 
     @property
-    def zonal(self) -> bool:
-        """Whether the zone has names for the endpoints of a topology zone."""
-        return self._options.zonal
-
-    @property
-    def apex(self) -> tuple[bytes]:
-        """The name of the zone in wire form."""
-        return (self._domain_name,)
-
-    @property
-    def domain(self) -> str:
-        """The name of the cluster's zone in lower case."""
-        return self._domain
-
-    @property
     def plain(self) -> bool:
         """Whether missing names of the zone depend on its objects alone, not on fixed names or options."""
-        passed_on = self._domain in self._fallthrough or "" in self._fallthrough
+        passed_on = self.domain in self._fallthrough or "" in self._fallthrough
         return not (self._hosts.names or self._options.namespaces or passed_on)
-
-    def absent_soa(self, name: bytes, skipped: int) -> bytes:
-        """The encoded SOA record for a missing name of the zone, which begins after ``skipped`` bytes of the name."""
-        soa = self._soas.get((skipped, self.index.serial))
-        return soa or self._encoded_soa(_Question(name, wire.A, (), skipped, self._domain))
-
-    def _encoded_soa(self, question: _Question) -> bytes:
-        """The SOA record of a negative answer: all names are pointers to the zone in the question."""
-        key = (question.skipped, self.index.serial)
-        soa = self._soas.get(key)
-        if soa is None:
-            pointer = (0xC000 | wire.HEADER_BYTES + question.skipped).to_bytes(2, "big")
-            record = self._soa(question)
-            names = b"".join((b"\x02ns\x03dns", pointer, b"\x0ahostmaster", pointer, record.tail))
-            if len(self._soas) > _MAX_SOAS:
-                self._soas = {}
-            soa = self._soas[key] = pointer + wire.encode_fixed(wire.SOA, record.ttl, names)
-        return soa
-
-    def _soa(self, question: _Question) -> ResourceRecord:
-        numbers = (self.index.serial & 0xFFFFFFFF, 7200, 1800, 86400, self._options.ttl_s)
-        try:
-            names = (join_labels(("ns", "dns"), question.suffix), join_labels(("hostmaster",), question.suffix))
-        except ProtocolError:
-            names = (question.suffix, question.suffix)
-        return ResourceRecord(
-            question.suffix,
-            wire.SOA,
-            min(self._options.ttl_s, _SOA_TTL_S),
-            names=names,
-            tail=b"".join(n.to_bytes(4, "big") for n in numbers),
-        )
-
-    def _address_record(self, name: bytes, packed: bytes) -> ResourceRecord:
-        return ResourceRecord(name, wire.A if len(packed) == 4 else wire.AAAA, self._options.ttl_s, tail=packed)
-
-    def _all_addresses(self, name: bytes, addresses: Addresses) -> tuple[ResourceRecord, ...]:
-        return tuple(self._address_record(name, packed) for packed in addresses.v4 + addresses.v6)

@@ -7,10 +7,11 @@ their addresses, SRV records of their ports, and endpoint names; pod names, whic
 from collections.abc import Iterator
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.names import join_labels
 from podwire.dns.records import ServiceRecords
 from podwire.dns.wire import ResourceRecord
-from podwire.dns.zone import Zone, ZoneAnswer
+from podwire.dns.zone import Zone
 
 
 def transfer_records(zone: Zone, name: bytes) -> tuple[ResourceRecord, ...]:

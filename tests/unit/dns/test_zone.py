@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.names import address_bytes, decode_name, encode_name
-from podwire.dns.zone import Zone, ZoneAnswer, ZoneOptions
+from podwire.dns.zone import Zone, ZoneOptions
 from podwire.model.pod import Pod
 from podwire.model.service import EndpointSlice, Service
 

@@ -15,7 +15,6 @@ _MAX_FILE_LINES = 500
 _MAX_FUNCTION_LINES = 60
 _MAX_METHODS = 20
 _LARGE_CLASSES = {
-    "dns/zone.py Zone": "one method for each kind of name, and one for each form of an answer",
     "kernel/nft_delinearize.py _Reader": "one method for each kind of nftables expression",
     "kernel/nft_linearize.py _Writer": "one method for each kind of nftables statement and expression",
     "trace/nft.py _Walk": "one method for each kind of nftables statement and operand",

@@ -12,13 +12,13 @@ from typing import Self
 import msgspec
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.corefile.syntax import Directive
 from podwire.dns.corefile.values import expect, network, record_type, zone_names
 from podwire.dns.metrics import Series
 from podwire.dns.names import decode_name, match_zone
 from podwire.dns.plugins.ednsoptions import join_options
 from podwire.dns.plugins.plugin import Handler, PluginReply, PluginRequest, PluginScope, Steps
-from podwire.dns.zone import ZoneAnswer
 
 _COUNTED = {"allow": "allowed", "block": "blocked", "filter": "filtered", "drop": "dropped"}
 """The words of the series by action."""

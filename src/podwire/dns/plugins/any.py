@@ -3,11 +3,11 @@
 from typing import Self
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.corefile.syntax import Directive
 from podwire.dns.corefile.values import expect_bare
 from podwire.dns.plugins.plugin import Handler, PluginReply, PluginRequest, PluginScope, Steps
 from podwire.dns.wire import ResourceRecord
-from podwire.dns.zone import ZoneAnswer
 
 _TTL_S = 8482
 _HINFO = b"\x0dANY obsoleted\x0cSee RFC 8482"

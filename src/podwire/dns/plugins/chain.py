@@ -12,6 +12,7 @@ from functools import partial
 import msgspec
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.config import DnsConfig, PluginBlock
 from podwire.dns.names import encode_name, match_zone
 from podwire.dns.plugins.acl import DROPPED
@@ -34,7 +35,6 @@ from podwire.dns.plugins.transfer import Transfer, encode_stream
 from podwire.dns.plugins.view import BlockView
 from podwire.dns.respond import Reply, UpstreamQuery, finish, header_reply, split_addresses, udp_limit
 from podwire.dns.wire import Edns, Query
-from podwire.dns.zone import ZoneAnswer
 from podwire.errors import ProtocolError
 
 _TRANSFERS = (wire.AXFR, wire.IXFR)
@@ -127,7 +127,7 @@ class PluginChain:
                     yield from plugin.origins
 
     def notice_targets(self, zone: bytes) -> tuple[tuple[str, int], ...]:
-        """The name servers that are told when a zone changes, by the server block that has it."""
+        """The name servers that are notified when a zone changes, by the server block that has it."""
         block = match_zone(zone, self._chains)
         transfers = [chain.plugins.get("transfer") for chain in self._chains[block]] if block is not None else []
         servers = (plugin.servers(zone) for plugin in transfers if isinstance(plugin, Transfer))

@@ -3,12 +3,12 @@
 from typing import Self
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.corefile.syntax import Directive
 from podwire.dns.corefile.values import expect
 from podwire.dns.names import encode_name
 from podwire.dns.plugins.plugin import Handler, PluginReply, PluginRequest, PluginScope, Steps
 from podwire.dns.wire import ResourceRecord
-from podwire.dns.zone import ZoneAnswer
 
 _CHAOS = 3
 _MOST = 255

@@ -5,11 +5,12 @@ from typing import Self
 import msgspec
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.corefile.syntax import Directive
 from podwire.dns.names import match_zone
 from podwire.dns.plugins.plugin import Handler, PluginReply, PluginRequest, PluginScope, Steps, UpstreamAsk, refusal
 from podwire.dns.respond import UpstreamQuery, merged
-from podwire.dns.zone import Zone, ZoneAnswer
+from podwire.dns.zone import Zone
 from podwire.dns.zonetransfer import transfer_records
 from podwire.errors import ProtocolError
 

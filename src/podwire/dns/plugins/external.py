@@ -10,13 +10,14 @@ from typing import Self
 import msgspec
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.corefile.syntax import Directive
 from podwire.dns.corefile.values import expect, plain, whole, zone_names
 from podwire.dns.names import decode_name, join_labels, match_zone, parse_reverse, split_labels
 from podwire.dns.plugins.plugin import Handler, PluginReply, PluginRequest, PluginScope, Steps
 from podwire.dns.records import Addresses, ServiceRecords
 from podwire.dns.wire import Query, ResourceRecord
-from podwire.dns.zone import Zone, ZoneAnswer
+from podwire.dns.zone import Zone
 
 _TRANSFERS = (wire.AXFR, wire.IXFR)
 _REVERSE = (b"\x07in-addr\x04arpa\x00", b"\x03ip6\x04arpa\x00")

@@ -10,6 +10,7 @@ from typing import Self
 import msgspec
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.corefile.syntax import Directive
 from podwire.dns.corefile.values import expect, zone_names
 from podwire.dns.names import decode_name, match_zone
@@ -17,7 +18,6 @@ from podwire.dns.plugins.plugin import Handler, PluginReply, PluginRequest, Plug
 from podwire.dns.plugins.staticzone import StaticZone
 from podwire.dns.plugins.zonetext import read_zone
 from podwire.dns.respond import split_addresses
-from podwire.dns.zone import ZoneAnswer
 from podwire.errors import ProtocolError
 
 _TRANSFERS = (wire.AXFR, wire.IXFR)

@@ -6,11 +6,12 @@ The common form (all zones, with ``fallthrough``) is a setting of the zone itsel
 from typing import Self
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.corefile.hostlines import read_host_lines
 from podwire.dns.corefile.syntax import Directive
 from podwire.dns.names import match_zone
 from podwire.dns.plugins.plugin import Handler, PluginReply, PluginRequest, PluginScope, Steps
-from podwire.dns.zone import HostTable, ZoneAnswer
+from podwire.dns.zone import HostTable
 
 
 class HostNames:

@@ -15,11 +15,12 @@ from typing import Protocol, Self, runtime_checkable
 import msgspec
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.corefile.syntax import Directive
 from podwire.dns.metrics import Series
 from podwire.dns.plugins.staticzone import StaticZone
 from podwire.dns.wire import DnsMessage, Query, ResourceRecord
-from podwire.dns.zone import Zone, ZoneAnswer
+from podwire.dns.zone import Zone
 from podwire.errors import ProtocolError
 
 

@@ -13,6 +13,7 @@ PLUGINS: Registry[type[Plugin]] = Registry(
     {
         "nsid": "podwire.dns.plugins.nsid:Nsid",
         "bufsize": "podwire.dns.plugins.bufsize:BufferSize",
+        "local": "podwire.dns.plugins.local:LocalNames",
         "dns64": "podwire.dns.plugins.dns64:Dns64",
         "acl": "podwire.dns.plugins.acl:AccessList",
         "any": "podwire.dns.plugins.any:MinimalAny",

@@ -26,7 +26,7 @@ class Secondary:
         self.sources = sources
         self._copies = copies
         self.on_notice: Callable[[bytes], None] = lambda _origin: None
-        """Called in any thread with the zone that one of its servers says has changed."""
+        """Called in any thread with a zone when one of its servers reports a change."""
 
     @classmethod
     def read(cls, directives: tuple[Directive, ...], scope: PluginScope) -> Self:

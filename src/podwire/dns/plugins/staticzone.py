@@ -8,9 +8,9 @@ servers; aliases are followed inside the zone. Cost: 2 to 5 us a look-up; about 
 import msgspec
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.names import decode_name
 from podwire.dns.wire import ResourceRecord
-from podwire.dns.zone import ZoneAnswer
 from podwire.errors import ProtocolError
 
 _MAX_ALIASES = 8

@@ -13,6 +13,7 @@ from typing import Self
 import msgspec
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.corefile.syntax import Directive
 from podwire.dns.corefile.values import expect, expression, record_class, record_type, response_code, zone_names
 from podwire.dns.metrics import Series
@@ -22,7 +23,6 @@ from podwire.dns.plugins.ednsoptions import join_options
 from podwire.dns.plugins.plugin import Handler, PluginReply, PluginRequest, PluginScope, Steps, refusal
 from podwire.dns.plugins.zonetext import read_record
 from podwire.dns.wire import ResourceRecord
-from podwire.dns.zone import ZoneAnswer
 from podwire.errors import ProtocolError
 
 _EXTENDED_ERROR = 15

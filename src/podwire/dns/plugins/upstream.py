@@ -3,9 +3,9 @@
 from typing import Self
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.corefile.syntax import Directive
 from podwire.dns.plugins.plugin import Handler, PluginReply, PluginRequest, PluginScope, Steps, UpstreamAsk, refusal
-from podwire.dns.zone import ZoneAnswer
 
 
 class UpstreamServers:

@@ -3,12 +3,12 @@
 from typing import Self
 
 from podwire.dns import wire
+from podwire.dns.answers import ZoneAnswer
 from podwire.dns.corefile.syntax import Directive
 from podwire.dns.corefile.values import expect_bare
 from podwire.dns.names import ROOT, address_bytes, join_labels
 from podwire.dns.plugins.plugin import Handler, PluginReply, PluginRequest, PluginScope, Steps
 from podwire.dns.wire import ResourceRecord
-from podwire.dns.zone import ZoneAnswer
 from podwire.errors import ProtocolError
 
 

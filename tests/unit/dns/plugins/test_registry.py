@@ -12,6 +12,7 @@ from podwire.dns.plugins.external import ExternalZone
 from podwire.dns.plugins.file import ZoneFiles
 from podwire.dns.plugins.header import HeaderFlags
 from podwire.dns.plugins.hosts import HostNames
+from podwire.dns.plugins.local import LocalNames
 from podwire.dns.plugins.minimal import Minimal
 from podwire.dns.plugins.nsid import Nsid
 from podwire.dns.plugins.registry import LINKED, PLUGINS
@@ -27,6 +28,7 @@ def test_plugins_are_passed_in_the_order_of_coredns() -> None:
     order = [
         Nsid,
         BufferSize,
+        LocalNames,
         Dns64,
         AccessList,
         MinimalAny,

@@ -120,9 +120,33 @@ def test_alias_to_a_foreign_name_is_followed() -> None:
         ("dnstap /tmp/x", "podwire has a query log"),
         ("debug", "debug would end the server"),
         ("etcd", "podwire reads Services from the Kubernetes API"),
-        ("route53", "it has .*autopath"),
+        ("route53", "podwire reads zones from files"),
+        ("unheard", "it has .*autopath"),
     ],
 )
 def test_wrong_line_is_named(line: str, problem: str) -> None:
     with pytest.raises(ConfigErrors, match=f"line [78].*{problem}"):
         settings(". {\n" + CLUSTER + f" {line}\n}}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "record_type", "answers"),
+    [
+        ("localhost.", "A", ["localhost. 86400 A 127.0.0.1"]),
+        ("localhost.", "AAAA", ["localhost. 86400 AAAA ::1"]),
+        ("LocalHost.shop.svc.cluster.local.", "A", ["LocalHost.shop.svc.cluster.local. 86400 A 127.0.0.1"]),
+        ("1.0.0.127.in-addr.arpa.", "PTR", ["1.0.0.127.in-addr.arpa. 86400 PTR localhost."]),
+        ("localhost.", "TXT", []),
+        (_WEB, "A", [f"{_WEB} 5 A 10.96.0.1"]),
+    ],
+)
+def test_local_answers_localhost_and_no_other_names(name: str, record_type: str, answers: list[str]) -> None:
+    plugins = block("local")
+    assert lines(plugins.ask(name, record_type)) == answers
+    assert not plugins.asked
+
+
+def test_local_names_that_do_not_exist_are_not_asked_upstream() -> None:
+    plugins = block("local")
+    assert code(plugins.ask("7.0.0.127.in-addr.arpa.", "PTR")) == "NXDOMAIN"
+    assert not plugins.asked
