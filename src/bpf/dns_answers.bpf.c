@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
 // Answers of the cluster's DNS zone, at the ingress of a pod's device on the node (tc).
 //
-// A query over UDP to port 53 of the DNS Service is turned round: the reply takes the place of the query in the same
+// A query over UDP to port 53 of the DNS Service is answered in place: the reply is written over the query in the same
 // packet, which goes back out of the device. Nothing after this hook sees the packet: no conntrack, no destination
 // NAT, no scheduler. Every packet that is not such a query, and every query whose answer is not certain, goes up the
 // stack unchanged, to the server.
 //
-// A name is looked up as it is in the query, in lower case and padded with zeros. A name that is not in the map does
-// not exist, with two exceptions: names below `pod`, and names below a Service that exists. Both go to the server.
+// A name is looked up by its part before the zone, in lower case and padded with zeros. A name that is not in the map
+// does not exist, with two exceptions: names below `pod`, and names below a Service that exists. Both go to the server.
+// A name whose part before the zone is longer than a key is in no map; it does not exist unless the settings say that
+// the zone has such names.
+//
+// With many names most of the time goes to misses of the processor's caches. So the key, the first address and what is
+// checked of an entry are in two adjacent lines of the cache.
 //
 // The map of settings has two slots. The user space writes the slot that is not in use, and then the generation, whose
 // lowest bit selects the slot. A query whose settings or entry change while it is answered goes to the server.
@@ -28,6 +33,7 @@
 #define DNS_PORT 53
 #define HEADER 12
 #define NAME 128      // bytes of the longest name that is answered here, with the root
+#define KEY 56        // bytes of the longest part before the zone in the map, without the root
 #define LABELS 16     // labels of such a name, with the root
 #define QUERY 256     // bytes of the longest query
 #define REPLY 512     // bytes of the longest reply: every client accepts 512
@@ -75,7 +81,7 @@ struct client {
 };
 
 struct name {
-    __u8 text[NAME];
+    __u8 text[KEY];
 };
 
 struct entry {
@@ -84,9 +90,10 @@ struct entry {
     __u8 count4;
     __u8 count6;
     __u8 unused;
-    __u8 v4[ADDRESSES][4];
-    __u32 check4; // equals `version`, as `check6` does: an entry that is being written has different ones
-    __u32 spare;
+    __u8 first4[4];
+    __u32 check1; // equals `version`, as `check4` and `check6` do: an entry that is being written has different ones
+    __u8 more4[ADDRESSES - 1][4];
+    __u32 check4;
     __u8 v6[ADDRESSES][16];
     __u32 check6;
     __u32 padding;
@@ -102,14 +109,15 @@ struct settings {
     __u32 zone_size;
     __u16 udp_size;
     __u8 closed;       // whether a name that is not in the map does not exist
-    __u8 unused;
+    __u8 long_names;   // whether there are names that are longer than a key
 };
 
 struct scratch {
     __u8 before[4]; // aligns the name in the query
     __u8 query[2 * REPLY - 4];
     __u8 name[4 * NAME]; // in lower case; the second half is always zero
-    __u8 service[NAME];
+    __u8 key[KEY];     // the part of the name before the zone
+    __u8 service[KEY]; // the part of the name of a Service before the zone
     __u8 starts[LABELS]; // offset of each label in the message
     __u8 frame[DATA + 2 * REPLY];
 };
@@ -178,6 +186,7 @@ struct query {
     __u8 edns;
     __u8 dnssec_ok;
     __u8 partial; // whether the device completes the checksum
+    __u8 long_name; // whether the name is longer than a key
 };
 
 // The number with the bits of a mask alone: the verifier then knows its range, which no check above needs to repeat.
@@ -282,6 +291,23 @@ static __always_inline int parse(struct scratch *memory, struct query *query)
     return 0;
 }
 
+// Writes `size` bytes of the name as a key; the bytes behind them are zero.
+static __always_inline void write_key(__u8 *key, const __u8 *name, __u32 size)
+{
+#pragma unroll
+    for (int at = 0; at < KEY / 8; at++) {
+        __s32 left = (__s32)size - 8 * at;
+        __u64 bytes = 0;
+
+        if (left > 0) {
+            bytes = *(const word *)(name + 8 * at);
+            if (left < 8)
+                bytes &= (1ULL << (8 * left)) - 1;
+        }
+        ((word *)key)[at] = bytes;
+    }
+}
+
 // Writes the name in lower case, and finds the zone in it; returns 0, or why the query goes to the server.
 static __always_inline int find_zone(struct scratch *memory, const struct settings *settings, struct query *query)
 {
@@ -319,13 +345,17 @@ static __always_inline int find_zone(struct scratch *memory, const struct settin
             return PASSED_FOREIGN;
     query->zone_at = begin + HEADER;
     query->labels = labels;
+    query->long_name = begin > KEY;
+    if (query->long_name && settings->long_names)
+        return PASSED_LONG;
+    write_key(memory->key, memory->name, begin);
     return 0;
 }
 
 // Whether a name that is not in the map does not exist; 0, or why the query goes to the server.
 static __always_inline int is_missing(struct scratch *memory, const struct settings *settings, struct query *query)
 {
-    __u32 labels = query->labels, at;
+    __u32 labels = query->labels, at, size;
     const __u8 *label;
 
     if (!settings->closed)
@@ -342,9 +372,10 @@ static __always_inline int is_missing(struct scratch *memory, const struct setti
     if (label[1] != 's' || label[2] != 'v' || label[3] != 'c' || labels < 4)
         return 0;
     at = bound(memory->starts[bound(labels - 3, LABELS - 1)] - HEADER, NAME - 1);
-#pragma unroll
-    for (int word_at = 0; word_at < NAME / 8; word_at++)
-        ((word *)memory->service)[word_at] = *(const word *)(memory->name + at + 8 * word_at);
+    size = query->zone_at - HEADER - at;
+    if (size > KEY)
+        return 0;
+    write_key(memory->service, memory->name + at, size);
     return bpf_map_lookup_elem(&dns_names, memory->service) ? PASSED_NAME : 0;
 }
 
@@ -378,7 +409,7 @@ static __always_inline __u32 write_addresses(__u8 *reply, __u32 end, const struc
             *(word *)(record + 20) = *(const word *)(entry->v6[which] + 8);
             end += 28;
         } else {
-            *(half *)(record + 12) = *(const half *)entry->v4[which];
+            *(half *)(record + 12) = which ? *(const half *)entry->more4[which - 1] : *(const half *)entry->first4;
             end += 16;
         }
     }
@@ -426,7 +457,7 @@ static __always_inline __u32 write_opt(__u8 *reply, __u32 end, const struct sett
 static __always_inline __u32 write_reply(struct scratch *memory, const struct settings *settings, struct query *query,
                                          __u32 *outcome)
 {
-    struct entry *entry = bpf_map_lookup_elem(&dns_names, memory->name);
+    struct entry *entry = query->long_name ? NULL : bpf_map_lookup_elem(&dns_names, memory->key);
     __u8 *reply = memory->frame + DATA;
     __u32 end = query->end, version = 0, answers = 0;
     __u8 rcode = 0;
@@ -456,8 +487,10 @@ static __always_inline __u32 write_reply(struct scratch *memory, const struct se
         }
         if (!answers)
             *outcome = ANSWERED_NODATA;
-        // The last part of an entry without IPv6 addresses is not read: that costs a miss of the processor's cache.
-        if (entry->version != version || entry->check4 != version || (entry->count6 && entry->check6 != version)) {
+        // What the answer does not need is not read.
+        if (entry->version != version || entry->check1 != version ||
+            (query->type == TYPE_A && answers > 1 && entry->check4 != version) ||
+            (query->type == TYPE_AAAA && answers && entry->check6 != version)) {
             *outcome = PASSED_CHANGED;
             return 0;
         }

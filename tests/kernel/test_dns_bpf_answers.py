@@ -12,8 +12,8 @@ from tests.kernel import dns_frames
 from tests.unit.dns.test_zone import endpoints, service
 
 from podwire.dns import wire
-from podwire.dns.bpf.decision import decide
-from podwire.dns.bpf.entries import EntryPlan, client_key
+from podwire.dns.bpf.decision import KernelZone, decide
+from podwire.dns.bpf.entries import EntryPlan, client_key, key_of
 from podwire.dns.bpf.table import DnsMaps, DnsTable
 from podwire.dns.names import encode_name
 from podwire.dns.respond import Reply, respond
@@ -157,7 +157,7 @@ def test_answers_are_those_of_the_server_byte_for_byte(program: Program) -> None
         run = program.run(query, family=family, checksum=checksum)
         if broken_at is None:
             question = wire.parse_query(query)
-            text = decide(question.name, question.qtype, program.plan.domain, program.entries)
+            text = decide(question.name, question.qtype, KernelZone(program.plan.domain, program.entries))
             assert bool(text) == (run.verdict == TC_ACT_REDIRECT), (query, text)
         if run.verdict == TC_ACT_UNSPEC:
             assert run.packet == dns_frames.frame(query, family=family, checksum=checksum)
@@ -247,6 +247,22 @@ def test_changes_are_answered_at_once(program: Program) -> None:
     assert dns_frames.read(program.run(request(named("late.svc.cluster.local"))).packet).payload[3] & 0xF == 0
 
 
+def test_names_too_long_for_the_map_go_to_the_server_while_there_are_some(program: Program) -> None:
+    index, owner = program.zone.index, "a" * 50
+    own, missing = (request(named(f"{name}.shop.svc.cluster.local")) for name in (owner, "b" * 50))
+    assert program.run(own).verdict == program.run(missing).verdict == TC_ACT_REDIRECT, "both do not exist"
+    index.set_service(f"shop/{owner}", service(owner, "10.96.7.1"), 200)
+    program.table.follow()
+    assert program.run(own).verdict == program.run(missing).verdict == TC_ACT_UNSPEC
+    assert program.run(request(named("gone.shop.svc.cluster.local"))).verdict == TC_ACT_REDIRECT
+    index.set_service(f"shop/{owner}", None, 201)
+    program.table.follow()
+    assert program.run(own).verdict == TC_ACT_REDIRECT
+    reply = respond(program.zone, own, udp_ceiling=UDP_SIZE)
+    assert isinstance(reply, Reply)
+    assert dns_frames.read(program.run(own).packet).payload == reply.data
+
+
 def test_answers_end_with_the_lease(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     query = request(named("web-1.shop.svc.cluster.local"))
     monkeypatch.setattr("podwire.dns.bpf.table.LEASE_S", -1.0)
@@ -259,7 +275,7 @@ def test_answers_end_with_the_lease(program: Program, monkeypatch: pytest.Monkey
 
 
 def test_new_process_keeps_right_entries_and_deletes_the_rest(program: Program) -> None:
-    stale = named("stale.shop.svc.cluster.local").ljust(128, b"\0")
+    stale = key_of(("stale", "shop", "svc"), program.plan.domain)
     program.maps.names.write(stale, program.maps.names.read(next(iter(program.maps.names))) or b"")
     before = {key: program.maps.names.read(key) for key in program.maps.names if key != stale}
     following = DnsTable(EntryPlan(program.options), program.zone.index, ("kube-system", "kube-dns"), UDP_SIZE)

@@ -1,9 +1,11 @@
 """The keys and values of the maps of the BPF program ``dns_answers`` (pure; layouts in ``src/bpf/dns_answers.bpf.c``).
 
-A key is a whole name in wire form and lower case, padded with zeros. A value has the addresses of both families, or
-says that the server answers. The program takes a name without a key for one that does not exist, except below ``pod``
-and below a Service with a key. So a key is needed for every Service that exists, every namespace, and every other
-name that exists directly in the zone; names of endpoints have keys only to be answered in the kernel.
+A key is the part of a name before the zone, in wire form and lower case, padded with zeros. A value has the addresses
+of both families, or says that the server answers. The program takes a name without a key for one that does not exist,
+except below ``pod`` and below a Service with a key. So a key is needed for every Service that exists, every namespace,
+and every other name that exists directly in the zone; names of endpoints have keys only to be answered in the kernel.
+Where a Service, a namespace or a fixed host has a name that is too long for a key, the settings have a flag for it, and
+all names of this length go to the server.
 
 The server answers, because the program cannot or need not: aliases; names with more than 12 addresses in a family;
 types other than A and AAAA of names that exist; names of ports; names of pods; the zone itself.
@@ -13,17 +15,17 @@ namespace; an entry takes 400 bytes of kernel memory.
 """
 
 import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from podwire.dns import wire
 from podwire.dns.index import ServiceKey
-from podwire.dns.names import encode_name, join_labels, split_labels
+from podwire.dns.names import encode_name, join_labels, match_zone, split_labels
 from podwire.dns.records import Addresses, ServiceRecords
 from podwire.dns.zone import ZoneOptions
 from podwire.errors import ProtocolError
 
-NAME_BYTES, MAX_LABELS, MAX_ZONE = 128, 15, 64
+NAME_BYTES, KEY_BYTES, MAX_LABELS, MAX_ZONE = 128, 56, 15, 64
 MAX_ADDRESSES = 12
 """Addresses of an entry in each family; a reply with so many AAAA records has less than 512 bytes."""
 MAX_HOSTS = 256
@@ -49,8 +51,8 @@ ANSWERS = 4
 """How many of the counters are answers."""
 
 _ADDRESS_ENTRY = 1
-_ENTRY = struct.Struct("=IBBBx48sI4x192sI4x")
-_SETTINGS = struct.Struct("=QQ12s12s64s56sIHBx")
+_ENTRY = struct.Struct("=IBBBx4sI44sI192sI4x")
+_SETTINGS = struct.Struct("=QQ12s12s64s56sIHBB")
 _HEAD = struct.Struct("!2sHHIH")
 _NUMBERS = struct.Struct("!5I")
 
@@ -66,7 +68,7 @@ class NameEntry(NamedTuple):
         """The value in the map; ``version`` differs from that of the entry before."""
         kind = 0 if self.served else _ADDRESS_ENTRY
         v4, v6 = b"".join(self.v4), b"".join(self.v6)
-        return _ENTRY.pack(version, kind, len(self.v4), len(self.v6), v4, version, v6, version)
+        return _ENTRY.pack(version, kind, len(self.v4), len(self.v6), v4[:4], version, v4[4:], version, v6, version)
 
 
 SERVED = NameEntry(served=True)
@@ -77,7 +79,8 @@ Entries = dict[bytes, NameEntry]
 
 def unpack_entry(value: bytes) -> NameEntry:
     """The entry of a value in the map."""
-    _, kind, count4, count6, v4, _, v6, _ = _ENTRY.unpack(value)
+    _, kind, count4, count6, first4, _, more4, _, v6, _ = _ENTRY.unpack(value)
+    v4 = first4 + more4
     if kind != _ADDRESS_ENTRY:
         return SERVED
     return NameEntry(
@@ -94,7 +97,18 @@ def key_of(labels: tuple[str, ...], domain: bytes) -> bytes:
         return b""
     if len(name) > NAME_BYTES or len(split_labels(name)) > MAX_LABELS:
         return b""
-    return name.ljust(NAME_BYTES, b"\0")
+    return relative_key(name, domain)
+
+
+def relative_key(name: bytes, domain: bytes) -> bytes:
+    """The key of a whole name in the zone, in lower case; empty when it is too long for a key."""
+    relative = name.removesuffix(domain)
+    return relative.ljust(KEY_BYTES, b"\0") if len(relative) <= KEY_BYTES else b""
+
+
+def is_long(*labels: str) -> bool:
+    """Whether the labels before the zone are too long for a key."""
+    return sum(1 + len(label.encode()) for label in labels) > KEY_BYTES
 
 
 def _entry(addresses: Addresses) -> NameEntry:
@@ -140,11 +154,20 @@ class EntryPlan:
                 (("pod",), NO_DATA),
             ]
         )
+        entries |= {key: SERVED for name in self._hosts() if (key := relative_key(name, self.domain))}
+        return entries
+
+    def _hosts(self) -> Iterator[bytes]:
+        """The whole names of fixed hosts in the zone."""
         for host in self._options.hosts:
             name = encode_name(host.lower())
-            if len(name) <= NAME_BYTES:
-                entries[name.ljust(NAME_BYTES, b"\0")] = SERVED
-        return entries
+            if match_zone(name, (self.domain,)) is not None:
+                yield name
+
+    @property
+    def has_long_hosts(self) -> bool:
+        """Whether a fixed host has a name that is too long for a key."""
+        return any(not relative_key(name, self.domain) for name in self._hosts())
 
     def namespace(self, name: str) -> Entries:
         """The names of a namespace that exists."""
@@ -177,7 +200,15 @@ class EntryPlan:
             entries |= self.service(owner, own)
         return entries
 
-    def settings(self, generation: int, lease_ns: int, serial: int, udp_size: int) -> bytes:
+    def has_long_names(self, namespaces: Iterable[str], services: Iterable[ServiceKey]) -> bool:
+        """Whether one of these, or a fixed host, has a name that is too long for a key."""
+        return (
+            self.has_long_hosts
+            or any(is_long(name, "svc") for name in namespaces)
+            or any(is_long(name, namespace, "svc") for namespace, name in services)
+        )
+
+    def settings(self, generation: int, lease_ns: int, serial: int, udp_size: int, *, long_names: bool) -> bytes:
         """The settings of one generation; the answers end at ``lease_ns`` of the boot clock."""
         ttl = self._options.ttl_s
         head4, head6 = (_HEAD.pack(wire.TO_QUESTION, t, wire.IN, ttl, n) for t, n in ((wire.A, 4), (wire.AAAA, 16)))
@@ -185,7 +216,7 @@ class EntryPlan:
         names = b"\x02ns\x03dns\xc0\x0c\x0ahostmaster\xc0\x0c" + numbers
         soa = wire.TO_QUESTION + wire.encode_fixed(wire.SOA, min(ttl, 300), names)
         return _SETTINGS.pack(
-            generation, lease_ns, head4, head6, self.domain, soa, len(self.domain), udp_size, self.closed
+            generation, lease_ns, head4, head6, self.domain, soa, len(self.domain), udp_size, self.closed, long_names
         )
 
 

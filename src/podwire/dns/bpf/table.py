@@ -15,7 +15,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from podwire.dns.bpf.entries import ANSWERS, COUNTERS, MAX_ZONE, Entries, EntryPlan, NameEntry, mapped, unpack_entry
+from podwire.dns.bpf.entries import (
+    ANSWERS,
+    COUNTERS,
+    MAX_ZONE,
+    Entries,
+    EntryPlan,
+    NameEntry,
+    is_long,
+    mapped,
+    unpack_entry,
+)
 from podwire.dns.index import RecordIndex, ServiceKey
 from podwire.errors import KernelError
 from podwire.kernel.bpf_syscall import BpfMapTable
@@ -51,6 +61,8 @@ class DnsTable:
         self._udp_size = udp_size
         self._maps: DnsMaps | None = None
         self._services: dict[ServiceKey, Entries] = {}
+        self._long: set[ServiceKey | str] = set()
+        """The Services and namespaces whose names are too long for a key."""
         self._changed: set[ServiceKey] = set()
         self._namespaces: set[str] = set()
         self._version = time.time_ns() // 1000 & 0x7FFFFFFF
@@ -103,6 +115,8 @@ class DnsTable:
         self._services = {
             owner: own for owner, records in self._index.records.items() if (own := self._plan.service(owner, records))
         }
+        self._long = {owner for owner in self._index.records if is_long(owner[1], owner[0], "svc")}
+        self._long |= {name for name in self._index.namespaces if is_long(name, "svc")}
         desired = self._plan.fixed()
         for name in self._index.namespaces:
             desired |= self._plan.namespace(name)
@@ -123,14 +137,22 @@ class DnsTable:
             after = self._plan.service(owner, self._index.records.get(owner))
             if after:
                 self._services[owner] = after
+            self._note_length(owner, long=owner in self._index.records and is_long(owner[1], owner[0], "svc"))
             self._replace(maps, before, after)
         for name in names:
             own = self._plan.namespace(name)
             absent = name not in self._index.namespaces
+            self._note_length(name, long=not absent and is_long(name, "svc"))
             self._replace(maps, own if absent else {}, {} if absent else own)
         if self._service in owners:
             self._write_servers(maps)
         self._publish(maps)
+
+    def _note_length(self, owner: ServiceKey | str, *, long: bool) -> None:
+        if long:
+            self._long.add(owner)
+        else:
+            self._long.discard(owner)
 
     def _replace(self, maps: DnsMaps, present: Entries, desired: Entries) -> None:
         """Deletes and writes what differs; deletions come first."""
@@ -150,7 +172,8 @@ class DnsTable:
         before = int.from_bytes(maps.generation.read(_ZERO) or b"", "little")
         generation = before + 1 or 1
         lease_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + int(LEASE_S * 1e9)
-        settings = self._plan.settings(generation, lease_ns, self._index.serial, self._udp_size)
+        long_names = bool(self._long) or self._plan.has_long_hosts
+        settings = self._plan.settings(generation, lease_ns, self._index.serial, self._udp_size, long_names=long_names)
         maps.settings.write((generation & 1).to_bytes(4, "little"), settings)
         maps.generation.write(_ZERO, generation.to_bytes(8, "little"))
 

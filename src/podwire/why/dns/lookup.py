@@ -10,12 +10,13 @@ from ipaddress import ip_address
 import msgspec
 
 from podwire.dns import wire
-from podwire.dns.bpf.decision import decide
+from podwire.dns.answers import ZoneAnswer
+from podwire.dns.bpf.decision import KernelZone, decide
 from podwire.dns.bpf.entries import EntryPlan
 from podwire.dns.config import DnsConfig
 from podwire.dns.names import decode_name, encode_name
-from podwire.dns.zone import Zone, ZoneAnswer, zone_options
-from podwire.model.service import EndpointSlice, Service
+from podwire.dns.zone import Zone, zone_options
+from podwire.model.service import TRIGGER_TIME_ANNOTATION, EndpointSlice, Service
 from podwire.why.dns.rules import apply_rules
 from podwire.why.dns.searchpath import PodSearch
 
@@ -51,6 +52,10 @@ class DnsStep(msgspec.Struct, frozen=True):
     """The rules of the Corefile that the name meets before the zone answers."""
     kernel: str = ""
     """From which entry the kernel of the pod's node answers; empty: a server answers."""
+    node_local: bool = False
+    """Whether the pod's node has a server of its own, which answers while it takes queries."""
+    age_s: float | None = None
+    """Seconds since the Service or its endpoints changed; None: no Service is behind the name."""
 
     @property
     def ends(self) -> bool:
@@ -130,8 +135,26 @@ def kernel_answer(name: str, record_type: str, zone: Zone, config: DnsConfig) ->
     """From which entry the kernel of a node answers a whole name; empty: a server answers."""
     plan = EntryPlan(zone_options(config))
     entries = plan.everything(zone.index.namespaces, zone.index.records)
-    closed = plan.closed and plan.possible
-    return decide(encode_name(name), TYPES[record_type], plan.domain, entries, closed=closed)
+    held = KernelZone(
+        plan.domain,
+        entries,
+        closed=plan.closed and plan.possible,
+        long_names=plan.has_long_names(zone.index.namespaces, zone.index.records),
+    )
+    return decide(encode_name(name), TYPES[record_type], held)
+
+
+def changes(name: str, config: DnsConfig, objects: DnsObjects) -> Iterator[str]:
+    """The times at which the Service behind a whole name and its slices were made or changed, as the API has them."""
+    labels = name.lower().removesuffix(".").removesuffix(config.domain.removesuffix(".").lower()).strip(".").split(".")
+    if len(labels) < 3 or labels[-1] != "svc":
+        return
+    key = f"{labels[-2]}/{labels[-3]}"
+    if key in objects.services:
+        yield objects.services[key].metadata.creation_timestamp or ""
+        for item in objects.slices.get(key, ()):
+            yield item.metadata.creation_timestamp or ""
+            yield item.metadata.annotations.get(TRIGGER_TIME_ANNOTATION, "")
 
 
 def _records(answer: ZoneAnswer) -> Iterator[str]:

@@ -4,13 +4,14 @@ At most one Service with its slices, its namespace and the names of the Services
 The settings of the server come from the ConfigMap ``podwire-dns``, or from CoreDNS' Corefile, or are the defaults.
 """
 
+import datetime
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
 
 import msgspec
 
-from podwire.cluster.names import NODE_DNS
+from podwire.cluster.names import NODE_DNS, NODE_LOCAL_DNS
 from podwire.dns.config import DnsConfig, parse_config
 from podwire.dns.corefile.settings import read_settings
 from podwire.dns.corefile.syntax import ReadFiles, parse_corefile
@@ -20,8 +21,9 @@ from podwire.kube.client import Client
 from podwire.kube.resources import CONFIGMAPS, NAMESPACES, NODES, SERVICES
 from podwire.model.pod import Pod
 from podwire.model.service import EndpointSlice, Service
+from podwire.runtime.clock import parse_rfc3339
 from podwire.why.api_objects import ApiObjects
-from podwire.why.dns.lookup import TYPES, DnsAnswer, DnsObjects, DnsStep, explain_rules, fill, kernel_answer
+from podwire.why.dns.lookup import TYPES, DnsAnswer, DnsObjects, DnsStep, changes, explain_rules, fill, kernel_answer
 from podwire.why.dns.rules import apply_rules
 from podwire.why.dns.searchpath import TriedName, search_of, tried_names
 
@@ -57,8 +59,10 @@ async def ask(question: DnsQuestion, client: Client) -> DnsAnswer:
         )
         return DnsAnswer(question.name, record_type, asker, resolver, steps[:1], settings)
     steps = await _explain(attempts, record_type, config, client, pod)
-    if pod is None or not await _in_kernel(client, pod.spec.node_name):
-        steps = tuple(msgspec.structs.replace(step, kernel="") for step in steps)
+    in_kernel, node_local = await _answers_of_node(client, pod.spec.node_name) if pod is not None else (False, False)
+    steps = tuple(
+        msgspec.structs.replace(step, kernel=step.kernel if in_kernel else "", node_local=node_local) for step in steps
+    )
     return DnsAnswer(question.name, record_type, asker, resolver, steps, settings)
 
 
@@ -79,10 +83,22 @@ async def _explain(
         except ProtocolError as failure:
             raise ConfigError("NAME", "", f"{attempt.name!r} is no DNS name: {failure}") from failure
         kernel = kernel_answer(attempt.name, record_type, zone, config)
-        steps.append(msgspec.structs.replace(step, search=attempt.search, kernel=kernel))
+        age_s = _age_s(changes(attempt.name, config, objects), client.clock.now())
+        steps.append(msgspec.structs.replace(step, search=attempt.search, kernel=kernel, age_s=age_s))
         if step.ends:
             break
     return tuple(steps)
+
+
+def _age_s(times: Iterable[str], now: datetime.datetime) -> float | None:
+    """Seconds since the latest of these times; texts that are none do not count."""
+    ages = []
+    for text in times:
+        try:
+            ages.append((now - parse_rfc3339(text)).total_seconds())
+        except ValueError:
+            continue
+    return max(0.0, min(ages)) if ages else None
 
 
 def _names(name: str, record_type: str, config: DnsConfig, zone: Zone, address: str) -> tuple[str, ...]:
@@ -150,13 +166,13 @@ class _Reader:
         return True
 
 
-async def _in_kernel(client: Client, node: str) -> bool:
-    """Whether the kernel of a node answers queries of its pods."""
+async def _answers_of_node(client: Client, node: str) -> tuple[bool, bool]:
+    """Whether the kernel of a node answers queries of its pods, and whether a server of the node does."""
     try:
-        metadata = (await client.get(NODES, node))["metadata"]
+        annotations = (await client.get(NODES, node))["metadata"].get("annotations") or {}
     except NotFound:
-        return False
-    return bool((metadata.get("annotations") or {}).get(NODE_DNS) == "kernel")
+        return False, False
+    return annotations.get(NODE_DNS) == "kernel", annotations.get(NODE_LOCAL_DNS) == "yes"
 
 
 async def _pod(client: Client, text: str) -> Pod:

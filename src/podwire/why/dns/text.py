@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from podwire.model.wording import duration
 from podwire.why.dns.lookup import DnsAnswer
 
 _SHOWN = 10
@@ -27,6 +28,11 @@ def render(answer: DnsAnswer) -> Iterator[str]:
         if step.kernel:
             yield f"   answered in the kernel of the pod's node: {step.kernel}"
             yield "   (a pod to which an egress policy applies asks the servers)"
+        elif step.node_local:
+            yield "   the server of the pod's node answers while it takes queries, otherwise a server of the cluster"
+            yield "   (a pod to which an egress policy applies asks the servers of the cluster)"
+        if step.age_s is not None:
+            yield f"   last change {duration(1000 * step.age_s)} ago"
         yield from (f"   {record}" for record in step.records[:_SHOWN])
         if len(step.records) > _SHOWN:
             yield f"   and {len(step.records) - _SHOWN} more"

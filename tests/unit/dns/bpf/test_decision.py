@@ -3,13 +3,13 @@
 import pytest
 
 from podwire.dns import wire
-from podwire.dns.bpf.decision import decide
-from podwire.dns.bpf.entries import NAME_BYTES, NO_DATA, SERVED, NameEntry
+from podwire.dns.bpf.decision import KernelZone, decide
+from podwire.dns.bpf.entries import NO_DATA, SERVED, NameEntry, relative_key
 from podwire.dns.names import encode_name
 
 DOMAIN = encode_name("cluster.local")
 ENTRIES = {
-    encode_name(name).ljust(NAME_BYTES, b"\0"): entry
+    relative_key(encode_name(name), DOMAIN): entry
     for name, entry in {
         "cluster.local": SERVED,
         "shop.svc.cluster.local": NO_DATA,
@@ -42,8 +42,16 @@ ENTRIES = {
     ],
 )
 def test_decision_names_the_entry(name: str, qtype: int, text: str) -> None:
-    assert decide(encode_name(name), qtype, DOMAIN, ENTRIES) == text
+    assert decide(encode_name(name), qtype, KernelZone(DOMAIN, ENTRIES)) == text
 
 
 def test_missing_name_of_an_open_zone_goes_to_the_server() -> None:
-    assert decide(encode_name("gone.svc.cluster.local"), wire.A, DOMAIN, ENTRIES, closed=False) == ""
+    zone = KernelZone(DOMAIN, ENTRIES, closed=False)
+    assert decide(encode_name("gone.svc.cluster.local"), wire.A, zone) == ""
+
+
+@pytest.mark.parametrize("long_names", [False, True])
+def test_long_name_goes_to_the_server_where_the_zone_has_long_names(long_names: bool) -> None:
+    zone = KernelZone(DOMAIN, ENTRIES, long_names=long_names)
+    text = decide(encode_name(f"{'a' * 63}.shop.svc.cluster.local"), wire.A, zone)
+    assert text == ("" if long_names else "no entry, so the name does not exist")

@@ -27,10 +27,10 @@ def named(entries: Entries) -> dict[str, NameEntry]:
     shown = {}
     for key, entry in entries.items():
         labels, at = [], 0
-        while key[at]:
+        while at < len(key) and key[at]:
             labels.append(key[at + 1 : at + 1 + key[at]].decode())
             at += 1 + key[at]
-        shown[".".join(labels).removesuffix(ZONE).rstrip(".")] = entry
+        shown[".".join(labels)] = entry
     return shown
 
 
@@ -90,10 +90,20 @@ def test_zone_with_fallthrough_is_not_closed() -> None:
 
 def test_names_that_the_program_cannot_hold_have_no_key() -> None:
     domain = encode_name(ZONE)
-    assert len(key_of(("WEB", "shop", "svc"), domain)) == 128
-    assert key_of(("WEB", "shop", "svc"), domain).startswith(b"\x03web\x04shop\x03svc\x07cluster")
+    assert key_of(("WEB", "shop", "svc"), domain) == b"\x03web\x04shop\x03svc".ljust(56, b"\0")
+    assert key_of(("a" * 41, "b" * 8, "svc"), domain) == b"\x29" + b"a" * 41 + b"\x08" + b"b" * 8 + b"\x03svc" + b"\0"
+    assert key_of(("a" * 43, "b" * 8, "svc"), domain) == b""
     assert key_of(("a" * 63, "b" * 63, "svc"), domain) == b""
     assert key_of(tuple("abcdefghijklmn"), domain) == b""
+
+
+def test_plan_knows_whether_names_are_too_long_for_keys() -> None:
+    plan = EntryPlan(ZoneOptions())
+    assert not plan.has_long_names(["shop"], [("shop", "web")])
+    assert plan.has_long_names(["a" * 52], [])
+    assert plan.has_long_names([], [("shop", "a" * 47)])
+    hosts = {f"{'a' * 60}.cluster.local": ("192.0.2.7",), "b.example": ("192.0.2.7",)}
+    assert EntryPlan(ZoneOptions(hosts=hosts)).has_long_names([], [])
 
 
 def test_entry_packs_and_unpacks() -> None:

@@ -10,7 +10,7 @@ from podwire.dns.zone import Zone, zone_options
 from podwire.errors import ProtocolError
 from podwire.model.meta import ObjectMeta
 from podwire.model.service import Endpoint, EndpointConditions, EndpointSlice, Service, ServicePort, ServiceSpec
-from podwire.why.dns.lookup import DnsAnswer, DnsObjects, DnsStep, explain_name, fill, kernel_answer
+from podwire.why.dns.lookup import DnsAnswer, DnsObjects, DnsStep, changes, explain_name, fill, kernel_answer
 from podwire.why.dns.searchpath import PodSearch
 from podwire.why.dns.text import render
 
@@ -117,3 +117,24 @@ def test_the_answer_names_resolver_settings_and_every_step() -> None:
     assert text.endswith(
         "2. catalog.shop.svc.cluster.local: answer\n   Service shop/catalog has the address 10.96.3.4\n   A 10.96.3.4"
     )
+
+
+def test_text_says_who_answers_and_when_the_service_changed() -> None:
+    step = replace(explain("catalog.shop.svc.cluster.local"), node_local=True, age_s=12_000.0)
+    shown = list(render(DnsAnswer("catalog", "A", "shop/web-1", PodSearch("ClusterFirst"), (step,), "defaults")))
+    assert "   the server of the pod's node answers while it takes queries, otherwise a server of the cluster" in shown
+    assert "   last change 3h20m ago" in shown
+
+
+def test_changes_are_those_of_the_service_and_its_slices() -> None:
+    meta = replace(SERVICES["shop/db"].metadata, creation_timestamp="2026-01-01T00:00:00Z")
+    trigger = {"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-03T00:00:00Z"}
+    own = replace(
+        SLICE, metadata=replace(SLICE.metadata, annotations=trigger, creation_timestamp="2026-01-02T00:00:00Z")
+    )
+    objects = replace(
+        OBJECTS, services={"shop/db": replace(SERVICES["shop/db"], metadata=meta)}, slices={"shop/db": (own,)}
+    )
+    days = [text[:10] for text in changes("db-0.db.shop.svc.cluster.local.", CONFIG, objects)]
+    assert days == ["2026-01-01", "2026-01-02", "2026-01-03"]
+    assert not list(changes("db.example", CONFIG, objects))
