@@ -97,24 +97,6 @@ def test_killed_worker_remembers_its_names_while_the_api_is_silent(tmp_path: Pat
             assert server.ask("missing.shop.svc.cluster.local").rcode() == dns.rcode.NXDOMAIN
 
 
-def test_no_query_is_lost_while_workers_are_killed(tmp_path: Path) -> None:
-    """Asks without repetition: 100 queries are under way at any time."""
-    with silent_api(LISTED) as api, serving(api, tmp_path) as server, socket.socket(type=socket.SOCK_DGRAM) as link:
-        link.connect(("127.0.0.1", server.port))
-        link.settimeout(20)
-        tail = dns.message.make_query(NAME, "A").to_wire()[2:]
-        unanswered = set()
-        for ident in range(10_000):
-            unanswered.add(ident)
-            link.send(ident.to_bytes(2, "big") + tail)
-            if ident % 2500 == 1000:
-                server.kill_worker()
-            while len(unanswered) > 100:
-                unanswered.discard(int.from_bytes(link.recv(2), "big"))
-        while unanswered:
-            unanswered.discard(int.from_bytes(link.recv(2), "big"))
-
-
 COREFILE = """.:PORT {
     bind 127.0.0.1
     kubernetes cluster.local {
@@ -141,6 +123,36 @@ def test_changed_corefile_is_applied_and_a_wrong_one_not(tmp_path: Path) -> None
         file.write_text(valid.replace("ttl 7", "ttl 9"))
         while server.ask().answer[0].ttl != 9:
             time.sleep(0.02)
+
+
+def test_no_query_of_100_000_is_lost_over_kills_and_restarts(tmp_path: Path) -> None:
+    """Asks without repetition, 100 queries under way at any time, while workers are killed or replaced."""
+    with (
+        silent_api(LISTED) as api,
+        serving(api, tmp_path, COREFILE) as server,
+        socket.socket(type=socket.SOCK_DGRAM) as link,
+    ):
+        link.connect(("127.0.0.1", server.port))
+        link.settimeout(20)
+        file = tmp_path / "config"
+        texts = [file.read_text(), file.read_text().replace("ttl 7", "ttl 8")]
+        tail = dns.message.make_query(NAME, "A").to_wire()[2:]
+        unanswered, workers = set(), {server.worker()}
+        for number in range(100_000):
+            ident = number % 50_000
+            unanswered.add(ident)
+            link.send(ident.to_bytes(2, "big") + tail)
+            if number % 10_000 == 1000:
+                server.kill_worker()
+                workers.add(server.worker())
+            if number % 40_000 == 5000:
+                texts.reverse()
+                file.write_text(texts[0])
+            while len(unanswered) > 100:
+                unanswered.discard(int.from_bytes(link.recv(2), "big"))
+        while unanswered:
+            unanswered.discard(int.from_bytes(link.recv(2), "big"))
+        assert len(workers) > 10
 
 
 WITH_PLUGINS = """.:PORT {

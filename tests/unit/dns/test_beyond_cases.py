@@ -68,6 +68,10 @@ _CASES = [
 ]
 
 
+def test_no_row_of_the_table_is_missing() -> None:
+    assert (len(_TABLE["suites"]), len(_CASES), len(_TABLE["transfers"])) == (4, 94, 2)
+
+
 @pytest.mark.parametrize(("suite", "case"), _CASES)
 def test_answer_is_that_of_the_table(suite: dict[str, Any], case: dict[str, Any]) -> None:
     options = suite["options"]

@@ -85,6 +85,10 @@ _CASES = [
 ]
 
 
+def test_no_row_of_the_table_is_missing() -> None:
+    assert (len(_TABLE["suites"]), len(_CASES), len(_TABLE["endpoint_hosts"])) == (10, 85, 8)
+
+
 @pytest.mark.parametrize(("suite", "case"), _CASES)
 def test_answer(suite: dict[str, Any], case: dict[str, Any]) -> None:
     zone = make_zone(suite["options"], _TABLE["fixtures"][suite["fixture"]])
