@@ -137,13 +137,16 @@ class LinkFilesSection(Section, frozen=True):
 
 
 class DnsSection(Section, frozen=True):
-    """Answers to DNS queries in the kernel of this node, before they reach a server of the cluster.
+    """Answers to DNS queries on this node, before they reach a server of the cluster.
 
-    ``service`` is the DNS Service as ``namespace/name``. The other fields must have the values of the servers'
-    configuration. ``folder`` is that of the pins in the BPF file system.
+    ``kernel``: the kernel answers. ``node_local``: a server that runs on the node answers at the address of the DNS
+    Service, while it takes queries. ``service`` is the DNS Service as ``namespace/name``. The other fields are for the
+    kernel, and must have the values of the servers' configuration. ``folder`` is that of the pins in the BPF file
+    system.
     """
 
     kernel: bool = False
+    node_local: bool = False
     service: str = "kube-system/kube-dns"
     domain: str = "cluster.local"
     ttl_seconds: int = 5

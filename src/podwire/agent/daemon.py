@@ -95,11 +95,12 @@ def add_parts(shared: Shared, supervisor: Supervisor) -> None:
 
         policies.add(shared, cni)
     elif cni is not None:
-        from podwire.agent import dnsanswers
+        from podwire.agent import dnsanswers, nodelocal
         from podwire.policy.modes import clear_unused
 
         clear_unused()
         dnsanswers.add(shared, None)
+        nodelocal.add(shared, None)
     if "proxy" in parts:
         from podwire.agent import services
 

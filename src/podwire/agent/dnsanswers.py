@@ -46,7 +46,7 @@ def _connect(shared: Shared, enforcement: Enforcement, section: DnsSection) -> N
     namespace, _, name = section.service.partition("/")
     answers = DnsAnswers(zone, options, (namespace, name), section.folder, shared.clock, section.udp_size)
     answers.report = lambda problem: shared.degraded.report("dns", FEATURE_MISSING, problem)
-    enforcement.shortcut = answers
+    enforcement.shortcuts.append(answers)
     watch = ZoneWatch(zone, shared.client, answers.changed, pods=False)
 
     async def follow() -> None:

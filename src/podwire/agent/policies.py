@@ -1,6 +1,6 @@
 """Constructs the part ``policy`` of the agent."""
 
-from podwire.agent import dnsanswers as answers
+from podwire.agent import dnsanswers, nodelocal
 from podwire.agent.policypart import PolicyPart, attached_pod
 from podwire.agent.shared import Shared
 from podwire.cni.gate import EnforcementGate
@@ -29,4 +29,6 @@ def add(shared: Shared, cni: CniService | None) -> None:
 
         add_other_plugins(shared, part)
     part.connect()
-    answers.add(shared, part.enforcement if cni is not None else None)
+    enforcement = part.enforcement if cni is not None else None
+    dnsanswers.add(shared, enforcement)
+    nodelocal.add(shared, enforcement)

@@ -84,9 +84,22 @@ def controller(config_file: str, kubeconfig: str | None) -> None:
 @click.group(invoke_without_command=True)
 @click.option("--config", "config_file", metavar="FILE", help="Configuration (YAML); all settings have defaults.")
 @click.option("--corefile", metavar="FILE", help="Instead of --config: the Corefile of CoreDNS, to replace it.")
+@click.option(
+    "--node-local",
+    "service_addresses",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Be the server of this node at an address of the DNS Service, in front of the cluster's replicas.",
+)
 @_kubeconfig
 @click.pass_context
-def dns(context: click.Context, config_file: str | None, corefile: str | None, kubeconfig: str | None) -> None:
+def dns(
+    context: click.Context,
+    config_file: str | None,
+    corefile: str | None,
+    service_addresses: tuple[str, ...],
+    kubeconfig: str | None,
+) -> None:
     """Run cluster DNS: answers for Services and pods from memory, forwards the rest."""
     if context.invoked_subcommand is not None:
         return
@@ -100,6 +113,9 @@ def dns(context: click.Context, config_file: str | None, corefile: str | None, k
         settings = load_corefile(corefile) if corefile else config.DnsConfig()
         if config_file:
             settings = config.load_config(config_file)
+        if service_addresses:
+            config.check_service_addresses(service_addresses, "podwire dns", "--node-local")
+            settings = msgspec.structs.replace(settings, listen=service_addresses, node_local=True)
         return msgspec.structs.replace(settings, kubeconfig=kubeconfig) if kubeconfig else settings
 
     settings = load()

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from podwire.dns.corefile.syntax import Directive
+from podwire.dns.names import address_bytes
 from podwire.errors import ConfigError
 from podwire.model.document import not_yaml, wrong
 
@@ -27,10 +28,10 @@ class ForwardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ``%server-name`` behind the address if it differs from ``tls_server_name``), or a file with the name servers of a
     resolver. ``policy`` is the order of the servers: sequential, random or round_robin. ``max_concurrent`` requests may
     wait, 0 means 2000. A server is bad after ``max_fails`` failed probes in a row, 0 means never; between two probes
-    lie ``health_check_seconds``, and they ask for ``health_check_domain``, with recursion unless told otherwise. An
-    unused connection is closed after ``expire_seconds``. Names below ``except_zones`` are not asked for. A reply with
-    one of the response codes ``failover`` counts as none while another server is left. With ``fail_fast`` nobody is
-    asked when all servers are bad.
+    lie ``health_check_seconds``, and they ask for ``health_check_domain``, with recursion unless
+    ``health_check_recursion`` is false. An unused connection is closed after ``expire_seconds``. Names below
+    ``except_zones`` are not asked for. A reply with one of the response codes ``failover`` does not count while another
+    server can be asked. With ``fail_fast`` no server is asked when all are bad.
     """
 
     upstreams: tuple[str, ...] = ()
@@ -56,8 +57,8 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     A reply is cached for its own time, at least ``..._least_seconds`` and at most ``..._seconds``; success is a reply
     with records, denial one without. A name that was asked for ``prefetch_amount`` times (0: never) without a pause of
     ``prefetch_seconds`` is asked for again when ``prefetch_percent`` of its time are left. SERVFAIL is cached for
-    ``failure_seconds``. For ``serve_stale_seconds`` longer, an expired reply is used at once, or (verify) when nobody
-    replies.
+    ``failure_seconds``. For ``serve_stale_seconds`` longer, an expired reply is used at once, or
+    (``serve_stale_verify``) when no server replies.
     """
 
     success_capacity: int = 4096
@@ -102,7 +103,8 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     names and by zone. ``blocks`` are the server blocks of a Corefile, if one of them has plugins of its own; ``files``
     are the files that these name. ``query_log_format`` is a line of CoreDNS with placeholders, or ``json``;
     ``query_log_classes`` are success, denial and error, none means all. A Corefile is read again every
-    ``reload_seconds``, 0 means never.
+    ``reload_seconds``, 0 means never. ``node_local``: this is the server of a node, ``listen`` has the addresses of the
+    DNS Service, and pods reach the server while it has listed everything and does not leave.
     """
 
     domain: str = "cluster.local"
@@ -119,6 +121,7 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     resolv_conf: str = "/etc/resolv.conf"
     kubeconfig: str = ""
     lameduck_seconds: float = 0.0
+    node_local: bool = False
     udp_size: int = 1232
     forward: ForwardConfig = ForwardConfig()
     stub_domains: dict[str, ForwardConfig] = {}
@@ -142,6 +145,15 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     blocks: tuple[PluginBlock, ...] = ()
     files: dict[str, str] = {}
 
+    @property
+    def page_addresses(self) -> tuple[str, ...]:
+        """Where health, readiness and metrics are served: a node's own server has no address of its own."""
+        if self.http_address:
+            return (self.http_address,)
+        if not self.node_local:
+            return self.listen
+        return ("0.0.0.0" if any("." in address for address in self.listen) else "::",)
+
 
 _PODS = ("disabled", "insecure", "verified")
 
@@ -161,9 +173,22 @@ def parse_config(text: bytes | str, source: str) -> DnsConfig:
         raise ConfigError(source, "pods", f"expected one of {', '.join(_PODS)}, got {config.pods!r}")
     if not 0 <= config.ttl_seconds <= 3600:
         raise ConfigError(source, "ttlSeconds", f"expected 0 to 3600, got {config.ttl_seconds}")
+    if config.node_local:
+        check_service_addresses(config.listen, source, "listen")
     if not 512 <= config.udp_size <= 65535:
         raise ConfigError(source, "udpSize", f"expected 512 to 65535, got {config.udp_size}")
     return config
+
+
+def check_service_addresses(addresses: tuple[str, ...], source: str, field: str) -> None:
+    """Refuses what cannot be addresses of the DNS Service.
+
+    Raises: ConfigError naming the field.
+    """
+    wrong_addresses = [address for address in addresses if not any(address_bytes(address))]
+    if wrong_addresses or not addresses:
+        problem = f"expected the addresses of the DNS Service, got {', '.join(wrong_addresses) or 'none'}"
+        raise ConfigError(source, field, problem)
 
 
 def load_config(path: str) -> DnsConfig:

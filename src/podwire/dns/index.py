@@ -27,7 +27,7 @@ ServiceKey = tuple[str, str]
 
 @dataclass(slots=True)
 class _ServiceState:
-    """What the records of one Service are made of; ``counts`` says in how many slices an address is."""
+    """The facts behind the records of one Service; ``counts`` has the number of slices of each address."""
 
     facts: ServiceFacts | None = None
     slices: dict[str, SliceRecords] = field(default_factory=dict)

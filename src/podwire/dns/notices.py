@@ -1,9 +1,9 @@
-"""Tells other name servers that a zone has changed (NOTIFY, RFC 1996), so that they copy it at once.
+"""Notifies other name servers that a zone has changed (NOTIFY, RFC 1996), so that they copy it at once.
 
 How it works: the servers are the addresses of ``to`` in ``transfer``, networks left out. A zone of a file is new when
 the process starts, because a changed file is read by a new process; a copied zone is new when a transfer brought
-another serial. Each server is told up to three times, as in CoreDNS; whoever does not answer still asks by the times of
-the SOA record. Requests carry a random ID and source port, and only the reply to them ends the attempts.
+another serial. Each server is notified up to three times, as in CoreDNS; a server that does not answer still asks by
+the times of the SOA record. Requests carry a random ID and source port, and only the reply to them ends the attempts.
 """
 
 from podwire.dns import wire
@@ -26,12 +26,12 @@ class ZoneNotices:
         self._sending = TaskSet(lambda name, error: self._log.error("task failed", task=name, failure=error))
 
     def start(self) -> None:
-        """Tells the servers of all zones of files; to be called on the loop when the server answers."""
+        """Notifies the servers of all zones of files; to be called on the loop when the server answers."""
         for zone in self._chain.file_zones():
             self.changed(zone)
 
     def changed(self, zone: bytes) -> None:
-        """Tells the servers of a zone."""
+        """Notifies the servers of a zone."""
         for server in self._chain.notice_targets(zone):
             self._sending.start("notify", self._notify(zone, server))
 

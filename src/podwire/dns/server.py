@@ -28,7 +28,7 @@ from podwire.dns.relay import ForeignRelay
 from podwire.dns.replies import ReplyCache
 from podwire.dns.scrape import cache_series, plugin_series
 from podwire.dns.snapshot import Snapshot
-from podwire.dns.sockets import Bound, bind, served_addresses, usable
+from podwire.dns.sockets import Bound, bind, check_right, served_addresses, take_queries, usable
 from podwire.dns.tcp import TcpLimits, TcpListener
 from podwire.dns.udp import UdpListener
 from podwire.dns.watch import ZoneWatch
@@ -47,6 +47,9 @@ from podwire.runtime.supervise import Supervisor
 from podwire.runtime.tasks import TaskSet
 
 _LISTS_WAIT_S = 2.0
+_LISTS_CHECK_S = 0.05
+_LEAVING_S = 0.5
+"""For how long the server of a node answers at least when no new query is led to it: the queries under way."""
 
 
 class DnsServer:
@@ -199,9 +202,12 @@ def serve(
 
     ``serving`` is called once the sockets take requests. ``load`` reads the configuration again, if it may change.
 
-    Raises: ConfigError when no API server is configured; OSError when a port is taken.
+    Raises: ConfigError when no API server is configured, or without the right that ``node_local`` needs; OSError when a
+    port is taken.
     """
-    sockets = bind(config.listen, config.port)
+    if config.node_local:
+        check_right()
+    sockets = bind(config.listen, config.port, early=config.node_local)
     snapshot = Snapshot()
     serving()
     keep_worker()
@@ -241,7 +247,8 @@ async def run(
     https = [
         (port, HttpServer(dispatch({path: handler}), tasks, clock, PROBE_LIMITS)) for port, path, handler in routes
     ]
-    addresses = usable((config.http_address,) if config.http_address else config.listen)
+    addresses = usable(config.page_addresses)
+    led = tuple(sockets or ()) if config.node_local else ()
     try:
         for address in addresses:
             for port, http in filter(itemgetter(0), https):
@@ -258,10 +265,13 @@ async def run(
                     "follow the configuration",
                     partial(follow_config, load_config, config, snapshot, server.relay.routes.pending, clock),
                 )
+            if led:
+                supervisor.start("take queries", partial(_take_when_listed, watch, led, clock))
             server.report()
     except asyncio.CancelledError:
         leaving = True
-        await clock.sleep(config.lameduck_seconds)
+        take_queries(led, wanted=False)
+        await clock.sleep(max(config.lameduck_seconds, _LEAVING_S if led else 0.0))
         raise
     finally:
         for _, http in https:
@@ -269,3 +279,10 @@ async def run(
         await tasks.close()
         await server.close()
         await client.close()
+
+
+async def _take_when_listed(watch: ZoneWatch, sockets: Sequence[Bound], clock: Clock) -> None:
+    """Lets the kernel lead queries of the node's pods to the sockets, once every name is known."""
+    while watch.unsynced():
+        await clock.sleep(_LISTS_CHECK_S)
+    take_queries(sockets, wanted=True)

@@ -1,6 +1,11 @@
 """Binds the server's sockets before a process serves on them, so that a new process can take them over.
 
 One UDP and one TCP socket per address. ``::`` is left out when the machine has no IPv6.
+
+The sockets of a node's own server are bound to the addresses of the DNS Service, also before the node has a route to
+them. Queries are led there while the sockets have the option IP_TRANSPARENT (:mod:`podwire.dns.nodelocal.plan`), which
+:func:`take_queries` sets and clears. The option is one of the socket, not of a process: it stays when a worker dies and
+the next one takes over the socket. Setting it needs CAP_NET_RAW or CAP_NET_ADMIN.
 """
 
 import contextlib
@@ -10,10 +15,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from podwire.dns.names import address_bytes
+from podwire.errors import ConfigError
 
 WAKE_S = 0.5
 _BUFFER_BYTES = 4 << 20
 _SO_RCVBUFFORCE = 33  # asm-generic/socket.h
+_IP_FREEBIND, _IPV6_FREEBIND, _IPV6_TRANSPARENT = 15, 78, 75  # linux/in.h, linux/in6.h
 _BACKLOG = 1024
 
 
@@ -34,21 +41,23 @@ def usable(addresses: Iterable[str]) -> tuple[str, ...]:
     return tuple(address for address in addresses if address != "::" or _has_ipv6())
 
 
-def bind(addresses: Iterable[str], port: int) -> tuple[Bound, ...]:
+def bind(addresses: Iterable[str], port: int, *, early: bool = False) -> tuple[Bound, ...]:
     """Binds every address; port 0 selects one that is free for both protocols.
+
+    ``early``: also addresses that the machine does not have yet.
 
     Raises: OSError when an address cannot be bound.
     """
     with contextlib.ExitStack() as stack:
         bound = []
         for address in usable(addresses):
-            udp = _socket(address, socket.SOCK_DGRAM)
+            udp = _socket(address, socket.SOCK_DGRAM, early=early)
             stack.callback(udp.close)
             _set_receive_buffer(udp)
             # A receive time-out in the kernel, so that closing needs no second system call per datagram.
             udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(WAKE_S * 1e6)))
             udp.bind((address, port))
-            tcp = _socket(address, socket.SOCK_STREAM)
+            tcp = _socket(address, socket.SOCK_STREAM, early=early)
             stack.callback(tcp.close)
             tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tcp.bind((address, udp.getsockname()[1]))
@@ -90,11 +99,42 @@ def _set_receive_buffer(udp: socket.socket) -> None:
         udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
 
 
-def _socket(address: str, kind: socket.SocketKind) -> socket.socket:
+def check_right() -> None:
+    """Finds out whether this process may set the option of :func:`take_queries`.
+
+    Raises: ConfigError.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.setsockopt(socket.IPPROTO_IP, socket.IP_TRANSPARENT, 1)
+        except PermissionError as failure:
+            problem = "a node's own server needs the capability NET_RAW or NET_ADMIN to take queries"
+            raise ConfigError("podwire dns", "nodeLocal", problem) from failure
+
+
+def take_queries(sockets: Iterable[Bound], *, wanted: bool) -> None:
+    """Sets or clears the option by which the kernel leads queries of the node's pods to the sockets.
+
+    A connection over TCP stays where it began.
+
+    Raises: OSError without the right to set it.
+    """
+    for bound in sockets:
+        for one_socket in bound:
+            if one_socket.family == socket.AF_INET6:
+                one_socket.setsockopt(socket.IPPROTO_IPV6, _IPV6_TRANSPARENT, int(wanted))
+            else:
+                one_socket.setsockopt(socket.IPPROTO_IP, socket.IP_TRANSPARENT, int(wanted))
+
+
+def _socket(address: str, kind: socket.SocketKind, *, early: bool = False) -> socket.socket:
     version6 = ":" in address
     opened = socket.socket(socket.AF_INET6 if version6 else socket.AF_INET, kind)
     if version6:
         opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    if early:
+        level, option = (socket.IPPROTO_IPV6, _IPV6_FREEBIND) if version6 else (socket.IPPROTO_IP, _IP_FREEBIND)
+        opened.setsockopt(level, option, 1)
     return opened
 
 

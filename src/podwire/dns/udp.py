@@ -116,7 +116,7 @@ class UdpListener:
 
     def _answer(self, data: bytes, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
         link, begun_s = self._socket, perf_counter()
-        # A change of the zone replaces the dictionary, so what the old zone says does not get into the new one.
+        # A change of the zone replaces the dictionary, so replies of the old zone do not get into the new one.
         ready = self.replies.foreign
         again = ready.get(data[2:])
         outcome: Outcome = self._cached(again.upstream_query, data, ready) if again is not None else None

@@ -23,6 +23,7 @@ from podwire.cni.ipam.ledger import Ledger
 from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.wiring import HOST_MAC
 from podwire.cni.wiring import OWNER as PODS
+from podwire.dns.nodelocal.plan import OWNER as NODE_DNS
 from podwire.errors import ClusterError, KernelError, Unsupported
 from podwire.kernel import bpf_state, network, sysctl, sysctl_record
 from podwire.kernel.iptables_tables import drop_tables
@@ -135,7 +136,7 @@ def _children(config: AgentConfig, dry: bool) -> Iterator[str]:
 
 def _network(dry: bool) -> Iterator[str]:
     with Netlink() as netlink:
-        for owner in (ROUTING, PODS, BRIDGED):
+        for owner in (ROUTING, PODS, BRIDGED, NODE_DNS):
             if dry:
                 yield from network.read(netlink, owner).lines()
             else:

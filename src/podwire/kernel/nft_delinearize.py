@@ -197,6 +197,14 @@ class _Reader:
         """A routing lookup."""
         self.loaded("fib", attrs, number(attrs.get(uapi.NFTA_FIB_FLAGS)))
 
+    def socket(self, attrs: dict[int, bytes]) -> None:
+        """A value of the local socket that the packet leads to."""
+        key = number(attrs.get(uapi.NFTA_SOCKET_KEY))
+        field = loaded_field("socket", key, 0)
+        if field is None:
+            raise _Unknown(f"socket {key}")
+        self.registers[_slot(attrs.get(uapi.NFTA_SOCKET_DREG))] = Field(field.name)
+
     def assign(self, source: str, attrs: dict[int, bytes], slot: int) -> None:
         """A mark that is set."""
         self.set_field(loaded_field(source, number(attrs.get(_KEY)), 0 if source == "meta" else -1), slot)
@@ -471,6 +479,7 @@ _READERS = {
     "meta": _Reader.meta,
     "ct": _Reader.connection,
     "fib": _Reader.fib,
+    "socket": _Reader.socket,
     "numgen": _Reader.numgen,
     "bitwise": _Reader.bitwise,
     "cmp": _Reader.compare,

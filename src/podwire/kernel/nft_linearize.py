@@ -230,6 +230,8 @@ class _Writer:
         elif field.source == "fib":
             lookup = u32(uapi.NFTA_FIB_RESULT, field.a) + u32(uapi.NFTA_FIB_FLAGS, field.b)
             self.add("fib", u32(uapi.NFTA_FIB_DREG, register(slot)) + lookup)
+        elif field.source == "socket":
+            self.add("socket", u32(uapi.NFTA_SOCKET_KEY, field.a) + u32(uapi.NFTA_SOCKET_DREG, register(slot)))
         else:
             self.add("meta", u32(uapi.NFTA_META_DREG, register(slot)) + u32(uapi.NFTA_META_KEY, field.a))
 

@@ -108,6 +108,8 @@ KINDS = {
 }
 _KIND_NAMES = {number: name for name, number in KINDS.items()}
 _NO_DEVICE = ("blackhole", "unreachable", "prohibit", "throw")
+_OWN_PROTOCOLS = range(112, 120)
+"""The owner marks of podwire's routes."""
 
 
 def family_of(text_form: str) -> int:
@@ -290,13 +292,16 @@ def is_path(payload: bytes, passed_over: Collection[int]) -> bool:
 def decode_route(payload: bytes, names: Mapping[int, str]) -> Route | None:
     """The route in an RTM_NEWROUTE payload.
 
-    None for clones, the local table, multicast, and routes that the kernel adds for addresses. Of a multipath route
-    only the first next hop is kept, since podwire makes no multipath routes.
+    None for clones, multicast, routes that the kernel adds for addresses, and the local table, except for routes there
+    that have an owner mark of podwire. Of a multipath route only the first next hop is kept, since podwire makes
+    no multipath routes.
     """
     family, length, _src, _tos, table, proto, scope, kind, flags = RTMSG.unpack_from(payload)
     attributes = parse(payload, RTMSG.size)
     table = number(attributes, RTA_TABLE, table)
-    if flags & RTM_F_CLONED or table == RT_TABLE_LOCAL or proto == RTPROT_KERNEL or kind not in _KIND_NAMES:
+    if flags & RTM_F_CLONED or proto == RTPROT_KERNEL or kind not in _KIND_NAMES:
+        return None
+    if table == RT_TABLE_LOCAL and proto not in _OWN_PROTOCOLS:
         return None
     if family not in (AF_INET, AF_INET6):
         return None

@@ -147,7 +147,11 @@ def agent(topology: Topology, config: ClusterConfig, node: FabricNode) -> Child:
         "proxy": msgspec.to_builtins(config.proxy),
         "policy": msgspec.to_builtins(config.policy),
         "health": {"address": "0.0.0.0", "port": 9440},
-        "dns": {"kernel": config.dns.kernel, "folder": bpf_folder(topology, node.name)},
+        "dns": {
+            "kernel": config.dns.kernel,
+            "nodeLocal": config.dns.node_local,
+            "folder": bpf_folder(topology, node.name),
+        },
         "logLevel": config.log_level,
     }
     return _child(topology, f"agent-{node.name}", "agent", run, document, str(topology.netns(node.name)))

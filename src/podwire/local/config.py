@@ -110,7 +110,7 @@ class LocalDnsSection(_Section, frozen=True):
     kernel: bool = False
     """Whether the kernel of a node answers the queries of its pods that it can answer."""
     node_local: bool = False
-    """Whether a DNS server runs on every node, which the pods of the node prefer."""
+    """Whether a DNS server runs on every node, at the address of the Service, in front of those of the cluster."""
 
 
 class MetricsSection(_Section, frozen=True):

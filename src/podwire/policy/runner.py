@@ -58,7 +58,10 @@ class Shortcut(Protocol):
     """
 
     def narrow(self, free: Mapping[str, tuple[str, ...]]) -> None:
-        """Called before a change: from now on no pod but these may use the shortcut."""
+        """Called before a change: from now on no pod but these may use the shortcut.
+
+        Raises: KernelError; the change does not come into force then.
+        """
         ...
 
     def widen(self, free: Mapping[str, tuple[str, ...]]) -> None:
@@ -97,7 +100,7 @@ class Enforcement:
         """Set while the kernel holds all known changes."""
         self.loaded = self._follower.loaded
         """Set after the first load of the kernel."""
-        self.shortcut: Shortcut | None = None
+        self.shortcuts: list[Shortcut] = []
         """What answers packets in front of the policies."""
         self.admission = PodAdmission(self._attached, plane, self.loaded, clock)
         """Waits until a pod may get its device."""
@@ -245,8 +248,9 @@ class Enforcement:
         self._full = True
         started = self._clock.monotonic()
         delta = self.compiler.flush()
-        if self.shortcut is not None:
-            self.shortcut.narrow(self._free())
+        free = self._free() if self.shortcuts else {}
+        for shortcut in self.shortcuts:
+            shortcut.narrow(free)
         if full:
             self._plane.load(self.compiler, self._attached.devices(), self._facts)
         else:
@@ -261,8 +265,9 @@ class Enforcement:
         self.programmed.set()
         self.loaded.set()
         self._follower.look()
-        if self.shortcut is not None:
-            self.shortcut.widen(self._free())
+        free = self._free() if self.shortcuts else {}
+        for shortcut in self.shortcuts:
+            shortcut.widen(free)
         if self._reporter is not None:
             self._reporter.committed(delta, ended - started, followed, full=full)
 

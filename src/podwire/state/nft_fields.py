@@ -1,8 +1,9 @@
 """Packet and connection fields that rules read, as nft spells them, with the expression that loads each.
 
-A field is loaded by one expression: ``payload`` (base header, offset), ``meta``, ``ct`` or ``fib``. ``protocol`` and
-``family`` are matches that nft adds by itself and leaves out of its listing: ``tcp dport`` implies ``meta l4proto
-tcp``, and ``ip saddr`` in an ``inet`` table implies ``meta nfproto ipv4``, in a ``bridge`` table ``meta protocol ip``.
+A field is loaded by one expression: ``payload`` (base header, offset), ``meta``, ``ct``, ``fib`` or ``socket``.
+``protocol`` and ``family`` are matches that nft adds by itself and leaves out of its listing: ``tcp dport`` implies
+``meta l4proto tcp``, and ``ip saddr`` in an ``inet`` table implies ``meta nfproto ipv4``, in a ``bridge`` table ``meta
+protocol ip``.
 
 Source: ``include/uapi/linux/netfilter/nf_tables.h``; names from nft(8).
 """
@@ -21,7 +22,8 @@ class FieldType(msgspec.Struct, frozen=True):
 
     name: str
     source: str
-    """payload (a: base, b: offset), meta (a: key), ct (a: key, b: direction or -1), fib (a: result, b: flags)."""
+    """payload (a: base, b: offset), meta and socket (a: key), ct (a: key, b: direction or -1), fib (a: result, b:
+    flags)."""
     a: int
     b: int
     kind: str
@@ -85,6 +87,7 @@ FIELDS: dict[str, FieldType] = {
         FieldType("fib daddr type", "fib", 3, 2, "fib_addrtype"),
         FieldType("fib saddr . iif type", "fib", 3, 9, "fib_addrtype"),
         FieldType("fib daddr . iif type", "fib", 3, 10, "fib_addrtype"),
+        FieldType("socket transparent", "socket", 0, 0, "boolean"),
     )
 }
 """Every field by its name."""
@@ -114,7 +117,7 @@ def payload_field(base: int, offset: int, size: int, family: str, protocol: int)
 
 
 def loaded_field(source: str, a: int, b: int) -> FieldType | None:
-    """The ``meta``, ``ct`` or ``fib`` field with these numbers."""
+    """The ``meta``, ``ct``, ``fib`` or ``socket`` field with these numbers."""
     for field in FIELDS.values():
         if field.source == source and field.a == a and field.b == b:
             return field

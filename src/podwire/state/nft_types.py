@@ -188,6 +188,7 @@ TYPES: dict[str, DataType] = {
         DataType(
             "fib_addrtype", 38, 4, *_symbol(4, HOST_ORDER, _ADDRESS_TYPES), host_order=True, example="fib daddr type"
         ),
+        DataType("boolean", 39, 1, *_number(1, "big"), example="socket transparent"),
         DataType("ifname", 41, 16, _ifname, lambda data: '"' + data.rstrip(b"\0").decode() + '"', example="iifname"),
     )
 }

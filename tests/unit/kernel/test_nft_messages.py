@@ -44,6 +44,7 @@ def test_rules_come_back(rule: Rule) -> None:
         "tcp dport 80 ip daddr 10.0.0.1 accept",
         "reject",
         "udp dport 4789 notrack",
+        "udp dport 53 socket transparent 1 notrack",
         "udp dport 6082 ip saddr 10.0.0.0/8 notrack ip daddr set 169.254.82.3",
         "ip6 saddr set fd00::3 ip6 daddr set fd00::4",
         "reject with icmpx admin-prohibited",

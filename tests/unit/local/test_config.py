@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 
 from podwire.agent.config import overlay
+from podwire.dns.config import parse_config as parse_dns
 from podwire.errors import ConfigError
-from podwire.local.addons.ensure import manifests, network_config
+from podwire.local.addons.ensure import files_of, manifests, network_config
 from podwire.local.config import (
     ClusterConfig,
     ImageMapping,
@@ -156,11 +157,15 @@ def test_policy_settings_round_trip_through_cluster_settings() -> None:
         parse_config("policy: {established: always}", "c.yaml")
 
 
-def test_node_local_dns_is_a_daemon_set_that_pods_prefer() -> None:
-    plain, local = (manifests(("dns.yaml",), "10.96.0.10", 2, node_local_dns=on) for on in (False, True))
-    assert {m.kind for m in plain} - {m.kind for m in local} == {"Deployment"}
-    daemon_set = next(m for m in local if m.kind == "DaemonSet").body["spec"]
-    assert "replicas" not in daemon_set and "strategy" not in daemon_set
-    assert daemon_set["updateStrategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
-    service = next(m for m in local if m.kind == "Service").body["spec"]
-    assert service["trafficDistribution"] == "PreferSameNode"
+def test_node_local_dns_listens_at_the_address_of_the_service() -> None:
+    config = parse_config("dns: {nodeLocal: true}", "c.yaml")
+    objects = manifests(files_of(config), "10.97.0.10", 2)
+    assert {m.kind for m in objects if m.body["metadata"]["name"].startswith("podwire-dns")} >= {
+        "Deployment",
+        "DaemonSet",
+    }
+    settings = next(m for m in objects if m.kind == "ConfigMap" and m.body["metadata"]["name"] == "podwire-dns-node")
+    parsed = parse_dns(settings.body["data"]["config.yaml"], "c.yaml")
+    assert parsed.node_local
+    assert parsed.listen == ("10.97.0.10",)
+    assert "dnsnode.yaml" not in files_of(ClusterConfig())

@@ -10,8 +10,6 @@ from importlib import resources
 from ipaddress import ip_network
 from typing import Any
 
-import msgspec
-
 from podwire.cluster.names import GATEWAY_CONTROLLER
 from podwire.errors import AlreadyExists, NotFound
 from podwire.kube.client import MERGE_PATCH, Client
@@ -34,7 +32,7 @@ _POOL_NODES = 150
 """With fewer nodes on a segment, the numbers from 200 up are free, also when some nodes are added."""
 _OF_BACKENDS = {"bgp": ("bgp.yaml", "ippool.yaml")}
 """The kinds of API objects that configure a routing backend."""
-_DNS, _DNS_SERVICE = "podwire-dns", "kube-dns"
+_DNS_SERVICE, _DNS_OF_NODE = "kube-dns", "podwire-dns-node"
 _OF_BLOCKS = ("ippool.yaml", "ipamblock.yaml")
 _POOLS = {4: "default-ipv4-ippool", 6: "default-ipv6-ippool"}
 """The names that Calico gives to the pools of a new cluster."""
@@ -46,48 +44,23 @@ def files_of(config: ClusterConfig) -> tuple[str, ...]:
     files |= set(_OF_BACKENDS.get(config.routing.backend, ()))
     files |= set(_OF_BLOCKS if config.ipam.mode == "blocks" else ())
     files |= {"gateway.yaml", "gatewayapi.yaml"} if config.gateway else set()
+    files |= {"dnsnode.yaml"} if config.dns.node_local else set()
     return tuple(sorted(files))
 
 
-def manifests(
-    files: tuple[str, ...], service_dns: str, replicas: int, *, node_local_dns: bool = False
-) -> tuple[Manifest, ...]:
-    """The objects in files of this folder, with ``replicas`` of each Deployment; DNS answers on ``service_dns``.
-
-    ``node_local_dns``: a DNS server runs on every node, and pods ask that of their node while it is ready.
-    """
+def manifests(files: tuple[str, ...], service_dns: str, replicas: int) -> tuple[Manifest, ...]:
+    """The objects in files of this folder, with ``replicas`` of each Deployment; DNS answers on ``service_dns``."""
     objects = tuple(obj for name in files for obj in _read(name))
     for manifest in objects:
-        if manifest.kind == "Service" and manifest.body["metadata"]["name"] == _DNS_SERVICE:
+        name = manifest.body["metadata"]["name"]
+        if manifest.kind == "Service" and name == _DNS_SERVICE:
             manifest.body["spec"] |= {"clusterIP": service_dns, "clusterIPs": [service_dns]}
-            if node_local_dns:
-                manifest.body["spec"]["trafficDistribution"] = "PreferSameNode"
+        if manifest.kind == "ConfigMap" and name == _DNS_OF_NODE:
+            text = manifest.body["data"]["config.yaml"]
+            manifest.body["data"]["config.yaml"] = text.replace("listen: [10.96.0.10]", f'listen: ["{service_dns}"]')
         if manifest.kind == "Deployment":
             manifest.body["spec"]["replicas"] = replicas
-    return tuple(map(_on_every_node, objects)) if node_local_dns else objects
-
-
-_LEAVING_S = 6
-"""For how long a leaving server of a node answers. Its readiness probe fails for the second time before that, so that
-proxies have let go of the flows to it."""
-
-
-def _on_every_node(manifest: Manifest) -> Manifest:
-    """The Deployment of DNS as a DaemonSet, whose pods leave slowly; any other object as it is."""
-    if manifest.body["metadata"]["name"] != _DNS:
-        return manifest
-    if manifest.kind == "ConfigMap":
-        text = manifest.body["data"]["config.yaml"].replace("lameduckSeconds: 1", f"lameduckSeconds: {_LEAVING_S}")
-        return msgspec.structs.replace(manifest, body=manifest.body | {"data": {"config.yaml": text}})
-    if manifest.kind != "Deployment":
-        return manifest
-    pod = manifest.body["spec"]["template"]["spec"]
-    pod["terminationGracePeriodSeconds"] = 2 * _LEAVING_S
-    pod["containers"][0]["readinessProbe"]["failureThreshold"] = 2
-    spec = {key: value for key, value in manifest.body["spec"].items() if key not in ("replicas", "strategy")}
-    update = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-    body = manifest.body | {"kind": "DaemonSet", "spec": spec | {"updateStrategy": update}}
-    return msgspec.structs.replace(manifest, body=body)
+    return objects
 
 
 def _read(name: str) -> tuple[Manifest, ...]:
@@ -113,10 +86,9 @@ async def ensure(
 ) -> None:
     """Creates missing objects and returns when all exist; ``before`` is the previous configuration."""
     kinds = Kinds(client)
-    blocks, local = config.ipam.mode == "blocks", config.dns.node_local
-    default_objects = manifests(files_of(config), service_dns, min(2, config.nodes), node_local_dns=local)
+    default_objects = manifests(files_of(config), service_dns, min(2, config.nodes))
     await asyncio.gather(*(_create(client, kinds, m) for m in default_objects), _network(client, before, config))
-    if blocks:
+    if config.ipam.mode == "blocks":
         await _pools(client, config)
     if config.gateway:
         await _gateway_class(client)
