@@ -54,6 +54,7 @@ class Backends:
     def __init__(self) -> None:
         self.port = 0
         self.connections = 0
+        self.peers: set[str] = set()
         self.requests: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
 
@@ -64,6 +65,7 @@ class Backends:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.peers.add(writer.get_extra_info("peername")[0])
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -117,7 +119,8 @@ async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -
 class Engine:
     """Envoy, the server that feeds it, and a loop in a thread on which they run."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: EngineSettings = SETTINGS) -> None:
+        self.settings = settings
         self.refusals: list[EngineRefusal] = []
         self.backends = Backends()
         self._loop = asyncio.new_event_loop()
@@ -127,7 +130,7 @@ class Engine:
         self._sockets = (directory / "xds.sock", directory / "admin.sock")
         self.discovery = self._run(self._started())
         file = directory / "envoy.json"
-        file.write_text(bootstrap("test", str(self._sockets[0]), str(self._sockets[1]), SETTINGS), encoding="utf-8")
+        file.write_text(bootstrap("test", str(self._sockets[0]), str(self._sockets[1]), settings), encoding="utf-8")
         arguments = ["--disable-hot-restart", "--concurrency", "1", "--log-path", str(directory / "envoy.log")]
         self._process = subprocess.Popen([find_envoy(), "-c", file, *arguments])
 
@@ -150,9 +153,9 @@ class Engine:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    def serve(self, entry: GatewayEntry, settings: EngineSettings = SETTINGS) -> None:
+    def serve(self, entry: GatewayEntry, settings: EngineSettings | None = None) -> None:
         """Publishes an entry and returns when the engine has it."""
-        wanted = resources(entry, settings)
+        wanted = resources(entry, settings or self.settings)
         wanted[LISTENER] |= {READY_LISTENER: ready_listener("127.0.0.1", self._ready_port)}
         self._loop.call_soon_threadsafe(self.discovery.publish, wanted)
         assert wait_until(lambda: self._served(wanted), 30)

@@ -3,8 +3,7 @@
 ``podwire why`` asks it about a URL, and the tests of both translators hold it against the tables of Kubernetes and of
 Gateway API. The rules: the server name chooses the certificate and the table (exact name, then the longest wildcard,
 then the server without names); the Host header chooses the virtual host (the same order, without its port, in lower
-case); inside, the first route that matches decides. Regular expressions are matched whole, by Python's ``re`` in place
-of RE2.
+case); inside, the first route that matches decides. Regular expressions are matched whole.
 """
 
 import re
@@ -13,6 +12,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from podwire.gateway.patterns import matches_whole
 from podwire.gateway.routes import (
     EntryListener,
     EntryRoute,
@@ -140,7 +140,7 @@ def matches(match: RequestMatch, request: HttpRequest) -> bool:
 def path_matches(match: PathMatch, path: str) -> bool:
     """Whether a path without its query matches; a prefix covers whole elements."""
     if match.kind == "regex":
-        return re.fullmatch(match.path, path, re.IGNORECASE if match.ignore_case else 0) is not None
+        return matches_whole(f"(?i){match.path}" if match.ignore_case else match.path, path)
     if match.kind == "exact":
         return path == match.path
     prefix = match.path.rstrip("/")
@@ -153,4 +153,4 @@ def _value_matches(match: ValueMatch, values: dict[str, str], *, lower: bool = T
         return False
     if match.kind == "present":
         return True
-    return re.fullmatch(match.value, value) is not None if match.kind == "regex" else value == match.value
+    return matches_whole(match.value, value) if match.kind == "regex" else value == match.value

@@ -158,8 +158,28 @@ class BasicAuth(EntryValue, frozen=True):
     realm: str = ""
 
 
+class ExternalAuth(EntryValue, frozen=True):
+    """A server that is asked about each request: 2xx lets it pass, 401 and 403 are the answer, all others become 500.
+
+    It gets the request's headers without its body, and the URL as ``X-Original-URL``. The headers of its answer that
+    ``response_headers`` names, in lower case, replace those of the request. With ``signin``, 401 becomes a redirect
+    there, with the URL in ``redirect_parameter``.
+    """
+
+    backend: str
+    host: str
+    path: str = "/"
+    method: str = ""
+    response_headers: tuple[str, ...] = ()
+    signin: str = ""
+    redirect_parameter: str = "rd"
+
+
 class RequestRate(EntryValue, frozen=True):
-    """A bucket of ``burst`` requests that gets ``requests`` more in each interval; what is over it gets ``status``."""
+    """A bucket of each client's address: ``burst`` requests, and ``requests`` more in each interval.
+
+    What is over it gets ``status``.
+    """
 
     requests: int
     interval: float = 1
@@ -174,6 +194,7 @@ class RouteLimits(EntryValue, frozen=True):
     deny: tuple[str, ...] = ()
     cors: Cors | None = None
     basic_auth: BasicAuth | None = None
+    external_auth: ExternalAuth | None = None
     body_bytes: int = 0
     rate: RequestRate | None = None
 
@@ -239,7 +260,11 @@ class EntryEndpoint(EntryValue, frozen=True):
 
 
 class EntryBackend(EntryValue, frozen=True):
-    """The endpoints of a Service port. The key is ``namespace/service:port``, with ``#`` and a variant where needed."""
+    """The endpoints of a Service port. The key is ``namespace/service:port``, with ``#`` and a variant where needed.
+
+    With ``fixed``, the endpoints do not follow the Service; with ``dns``, the address of the only one is a name that
+    the engine resolves, again and again.
+    """
 
     key: str
     endpoints: tuple[EntryEndpoint, ...] = ()
@@ -247,6 +272,8 @@ class EntryBackend(EntryValue, frozen=True):
     tls: bool = False
     connect_timeout: float = 5
     balance: Literal["round_robin", "least_request", "ring_hash"] = "round_robin"
+    fixed: bool = False
+    dns: bool = False
 
 
 class Certificate(EntryValue, frozen=True):

@@ -53,7 +53,7 @@ class Upstreams:
         backends: dict[str, EntryBackend] = {}
         for key, backend in entry.backends.items():
             service_key, _, port = key.partition("#")[0].rpartition(":")
-            if service_key in changed:
+            if service_key in changed and not backend.fixed:
                 fresh = self._with_endpoints(backend, service_key, int(port))
                 if fresh != backend:
                     backends[key] = fresh

@@ -3,6 +3,7 @@
 import re
 
 from podwire.gateway.envoy.clusters import Json, duration, typed
+from podwire.gateway.envoy.externalauth import EXTERNAL_AUTH, external_auth_of_route
 from podwire.gateway.routes import (
     Cookie,
     Cors,
@@ -13,6 +14,7 @@ from podwire.gateway.routes import (
     HttpRedirect,
     PathMatch,
     PathRewrite,
+    RequestRate,
     Retry,
     RouteLimits,
     WeightedBackend,
@@ -21,6 +23,10 @@ from podwire.gateway.routes import (
 FAILED_STATUSES = (500, 503)
 """Statuses of shares without a backend; a cluster of that name answers with each."""
 
+_CLIENTS = 10_000
+"""Addresses of clients whose requests are counted, for each route with a rate."""
+_ENOUGH = 2**32 - 1
+"""Requests of all clients together, of which the engine wants to know a limit."""
 _REDIRECT_CODES = {
     301: "MOVED_PERMANENTLY",
     302: "FOUND",
@@ -129,20 +135,31 @@ def filters_of_route(limits: RouteLimits) -> Json:
         value["body-limit"] = typed(
             "envoy.extensions.filters.http.buffer.v3.BufferPerRoute", buffer={"maxRequestBytes": limits.body_bytes}
         )
+    if limits.external_auth is not None:
+        value[EXTERNAL_AUTH] = external_auth_of_route(limits.external_auth)
     if limits.rate is not None:
-        value["rate-limit"] = typed(
-            "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
-            statPrefix="rate_limit",
-            status={"code": limits.rate.status},
-            tokenBucket={
-                "maxTokens": limits.rate.burst,
-                "tokensPerFill": limits.rate.requests,
-                "fillInterval": duration(limits.rate.interval),
-            },
-            filterEnabled=_always("rate_limit_enabled"),
-            filterEnforced=_always("rate_limit_enforced"),
-        )
+        value["rate-limit"] = _rate_limit(limits.rate)
     return value
+
+
+def _rate_limit(rate: RequestRate) -> Json:
+    """A bucket for each address of a client, made when it comes; those that were not used for longest are forgotten."""
+    bucket = {
+        "maxTokens": rate.burst,
+        "tokensPerFill": rate.requests,
+        "fillInterval": duration(rate.interval),
+    }
+    return typed(
+        "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
+        statPrefix="rate_limit",
+        status={"code": rate.status},
+        tokenBucket={"maxTokens": _ENOUGH, "tokensPerFill": _ENOUGH, "fillInterval": "1s"},
+        rateLimits=[{"actions": [{"remoteAddress": {}}]}],
+        descriptors=[{"entries": [{"key": "remote_address"}], "tokenBucket": bucket}],
+        maxDynamicDescriptors=_CLIENTS,
+        filterEnabled=_always("rate_limit_enabled"),
+        filterEnforced=_always("rate_limit_enforced"),
+    )
 
 
 def _always(key: str) -> Json:

@@ -31,8 +31,7 @@ def cluster(backend: EntryBackend) -> Json:
     """
     value: Json = {
         "name": backend.key,
-        "type": "EDS",
-        "edsClusterConfig": {"edsConfig": ADS},
+        **_discovery(backend),
         "connectTimeout": duration(backend.connect_timeout),
         "lbPolicy": _BALANCE[backend.balance],
         "commonLbConfig": {"healthyPanicThreshold": {"value": 0}},
@@ -55,6 +54,13 @@ def cluster(backend: EntryBackend) -> Json:
     if backend.tls:
         value["transportSocket"] = _upstream_tls(backend.protocol)
     return value
+
+
+def _discovery(backend: EntryBackend) -> Json:
+    """Where the endpoints come from: their own resource, or DNS."""
+    if not backend.dns:
+        return {"type": "EDS", "edsClusterConfig": {"edsConfig": ADS}}
+    return {"type": "STRICT_DNS", "respectDnsTtl": True, "dnsRefreshRate": "30s", "loadAssignment": endpoints(backend)}
 
 
 def endpoints(backend: EntryBackend) -> Json:

@@ -1,6 +1,7 @@
 """Listeners as Envoy's JSON: ports, TLS by server name, and the filters that every request passes."""
 
 from podwire.gateway.envoy.clusters import ADS, Json, duration, typed
+from podwire.gateway.envoy.externalauth import external_auth_filter
 from podwire.gateway.envoy.settings import EngineSettings
 from podwire.gateway.routes import EntryListener, TlsServer
 
@@ -83,7 +84,7 @@ def _listener_filter(message: str) -> Json:
 def _tls_chain(value: EntryListener, server: TlsServer, settings: EngineSettings) -> Json:
     chain: Json = {
         "name": f"{value.name} {','.join(server.names) or 'default'}",
-        "transportSocket": _server_tls(server),
+        "transportSocket": _server_tls(server, settings),
         "filters": [_http_filter(server.table, value, settings)],
     }
     if server.names:
@@ -91,11 +92,11 @@ def _tls_chain(value: EntryListener, server: TlsServer, settings: EngineSettings
     return chain
 
 
-def _server_tls(server: TlsServer) -> Json:
+def _server_tls(server: TlsServer, settings: EngineSettings) -> Json:
     context: Json = {
-        "tlsParams": {"tlsMinimumProtocolVersion": "TLSv1_2", "tlsMaximumProtocolVersion": "TLSv1_3"},
+        "tlsParams": {"tlsMinimumProtocolVersion": settings.tls_minimum, "tlsMaximumProtocolVersion": "TLSv1_3"},
         "tlsCertificateSdsSecretConfigs": [{"name": name, "sdsConfig": ADS} for name in server.certificates],
-        "alpnProtocols": ["h2", "http/1.1"],
+        "alpnProtocols": ["h2", "http/1.1"] if settings.http2 else ["http/1.1"],
     }
     return {
         "name": "envoy.transport_sockets.tls",
@@ -195,6 +196,7 @@ def _filters(settings: EngineSettings) -> list[Json]:
         _off("cors", typed(f"{prefix}cors.v3.Cors"), always=True),
         _off("basic-auth", typed(f"{prefix}basic_auth.v3.BasicAuth", users={"inlineString": _NOBODY})),
         _off("rate-limit", typed(f"{prefix}local_ratelimit.v3.LocalRateLimit", statPrefix="rate_limit"), always=True),
+        external_auth_filter(),
         _BODY_LIMIT,
         {
             "name": "client-address",

@@ -27,7 +27,7 @@ def resources(entry: GatewayEntry, settings: EngineSettings) -> Resources:
     return {
         SECRET: {name: _secret(certificate) for name, certificate in entry.certificates.items()},
         CLUSTER: {key: cluster(backend) for key, backend in entry.backends.items()},
-        ENDPOINTS: {key: endpoints(backend) for key, backend in entry.backends.items()},
+        ENDPOINTS: {key: endpoints(backend) for key, backend in entry.backends.items() if not backend.dns},
         LISTENER: {value.name: listener(value, settings) for value in entry.listeners},
         ROUTES: {name: route_table(table, entry.backends) for name, table in entry.tables.items()},
     }

@@ -1,5 +1,7 @@
 """How engines treat clients: limits of connections and headers, and which headers of clients are believed."""
 
+from typing import Literal
+
 import msgspec
 
 
@@ -22,4 +24,6 @@ class EngineSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     trusted_networks: tuple[str, ...] = ()
     append_forwarded_for: bool = False
     proxy_protocol: bool = False
+    http2: bool = True
+    tls_minimum: Literal["TLSv1_2", "TLSv1_3"] = "TLSv1_2"
     access_log: str = "/dev/stdout"

@@ -2,7 +2,8 @@
 
 Make before break: certificates, clusters and endpoints first; when the engine has accepted them, listeners and routes
 that name them; when it has accepted those, what is no longer named goes. A response that the engine refuses (NACK)
-leaves its last good resources in force, and the same resources are not sent again until they change.
+leaves its last good resources in force, and the same resources are not sent again until they change. Until then nothing
+is removed that the last good ones may name.
 
 Source: Envoy documentation, "xDS protocol", sections "Incremental xDS" and "Eventual consistency considerations".
 """
@@ -83,6 +84,7 @@ class _TypeState:
         self.asked = False
         self.names: set[str] = set()
         self.sent: dict[str, str] = {}
+        self.refused: set[str] = set()
         self.pending: ResourceUpdate | None = None
 
     def wants(self, name: str) -> bool:
@@ -125,7 +127,9 @@ class EngineState:
         pending = state.pending
         if pending is not None and nonce == pending.nonce:
             state.pending = None
+            state.refused -= pending.resources.keys() | set(pending.removed)
             if error:
+                state.refused |= pending.resources.keys()
                 self._on_refusal(EngineRefusal(kind=kind, names=tuple(pending.resources), message=error))
 
     def responses(self) -> list[ResourceUpdate]:
@@ -138,7 +142,8 @@ class EngineState:
         second = [response for kind in _SECOND if (response := self._changes(kind))]
         if second or self._waiting(_SECOND):
             return second
-        return [response for kind in reversed(MAKE_ORDER) if (response := self._removals(kind))]
+        kinds = _SECOND if any(self._types[kind].refused for kind in _SECOND) else MAKE_ORDER
+        return [response for kind in reversed(kinds) if (response := self._removals(kind))]
 
     @property
     def in_step(self) -> bool:
@@ -155,7 +160,7 @@ class EngineState:
     def _clusters_have_endpoints(self) -> bool:
         """Whether every cluster that was sent also got its endpoints; a cluster without them is still warming."""
         sent = self._types[CLUSTER].sent
-        return all(name in self._types[ENDPOINTS].sent for name in sent if name in self._snapshot.of(CLUSTER))
+        return all(name in self._types[ENDPOINTS].sent for name in sent if name in self._snapshot.of(ENDPOINTS))
 
     def _outdated(self, kind: str) -> dict[str, Packed]:
         state = self._types[kind]

@@ -1,15 +1,21 @@
 """What happens to a request of an Ingress: forwarded, redirected or refused, and what it must pass before."""
 
+import re
+
 import msgspec
 
 from podwire.gateway.ingress.annotations import IngressSettings
 from podwire.gateway.ingress.cors import listed_origins
+from podwire.gateway.ingress.paths import path_pattern
 from podwire.gateway.ingress.settings import IngressDefaults
+from podwire.gateway.patterns import groups_of
 from podwire.gateway.routes import (
     BasicAuth,
     Cookie,
     EntryBackend,
+    EntryEndpoint,
     EntryRoute,
+    ExternalAuth,
     Forward,
     HeaderChanges,
     HttpRedirect,
@@ -20,8 +26,12 @@ from podwire.gateway.routes import (
     RouteLimits,
     WeightedBackend,
 )
+from podwire.model.service import Service
 
 _RETRIED_CODES = {"http_500": 500, "http_502": 502, "http_503": 503, "http_504": 504, "http_403": 403, "http_429": 429}
+
+_MOST = 2**32 - 1
+"""The largest number in the engine's configuration."""
 
 
 def forward(
@@ -59,15 +69,18 @@ def app_root(settings: IngressSettings) -> HttpRedirect:
     return HttpRedirect(status=302, path=PathRewrite(kind="full", replacement=settings.app_root))
 
 
-def limits(settings: IngressSettings, defaults: IngressDefaults, users: str | None) -> RouteLimits:
+def limits(
+    settings: IngressSettings, defaults: IngressDefaults, users: str | None, auth: ExternalAuth | None
+) -> RouteLimits:
     """What a request must pass; ``users`` are those of the Secret for basic authentication."""
     return RouteLimits(
-        allow=settings.allow,
-        deny=settings.deny,
+        allow=settings.allow or defaults.allow,
+        deny=settings.deny or defaults.deny,
         cors=listed_origins(settings),
         basic_auth=BasicAuth(users=users, realm=settings.auth_realm) if settings.auth_type == "basic" else None,
+        external_auth=auth,
         body_bytes=settings.body_size if settings.body_size is not None else defaults.body_size,
-        rate=_rate(settings),
+        rate=_rate(settings, defaults.rate_status),
     )
 
 
@@ -80,7 +93,7 @@ def request_headers(settings: IngressSettings) -> HeaderChanges:
 def path_match(path: str, path_type: str, *, regex: bool) -> PathMatch:
     """The match of a path; on a host with regular expressions all paths are such, open at their end."""
     if regex:
-        return PathMatch(kind="regex", path=f"{path}.*", ignore_case=True)
+        return PathMatch(kind="regex", path=path_pattern(path), ignore_case=True)
     return PathMatch(kind="exact" if path_type == "Exact" else "prefix", path=path)
 
 
@@ -101,14 +114,14 @@ def users_of(secret: dict[str, bytes], kind: str) -> str | None:
 def _rewrite(path: str, settings: IngressSettings) -> PathRewrite | None:
     if not settings.rewrite_target:
         return None
-    replacement = ""
-    position = 0
+    pattern = f"(?i)^{path_pattern(path)}$"
+    captured = groups_of(pattern)
+
+    def group(match: re.Match[str]) -> str:
+        return f"\\{match[1]}" if int(match[1]) <= captured else ""
+
     target = settings.rewrite_target.replace("\\", r"\\")
-    while position < len(target):
-        is_group = target[position] == "$" and position + 1 < len(target) and target[position + 1].isdigit()
-        replacement += "\\" if is_group else target[position]
-        position += 1
-    return PathRewrite(kind="regex", pattern=f"(?i)^{path}.*$", replacement=replacement)
+    return PathRewrite(kind="regex", pattern=pattern, replacement=re.sub(r"\$(\d)", group, target))
 
 
 def _retry(settings: IngressSettings, defaults: IngressDefaults) -> Retry | None:
@@ -142,13 +155,12 @@ def _cookie(path: str, settings: IngressSettings) -> Cookie | None:
     )
 
 
-def _rate(settings: IngressSettings) -> RequestRate | None:
-    burst = max(settings.limit_burst_multiplier, 1)
-    if settings.limit_rps:
-        return RequestRate(requests=settings.limit_rps, interval=1, burst=settings.limit_rps * burst)
-    if settings.limit_rpm:
-        return RequestRate(requests=settings.limit_rpm, interval=60, burst=settings.limit_rpm * burst)
-    return None
+def _rate(settings: IngressSettings, status: int) -> RequestRate | None:
+    requests, interval = (settings.limit_rps, 1) if settings.limit_rps else (settings.limit_rpm, 60)
+    if not requests:
+        return None
+    burst = min(requests * max(settings.limit_burst_multiplier, 1), _MOST)
+    return RequestRate(requests=requests, interval=interval, burst=burst, status=status)
 
 
 def with_settings(backend: EntryBackend, settings: IngressSettings, defaults: IngressDefaults) -> EntryBackend:
@@ -170,6 +182,16 @@ def with_settings(backend: EntryBackend, settings: IngressSettings, defaults: In
         connect_timeout=timeout,
         balance=balance,
     )
+
+
+def of_service(backend: EntryBackend, service: Service) -> EntryBackend:
+    """A backend with the cluster address of its Service as the only endpoint; a headless Service has none."""
+    if service.headless or not service.spec.cluster_ip:
+        return backend
+    port = int(backend.key.partition("#")[0].rpartition(":")[2])
+    key = f"{backend.key}{',' if '#' in backend.key else '#'}service"
+    endpoint = EntryEndpoint(address=service.spec.cluster_ip, port=port)
+    return msgspec.structs.replace(backend, key=key, endpoints=(endpoint,), fixed=True)
 
 
 def with_strict_transport(routes: tuple[EntryRoute, ...], defaults: IngressDefaults) -> tuple[EntryRoute, ...]:

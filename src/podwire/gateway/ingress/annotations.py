@@ -2,7 +2,8 @@
 
 :data:`ANNOTATIONS` has each one that is honoured, with the field of :class:`IngressSettings` and how its text is read.
 Every other annotation of this prefix is reported by name: nothing is ignored in silence. Those that carry configuration
-of nginx itself (snippets) are refused; an Ingress with one is served without it.
+of nginx itself (snippets) are refused; an Ingress with one is served without it. An Ingress with one of
+:data:`PROTECTING` that cannot be honoured is not served at all.
 
 Source: ingress-nginx documentation, "Annotations".
 """
@@ -11,10 +12,21 @@ import re
 from collections.abc import Callable, Mapping
 from ipaddress import ip_network
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
+from podwire.gateway.patterns import pattern_problem
+
 PREFIX = "nginx.ingress.kubernetes.io/"
+PROTECTING = frozenset(
+    {
+        "whitelist-source-range", "allowlist-source-range", "denylist-source-range", "auth-type", "auth-secret",
+        "auth-secret-type", "auth-url", "auth-method", "auth-snippet", "auth-tls-secret", "auth-tls-verify-client",
+        "auth-tls-match-cn", "satisfy", "enable-modsecurity", "enable-global-auth",
+    }
+)  # fmt: skip
+"""Annotations that keep clients away. While one of them cannot be honoured, the Ingress lets nobody in."""
 
 
 class IngressSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -45,6 +57,13 @@ class IngressSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     auth_secret: str = ""
     auth_secret_type: str = "auth-file"
     auth_realm: str = ""
+    auth_url: str = ""
+    auth_method: str = ""
+    auth_signin: str = ""
+    auth_signin_redirect_param: str = "rd"
+    auth_response_headers: tuple[str, ...] = ()
+    closed: bool = False
+    """Whether an annotation that keeps clients away cannot be honoured: nobody gets in."""
     limit_rps: int = 0
     limit_rpm: int = 0
     limit_burst_multiplier: int = 5
@@ -76,6 +95,7 @@ class IngressSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     forwarded_prefix: str = ""
     hash_by: str = ""
     balance: str = ""
+    service_upstream: bool = False
 
 
 class AnnotationProblem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -101,10 +121,17 @@ def read_annotations(annotations: Mapping[str, str]) -> tuple[IngressSettings, t
             problems.append(AnnotationProblem(name=name, text="is not supported"))
             continue
         try:
-            values[field[0]] = field[1](text.strip())
+            values[field[0]] = field[1](_printable(text.strip()))
         except ValueError as problem:
             problems.append(AnnotationProblem(name=name, text=f"{text!r}: {problem}"))
-    return IngressSettings(**values), tuple(problems)
+    closed = any(problem.name.removeprefix(PREFIX) in PROTECTING for problem in problems)
+    return IngressSettings(**values, closed=closed), tuple(problems)
+
+
+def _printable(text: str) -> str:
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        raise ValueError("expected one line without control characters")
+    return text
 
 
 def read_boolean(text: str) -> bool:
@@ -122,8 +149,8 @@ def read_integer(text: str) -> int:
 
     Raises: ValueError.
     """
-    if not re.fullmatch(r"\d+", text):
-        raise ValueError("expected a whole number that is not negative")
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise ValueError("expected a whole number from 0 to 999999999")
     return int(text)
 
 
@@ -132,21 +159,22 @@ def read_seconds(text: str) -> float:
 
     Raises: ValueError.
     """
-    match = re.fullmatch(r"(\d+)(ms|s|m|h)?", text)
+    match = re.fullmatch(r"(\d{1,9})(ms|s|m|h)?", text)
     if match is None:
         raise ValueError("expected a number of seconds, or one with ms, s, m or h")
     return int(match[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600, None: 1}[match[2]]
 
 
 def read_size(text: str) -> int:
-    """Bytes of a size such as ``8k``.
+    """Bytes of a size such as ``8k``; from 4 GiB on there is no limit (0), since the engine's numbers end there.
 
     Raises: ValueError.
     """
-    match = re.fullmatch(r"(\d+)([kmg])?", text.lower())
+    match = re.fullmatch(r"(\d{1,18})([kmg])?", text.lower())
     if match is None:
         raise ValueError("expected a size such as 8k, 1m or 2g")
-    return int(match[1]) << {"k": 10, "m": 20, "g": 30, None: 0}[match[2]]
+    size = int(match[1]) << {"k": 10, "m": 20, "g": 30, None: 0}[match[2]]
+    return size if size < 1 << 32 else 0
 
 
 def _entries(text: str) -> tuple[str, ...]:
@@ -169,7 +197,11 @@ def _url(text: str) -> str:
     return text
 
 
-def _redirect_code(text: str) -> int:
+def read_redirect_code(text: str) -> int:
+    """The status of a redirect.
+
+    Raises: ValueError.
+    """
     code = read_integer(text)
     if code not in (301, 302, 303, 307, 308):
         raise ValueError("expected 301, 302, 303, 307 or 308")
@@ -177,11 +209,37 @@ def _redirect_code(text: str) -> int:
 
 
 def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as problem:
-        raise ValueError(f"is no regular expression: {problem}") from problem
+    if problem := pattern_problem(text):
+        raise ValueError(f"expected a regular expression of RE2: {problem}")
     return text
+
+
+def _token(text: str) -> str:
+    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text):
+        raise ValueError("expected a name of letters, digits and hyphens")
+    return text
+
+
+def _tokens(text: str) -> tuple[str, ...]:
+    return tuple(_token(entry) for entry in _entries(text))
+
+
+def _plain_url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s$/?#]+[^\s$]*", text):
+        raise ValueError("expected a URL of http or https without variables")
+    try:
+        urlsplit(text).port  # noqa: B018 - it raises for a port that is none
+    except ValueError as problem:
+        raise ValueError(f"expected a URL of http or https: {problem}") from problem
+    return text
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    hosts = _entries(text.lower())
+    for host in hosts:
+        if not re.fullmatch(r"(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", host):
+            raise ValueError(f"expected names of hosts, got {host!r}")
+    return hosts
 
 
 def _choice(*choices: str) -> Callable[[str], str]:
@@ -216,16 +274,16 @@ ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "preserve-trailing-slash": ("preserve_trailing_slash", read_boolean),
     "app-root": ("app_root", _path),
     "permanent-redirect": ("permanent_redirect", _url),
-    "permanent-redirect-code": ("permanent_redirect_code", _redirect_code),
+    "permanent-redirect-code": ("permanent_redirect_code", read_redirect_code),
     "temporal-redirect": ("temporal_redirect", _url),
-    "temporal-redirect-code": ("temporal_redirect_code", _redirect_code),
+    "temporal-redirect-code": ("temporal_redirect_code", read_redirect_code),
     "from-to-www-redirect": ("from_to_www_redirect", read_boolean),
-    "server-alias": ("server_alias", _entries),
+    "server-alias": ("server_alias", _hosts),
     "canary": ("canary", read_boolean),
-    "canary-by-header": ("canary_by_header", str),
+    "canary-by-header": ("canary_by_header", _token),
     "canary-by-header-value": ("canary_by_header_value", str),
     "canary-by-header-pattern": ("canary_by_header_pattern", _pattern),
-    "canary-by-cookie": ("canary_by_cookie", str),
+    "canary-by-cookie": ("canary_by_cookie", _token),
     "canary-weight": ("canary_weight", read_integer),
     "canary-weight-total": ("canary_weight_total", read_integer),
     "whitelist-source-range": ("allow", _networks),
@@ -235,6 +293,12 @@ ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "auth-secret": ("auth_secret", str),
     "auth-secret-type": ("auth_secret_type", _choice("auth-file", "auth-map")),
     "auth-realm": ("auth_realm", str),
+    "auth-url": ("auth_url", _plain_url),
+    "auth-method": ("auth_method", _token),
+    "auth-signin": ("auth_signin", _plain_url),
+    "auth-signin-redirect-param": ("auth_signin_redirect_param", _token),
+    "auth-response-headers": ("auth_response_headers", _tokens),
+    "service-upstream": ("service_upstream", read_boolean),
     "limit-rps": ("limit_rps", read_integer),
     "limit-rpm": ("limit_rpm", read_integer),
     "limit-burst-multiplier": ("limit_burst_multiplier", read_integer),
@@ -246,7 +310,7 @@ ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "proxy-next-upstream-tries": ("next_upstream_tries", read_integer),
     "backend-protocol": ("backend_protocol", _protocol),
     "affinity": ("affinity", _choice("cookie", "")),
-    "session-cookie-name": ("cookie_name", str),
+    "session-cookie-name": ("cookie_name", _token),
     "session-cookie-path": ("cookie_path", _path),
     "session-cookie-domain": ("cookie_domain", str),
     "session-cookie-expires": ("cookie_expires", read_integer),

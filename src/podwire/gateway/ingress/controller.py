@@ -117,14 +117,18 @@ class IngressController:
         return defaults
 
     def _engine_settings(self, defaults: IngressDefaults) -> EngineSettings:
-        if not (defaults.use_forwarded_headers or defaults.use_proxy_protocol):
-            return self._settings
-        trusted = defaults.trusted_networks if defaults.use_forwarded_headers else self._settings.trusted_networks
+        own = self._settings
         return msgspec.structs.replace(
-            self._settings,
-            trusted_networks=trusted,
+            own,
+            trusted_networks=defaults.trusted_networks if defaults.use_forwarded_headers else own.trusted_networks,
             append_forwarded_for=defaults.compute_full_forwarded_for,
-            proxy_protocol=self._settings.proxy_protocol or defaults.use_proxy_protocol,
+            proxy_protocol=own.proxy_protocol or defaults.use_proxy_protocol,
+            idle_timeout=own.idle_timeout if defaults.keep_alive is None else defaults.keep_alive,
+            header_timeout=own.header_timeout if defaults.header_timeout is None else defaults.header_timeout,
+            max_header_kb=defaults.header_kb or own.max_header_kb,
+            max_streams=defaults.streams or own.max_streams,
+            http2=defaults.http2,
+            tls_minimum=defaults.tls_minimum,
         )
 
     def _default_certificate(self, defaults: IngressDefaults) -> Certificate:

@@ -2,7 +2,7 @@
 
 Ingresses come oldest first. A host's paths are those of all Ingresses that name it; of two with the same path and type
 the older one is served and the newer one is reported. An alias of a host is served like the host unless an Ingress has
-it as a host.
+it as a host. A path that the engine cannot read is reported, and everything else is served.
 """
 
 from collections.abc import Iterable
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from podwire.gateway.ingress.annotations import IngressSettings
+from podwire.gateway.patterns import pattern_problem
 from podwire.model.ingress import Ingress, IngressBackend
 from podwire.model.meta import key_of
 
@@ -35,6 +36,11 @@ class ServedPath(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     backend: IngressBackend
     catch_all: bool = False
 
+    @property
+    def asks_for_patterns(self) -> bool:
+        """Whether its Ingress makes all paths of the host regular expressions."""
+        return self.settings.use_regex or bool(self.settings.rewrite_target)
+
 
 Loaded = tuple[Ingress, IngressSettings]
 
@@ -50,9 +56,35 @@ def paths_of_hosts(loaded: Iterable[Loaded]) -> tuple[dict[str, list[ServedPath]
                 hosts[host].append(path)
             elif winner.ingress is not ingress or not path.catch_all:
                 problems.append(_lost(host, path, winner))
-    for paths in hosts.values():
+    for host, paths in hosts.items():
         paths.sort(key=_precedence)
+        unreadable = list(_unreadable(paths))
+        hosts[host] = [path for path in paths if all(path is not entry for entry, _ in unreadable)]
+        problems += [problem for _, problem in unreadable]
     return hosts, problems
+
+
+def path_pattern(path: str) -> str:
+    """The regular expression of a path on a host that has them: open at its end, whatever the case."""
+    return f"{path}.*"
+
+
+def _unreadable(paths: list[ServedPath]) -> Iterable[tuple[ServedPath, IngressProblem]]:
+    """The paths of a host that the engine would refuse, and with them every later change of the table."""
+    patterns = any(path.asks_for_patterns for path in paths)
+    for path in paths:
+        if path.catch_all:
+            continue
+        expected = problem = ""
+        if patterns:
+            expected = "a regular expression of RE2, since an Ingress of this host has use-regex or rewrite-target"
+            problem = pattern_problem(f"(?i){path_pattern(path.path)}")
+        elif "?" in path.path or "#" in path.path:
+            expected, problem = "a path without ? and #", "requests are compared without their query"
+        if problem:
+            field = path.source.partition(" spec.")[2]
+            text = f"spec.{field}.path: expected {expected}, got {path.path!r}: {problem}; the path is not served"
+            yield path, IngressProblem(key=key_of(path.ingress.metadata), reason="InvalidPath", message=text)
 
 
 def _paths(ingress: Ingress, settings: IngressSettings) -> list[tuple[str, ServedPath]]:

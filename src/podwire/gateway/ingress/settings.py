@@ -5,11 +5,17 @@ A key that is not honoured is reported by name. Source: ingress-nginx documentat
 
 from collections.abc import Callable, Mapping
 from ipaddress import ip_network
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from podwire.gateway.ingress.annotations import read_boolean, read_integer, read_seconds, read_size
+from podwire.gateway.ingress.annotations import (
+    read_boolean,
+    read_integer,
+    read_redirect_code,
+    read_seconds,
+    read_size,
+)
 
 
 class IngressDefaults(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -32,6 +38,16 @@ class IngressDefaults(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     use_proxy_protocol: bool = False
     trusted_networks: tuple[str, ...] = ("0.0.0.0/0", "::/0")
     default_certificate: str = ""
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    rate_status: int = 503
+    snippets: bool = False
+    keep_alive: float | None = None
+    header_timeout: float | None = None
+    header_kb: int | None = None
+    http2: bool = True
+    streams: int | None = None
+    tls_minimum: Literal["TLSv1_2", "TLSv1_3"] = "TLSv1_2"
 
 
 class SettingProblem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -61,10 +77,45 @@ def _networks(text: str) -> tuple[str, ...]:
     return tuple(str(ip_network(entry.strip(), strict=False)) for entry in text.split(",") if entry.strip())
 
 
+def _status(text: str) -> int:
+    code = read_integer(text)
+    if not 400 <= code <= 599:
+        raise ValueError("expected a status from 400 to 599")
+    return code
+
+
+def _header_kb(text: str) -> int:
+    """KiB of all buffers of a setting such as ``4 8k``."""
+    number, _, size = text.partition(" ")
+    total = read_integer(number) * read_size(size.strip()) >> 10
+    if not 1 <= total <= 8192:
+        raise ValueError("expected buffers of 1 KiB to 8 MiB together, such as 4 8k")
+    return total
+
+
+def _streams(text: str) -> int:
+    if not 1 <= read_integer(text) <= 2**31 - 1:
+        raise ValueError("expected a number from 1")
+    return read_integer(text)
+
+
+def _protocols(text: str) -> str:
+    names = set(text.split())
+    if not names or not names <= {"TLSv1.2", "TLSv1.3"}:
+        raise ValueError("expected TLSv1.2, TLSv1.3 or both")
+    return "TLSv1_2" if "TLSv1.2" in names else "TLSv1_3"
+
+
+def _never(text: str) -> bool:
+    if read_boolean(text):
+        raise ValueError("expected false: configuration of nginx is never taken from annotations")
+    return False
+
+
 _KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "ssl-redirect": ("ssl_redirect", read_boolean),
     "force-ssl-redirect": ("force_ssl_redirect", read_boolean),
-    "http-redirect-code": ("redirect_code", read_integer),
+    "http-redirect-code": ("redirect_code", read_redirect_code),
     "proxy-body-size": ("body_size", read_size),
     "proxy-connect-timeout": ("connect_timeout", read_seconds),
     "proxy-read-timeout": ("read_timeout", read_seconds),
@@ -79,4 +130,15 @@ _KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "use-proxy-protocol": ("use_proxy_protocol", read_boolean),
     "proxy-real-ip-cidr": ("trusted_networks", _networks),
     "default-ssl-certificate": ("default_certificate", str),
+    "whitelist-source-range": ("allow", _networks),
+    "denylist-source-range": ("deny", _networks),
+    "limit-req-status-code": ("rate_status", _status),
+    "keep-alive": ("keep_alive", read_seconds),
+    "client-header-timeout": ("header_timeout", read_seconds),
+    "large-client-header-buffers": ("header_kb", _header_kb),
+    "use-http2": ("http2", read_boolean),
+    "http2-max-concurrent-streams": ("streams", _streams),
+    "ssl-protocols": ("tls_minimum", _protocols),
+    "proxy-send-timeout": ("read_timeout", read_seconds),
+    "allow-snippet-annotations": ("snippets", _never),
 }

@@ -6,7 +6,7 @@ be used is served with the default certificate, never dropped. Source: Kubernete
 ingress-nginx documentation.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 import msgspec
 
@@ -15,6 +15,7 @@ from podwire.gateway.ingress import actions
 from podwire.gateway.ingress.annotations import IngressSettings, read_annotations
 from podwire.gateway.ingress.canary import canary_rules, weights
 from podwire.gateway.ingress.cors import answer_headers, preflights
+from podwire.gateway.ingress.externalauth import authority_of
 from podwire.gateway.ingress.paths import ANY_HOST, IngressProblem, Loaded, ServedPath, paths_of_hosts
 from podwire.gateway.ingress.settings import IngressDefaults
 from podwire.gateway.routes import (
@@ -23,6 +24,7 @@ from podwire.gateway.routes import (
     EntryBackend,
     EntryListener,
     EntryRoute,
+    ExternalAuth,
     FixedAnswer,
     Forward,
     GatewayEntry,
@@ -94,13 +96,14 @@ class _Translator:
         servers, certificates = self._tls()
         plain: list[VirtualHost] = []
         secure: list[VirtualHost] = []
-        for host, paths in self._with_aliases(hosts).items():
+        aliased = self._with_aliases(hosts)
+        for host, paths in aliased.items():
             routes = self._routes(paths, canaries.get(host, ()))
             has_tls = any(host in server.names or _wildcard(host) in server.names for server in servers)
             secured = actions.with_strict_transport(routes, self._facts.defaults) if has_tls else routes
             secure.append(VirtualHost(hosts=(host,), routes=secured, single_label=True))
             plain.append(self._plain(host, routes, paths, has_tls=has_tls))
-        moved = list(self._moved_hosts(hosts))
+        moved = list(self._moved_hosts(hosts, aliased.keys()))
         tables = (
             RouteTable(name=PLAIN_TABLE, hosts=(*plain, *moved)),
             RouteTable(name=TLS_TABLE, hosts=(*secure, *moved)),
@@ -131,23 +134,23 @@ class _Translator:
         for paths in hosts.values():
             for path in paths:
                 for alias in path.settings.server_alias:
-                    if alias.lower() not in served:
-                        served[alias.lower()] = paths
+                    if alias not in served:
+                        served[alias] = paths
         return served
 
-    def _moved_hosts(self, hosts: Mapping[str, list[ServedPath]]) -> Iterable[VirtualHost]:
+    def _moved_hosts(self, hosts: Mapping[str, list[ServedPath]], served: Container[str]) -> Iterable[VirtualHost]:
         """Hosts that only redirect, to the name with ``www.`` or without it."""
         for host, paths in hosts.items():
             if not any(path.settings.from_to_www_redirect for path in paths):
                 continue
             other = host.removeprefix("www.") if host.startswith("www.") else f"www.{host}"
-            if host != ANY_HOST and other not in hosts:
+            if not host.startswith(ANY_HOST) and other not in served:
                 target = HttpRedirect(status=self._facts.defaults.redirect_code, host=host)
                 route = EntryRoute(source=paths[0].source, match=RequestMatch(), action=target)
                 yield VirtualHost(hosts=(other,), routes=(route,))
 
     def _routes(self, paths: list[ServedPath], canaries: Iterable[ServedPath]) -> tuple[EntryRoute, ...]:
-        regex = any(path.settings.use_regex or path.settings.rewrite_target for path in paths)
+        regex = any(path.asks_for_patterns for path in paths)
         by_path = {(path.path, path.path_type): path for path in canaries if not path.catch_all}
         routes: list[EntryRoute] = []
         for path in paths:
@@ -196,7 +199,10 @@ class _Translator:
                 name = "metadata.annotations[nginx.ingress.kubernetes.io/auth-secret]"
                 self._report(path.ingress, "InvalidSecret", f"{name} {settings.auth_secret!r} {text}")
                 action = FixedAnswer(status=503)
-        limits = actions.limits(settings, self._facts.defaults, users)
+        auth = self._external_auth(path) if settings.auth_url else None
+        if settings.closed or (settings.auth_url and auth is None):
+            action = FixedAnswer(status=503)
+        limits = actions.limits(settings, self._facts.defaults, users, auth)
         if self._streams(action):
             limits = msgspec.structs.replace(limits, body_bytes=0)
         return EntryRoute(
@@ -207,6 +213,15 @@ class _Translator:
             request_headers=actions.request_headers(settings),
             response_headers=answer_headers(settings),
         )
+
+    def _external_auth(self, path: ServedPath) -> ExternalAuth | None:
+        authority = authority_of(path.settings, self._facts.upstreams)
+        if authority.backend is None:
+            name = "metadata.annotations[nginx.ingress.kubernetes.io/auth-url]"
+            self._report(path.ingress, "BackendNotFound", f"{name}: {authority.problem}; every request is refused")
+            return None
+        self._backends[authority.backend.key] = authority.backend
+        return authority.auth
 
     def _streams(self, action: Action) -> bool:
         """Whether a backend speaks HTTP/2, as gRPC does: its requests may never end, and the limit waits for that."""
@@ -227,6 +242,9 @@ class _Translator:
             self._report(ingress, chosen.reason, f"{source}: {chosen.problem}")
             return f"{namespace}/{backend.service.name}:{key_of_port(port)}"
         entry = actions.with_settings(chosen.backend, settings, self._facts.defaults)
+        if settings.service_upstream:
+            service = self._facts.upstreams.services[f"{namespace}/{backend.service.name}"]
+            entry = actions.of_service(entry, service)
         self._backends[entry.key] = entry
         return entry.key
 

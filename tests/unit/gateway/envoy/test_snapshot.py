@@ -126,3 +126,23 @@ def test_engines_keep_their_resources_until_the_first_lists(snapshot: ResourceSn
     assert not state.in_step
     assert snapshot.replace({})
     assert [response.removed for response in state.responses()] == [("a",)]
+
+
+def test_nothing_is_removed_while_routes_are_refused(
+    snapshot: ResourceSnapshot, engine: EngineState, refusals: list[EngineRefusal]
+) -> None:
+    snapshot.replace(_resources("a"))
+    list(_exchange(engine))
+    snapshot.replace(_resources("b"))
+    kinds = []
+    while responses := engine.responses():
+        for response in responses:
+            kinds.append(response.kind)
+            _acknowledge(engine, response, "no" if response.kind == ROUTES else "")
+    assert kinds == [CLUSTER, ENDPOINTS, ROUTES]
+    assert [refusal.kind for refusal in refusals] == [ROUTES]
+    snapshot.replace(_resources("b", "c"))
+    assert list(_exchange(engine))[-2:] == [
+        ("ClusterLoadAssignment", (), ("a",)),
+        ("Cluster", (), ("a",)),
+    ]

@@ -109,6 +109,11 @@ def test_a_snippet_is_refused() -> None:
         ("denylist-source-range", "10.0.0.0/33", "does not appear to be"),
         ("upstream-hash-by", "$uri$args", "expected $remote_addr"),
         ("app-root", "home", "begins with /"),
+        ("canary-by-header-pattern", "(?=a)", "expected a regular expression of RE2"),
+        ("session-cookie-name", "", "expected a name"),
+        ("limit-rps", "99999999999", "expected a whole number"),
+        ("upstream-vhost", "a\nb", "expected one line"),
+        ("server-alias", "~^www\\d", "expected names of hosts"),
     ],
 )
 def test_a_wrong_annotation_keeps_its_default(annotation: str, text: str, expected: str) -> None:
@@ -175,3 +180,33 @@ def test_annotations_without_an_effect_are_named() -> None:
     messages = [problem.message for problem in _translated(_case(_web(annotations))).problems]
     assert all("is not supported" in message for message in messages)
     assert len(messages) == 2
+
+
+def test_a_path_that_the_engine_cannot_read_is_refused() -> None:
+    wrong: dict[str, object] = {"name": "x", "hosts": {"x": {"Prefix /(?=a)": "web", "Prefix /b": "web"}}}
+    translation = _translated(_case(wrong | {"annotations": {"use-regex": "true"}}, _web()))
+    (problem,) = translation.problems
+    assert (problem.key, problem.reason) == ("shop/x", "InvalidPath")
+    assert problem.message.startswith("spec.rules[0].http.paths[0].path: expected a regular expression of RE2, since ")
+    assert "got '/(?=a)': invalid perl operator" in problem.message
+    hosts = {host.hosts: len(host.routes) for host in translation.entry.tables["ingress-http"].hosts}
+    assert hosts == {("x",): 1, ("web.example",): 1}
+
+
+def test_a_path_with_a_query_is_refused() -> None:
+    (problem,) = _translated(_case({"name": "x", "hosts": {"x": {"Prefix /a?b": "web"}}})).problems
+    assert "paths[0].path: expected a path without ? and #, got '/a?b'" in problem.message
+
+
+def test_groups_that_a_path_does_not_have_are_empty() -> None:
+    path: dict[str, object] = {"name": "x", "hosts": {"x": {"Prefix /a/(.*)": "web"}}}
+    case = _case(path | {"annotations": {"rewrite-target": "/$1/$2"}})
+    action = _translated(case).entry.tables["ingress-http"].hosts[0].routes[0].action
+    assert isinstance(action, Forward) and action.path is not None
+    assert action.path.replacement == r"/\1/"
+
+
+def test_a_host_is_served_once_whatever_names_it() -> None:
+    annotations = {"server-alias": "www.web.example", "from-to-www-redirect": "true"}
+    hosts = _translated(_case(_web(annotations))).entry.tables["ingress-http"].hosts
+    assert sorted(host.hosts for host in hosts) == [("web.example",), ("www.web.example",)]
