@@ -1,6 +1,6 @@
 """Makes podwire's container image without a container engine, as an archive of an OCI image layout.
 
-Usage: ``python scripts/make_image.py [--variant base|full] [--arch amd64 --arch arm64] [--name NAME] [--packages FILE]
+Usage: ``python scripts/make_image.py [--variant base|full|gateway] [--arch amd64 --arch arm64] [--name NAME] [--packages FILE]
 [--level 1-9] [--output FILE]``. The image has two layers: Debian's packages (``deploy/image/packages.txt``) without
 documentation, and podwire with the wheels that it needs. Beside the archive ``FILE.tar`` it writes
 ``FILE.packages.txt``, what the image is made of; with ``--packages`` and that file a later run takes the same versions.
@@ -24,8 +24,16 @@ from image.tree import Entry
 ROOT = Path(__file__).parent.parent
 PACKAGES = ROOT / "deploy/image/packages.txt"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podwire/image"
-NOT_NEEDED = {"base": ("cel-expr-python", "cryptography", "cffi", "pycparser"), "full": ("cel-expr-python",)}
-"""Wheels that only local clusters use, or WireGuard, which only the variant ``full`` has."""
+NOT_NEEDED = {
+    "base": ("cel-expr-python", "cryptography", "cffi", "pycparser"),
+    "full": ("cel-expr-python",),
+    "gateway": ("cel-expr-python", "dnspython"),
+}
+"""Wheels that only local clusters use, WireGuard, which only the variant ``full`` has, or cluster DNS."""
+WHEELS = {"gateway": "gateway.txt"}
+"""The requirements of a variant; of others, ``runtime.txt``."""
+PACKAGES_OF = {"base": ("base", "node"), "full": ("base", "node", "full"), "gateway": ("base",)}
+"""The marks in the list of packages of those that a variant has."""
 USER = "65532:65532"
 """Controllers and DNS run as this user; the agent's DaemonSet asks for root."""
 UNUSED = (
@@ -65,7 +73,7 @@ def chosen(variant: str, pinned: Path | None, architecture: str) -> list[str]:
     Raises: ValueError for a file of pinned packages that does not name one.
     """
     lines = [line.split() for line in PACKAGES.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    names = [line[1] for line in lines if line[0] == "base" or line[0] == variant]
+    names = [line[1] for line in lines if line[0] in PACKAGES_OF[variant]]
     if pinned is None:
         return names
     rows = [line.split() for line in pinned.read_text(encoding="utf-8").splitlines()]
@@ -97,7 +105,8 @@ def system(packages: Sequence[debian.Package]) -> tree.Tree:
 
 def program(architecture: str, variant: str, own: Path) -> tuple[tree.Tree, list[str]]:
     """The files of podwire and its wheels, and the lines of the list of what they are."""
-    fetched = wheels.fetch(ROOT / "requirements/runtime.txt", NOT_NEEDED[variant], architecture, CACHE / variant)
+    requirements = ROOT / "requirements" / WHEELS.get(variant, "runtime.txt")
+    fetched = wheels.fetch(requirements, NOT_NEEDED[variant], architecture, CACHE / variant)
     files = wheels.unpack([*fetched, own])
     tree.put(files, "usr/local/bin/podwire", Entry(0o755, PROGRAM.encode()))
     return files, [wheel.name for wheel in [*fetched, own]]
@@ -136,8 +145,9 @@ def make(arguments: argparse.Namespace, version: str, epoch: int) -> None:
             listed[architecture] = [*map(str, packages), *(f"{name} wheel" for name in pythons)]
             trees[architecture] = system(packages), files
     with_bytecode(trees)
+    title = "podwire-gateway" if arguments.variant == "gateway" else "podwire"
     labels = {
-        "org.opencontainers.image.title": "podwire",
+        "org.opencontainers.image.title": title,
         "org.opencontainers.image.version": version,
         "org.opencontainers.image.licenses": "Apache-2.0",
     }
@@ -150,7 +160,7 @@ def make(arguments: argparse.Namespace, version: str, epoch: int) -> None:
         tree.put(files, "usr/local/share/podwire/packages.txt", Entry(0o644, _text(listed[architecture]).encode()))
         digest = layout.add_image(architecture, [("Debian packages", base), ("podwire", files)], settings)
         print(f"{architecture}: {digest}")
-    data, digest = layout.archive(arguments.name or f"localhost/podwire:{version}")
+    data, digest = layout.archive(arguments.name or f"localhost/{title}:{version}")
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_bytes(data)
     lines = sorted({line for architecture in arguments.arch for line in listed[architecture]})
@@ -166,13 +176,16 @@ def _text(lines: Sequence[str]) -> str:
 def main(words: Sequence[str]) -> int:
     """Makes the image; the exit status."""
     parser = argparse.ArgumentParser(description="Makes podwire's container image without a container engine.")
-    parser.add_argument("--variant", choices=("base", "full"), default="full", help="full: with BIRD and WireGuard")
+    what = "full: with BIRD and WireGuard; gateway: with Envoy, for the gateway alone"
+    parser.add_argument("--variant", choices=tuple(PACKAGES_OF), default="full", help=what)
     parser.add_argument("--arch", choices=("amd64", "arm64"), action="append", help="processors; both by default")
-    parser.add_argument("--name", default="", help="name of the image in the archive; localhost/podwire:VERSION")
+    parser.add_argument("--name", default="", help="name of the image in the archive; localhost/NAME:VERSION")
     parser.add_argument("--packages", type=Path, help="a list of packages of an earlier run, whose versions to take")
     parser.add_argument("--level", type=int, choices=range(1, 10), default=6, metavar="1-9", help="of gzip; 6")
-    parser.add_argument("--output", type=Path, default=ROOT / "dist/podwire.tar")
+    parser.add_argument("--output", type=Path, help="dist/podwire.tar, of the variant gateway dist/podwire-gateway.tar")
     arguments = parser.parse_args(words)
+    name = "podwire-gateway.tar" if arguments.variant == "gateway" else "podwire.tar"
+    arguments.output = arguments.output or ROOT / "dist" / name
     arguments.arch = arguments.arch or ["amd64", "arm64"]
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     try:

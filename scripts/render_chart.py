@@ -31,6 +31,8 @@ ENUMS: Mapping[str, list[str]] = {
     "image.pullPolicy": ["Always", "IfNotPresent", "Never"],
     "agent.logLevel": ["debug", "info", "warning", "error"],
     "controller.logLevel": ["debug", "info", "warning", "error"],
+    "gateway.exposure": ["loadBalancer", "nodePort", "hostPort", "hostNetwork"],
+    "gateway.externalTrafficPolicy": ["Cluster", "Local"],
     "agent.parts[]": ["cni", "routing", "policy", "proxy", "loadbalancer"],
     "controller.parts[]": [
         "nodeipam", "endpointslice", "endpointslicemirroring", "service", "loadbalancer", "ipamblocks", "policystatus",
@@ -43,12 +45,14 @@ OPEN = {
     "settings", "agent.config", "agent.securityContext", "agent.resources", "agent.nodeSelector",
     "agent.podAnnotations", "controller.config", "controller.securityContext", "controller.resources",
     "controller.nodeSelector", "dns.config", "dns.securityContext", "dns.resources", "dns.nodeSelector",
-    "serviceMonitor.labels",
+    "serviceMonitor.labels", "gateway.settings", "gateway.config", "gateway.serviceAnnotations",
+    "gateway.securityContext", "gateway.resources", "gateway.engineResources", "gateway.nodeSelector",
+    "gateway.podAnnotations",
 }  # fmt: skip
 """Objects with keys that the chart does not know."""
-OBJECTS = {"agent.tolerations", "controller.tolerations", "dns.tolerations"}
+OBJECTS = {"agent.tolerations", "controller.tolerations", "dns.tolerations", "gateway.tolerations"}
 """Lists of objects; other lists have texts."""
-PORTS = {"api.port", "agent.healthPort"}
+PORTS = {"api.port", "agent.healthPort", "gateway.ports.http", "gateway.ports.https"}
 _KEY = re.compile(r"^( *)([A-Za-z]+):")
 
 
@@ -134,24 +138,23 @@ def manifest(values: Path) -> str:
     return f"{head}\n# Made from deploy/helm/podwire by scripts/render_chart.py.\n{text}"
 
 
-def rendered() -> dict[Path, str]:
-    """What every file should hold."""
+def rendered() -> Iterator[tuple[Path, str]]:
+    """What every file should hold; the manifests come last, since Helm reads the other files for them."""
     text = (CHART / "values.yaml").read_text(encoding="utf-8")
     values, texts = yaml.safe_load(text), descriptions(text)
-    result = {CHART / "values.schema.json": _root_schema(values, texts)}
+    yield CHART / "values.schema.json", _root_schema(values, texts)
     for name in CRDS:
-        result[CHART / "crds" / name] = (ADDONS / name).read_text(encoding="utf-8")
+        yield CHART / "crds" / name, (ADDONS / name).read_text(encoding="utf-8")
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    result[PAGE] = f"{before}{BEGIN}\n{table(values, texts)}\n{END}{rest.partition(END)[2]}"
+    yield PAGE, f"{before}{BEGIN}\n{table(values, texts)}\n{END}{rest.partition(END)[2]}"
     for file in sorted((ROOT / "deploy/values").glob("*.yaml")):
-        result[ROOT / "deploy/manifests" / file.name] = manifest(file)
-    return result
+        yield ROOT / "deploy/manifests" / file.name, manifest(file)
 
 
 def main(arguments: list[str]) -> int:
     """Writes the files, or checks them; the exit status."""
     stale = []
-    for path, text in rendered().items():
+    for path, text in rendered():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(path)
             if "--check" not in arguments:

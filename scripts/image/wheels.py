@@ -18,7 +18,10 @@ from image import tree
 
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _PLATFORMS = {"amd64": "x86_64", "arm64": "aarch64"}
-_MANYLINUX = ("manylinux2014", "manylinux_2_17", "manylinux_2_26", "manylinux_2_28", "manylinux_2_34")
+_MANYLINUX = (
+    "manylinux2014", "manylinux_2_17", "manylinux_2_26", "manylinux_2_27", "manylinux_2_28", "manylinux_2_31",
+    "manylinux_2_34",
+)  # fmt: skip
 SITE = "usr/local/lib/python3.11/dist-packages"
 TRIPLES = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 _LOADERS = {"amd64": "usr/lib64/ld-linux-x86-64.so.2", "arm64": "usr/lib/ld-linux-aarch64.so.1"}

@@ -1,22 +1,18 @@
 """A cluster with the gateway: Envoy serves Ingresses that kubectl writes, and no change loses a request."""
 
 import base64
-import http.client
 import os
 import signal
 import socket
 import ssl
-import threading
-import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.e2e.clusters import done, own_name, running
 from tests.e2e.driver import Cluster, deployment, eventually
+from tests.e2e.web_clients import clients_of, gateways_rolled_out, status_of
 from tests.kernel.gateway_engine import certificate_for, hosts_of
 
 from podwire.gateway.routes import Certificate
@@ -48,7 +44,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     settings.write_text("{nodes: 2, gateway: true}")
     manifests = deployment("web", replicas=2) + _web("web", "web.example")
     with running(own_name("gateway"), "--config", str(settings), stdin=manifests) as cluster:
-        cluster.rolled_out("podwire-gateway", "kube-system")
+        gateways_rolled_out(cluster)
         yield cluster
 
 
@@ -67,15 +63,6 @@ def ports(gateway: Cluster) -> dict[str, int]:
     """The node ports of the gateway by the name of the port."""
     service = gateway.get("service", "podwire-gateway", "-n", "kube-system")
     return {port["name"]: port["nodePort"] for port in service["spec"]["ports"]}
-
-
-def _status(node: str, port: int, host: str) -> int:
-    connection = http.client.HTTPConnection(node, port, timeout=10)
-    try:
-        connection.request("GET", "/", headers={"Host": host})
-        return connection.getresponse().status
-    finally:
-        connection.close()
 
 
 def _certificate(node: str, port: int, host: str) -> tuple[str, ...]:
@@ -103,64 +90,13 @@ data: {{tls.crt: {chain}, tls.key: {key}}}
 """
 
 
-class _Clients(threading.Thread):
-    """Requests one after another, half of them on connections that stay open; counts answers and failures."""
-
-    def __init__(self, node: str, port: int, host: str, *, keep: bool) -> None:
-        super().__init__()
-        self._target = (node, port, host)
-        self._keep = keep
-        self.ending = threading.Event()
-        self.outcomes: Counter[str] = Counter()
-
-    def run(self) -> None:
-        connection: http.client.HTTPConnection | None = None
-        node, port, host = self._target
-        while not self.ending.is_set():
-            try:
-                connection = connection or http.client.HTTPConnection(node, port, timeout=20)
-                connection.request("GET", "/", headers={"Host": host})
-                answer = connection.getresponse()
-                answer.read()
-                self.outcomes[str(answer.status)] += 1
-                if not self._keep or answer.will_close:
-                    connection.close()
-                    connection = None
-            except (OSError, http.client.HTTPException) as failure:
-                self.outcomes[repr(failure)] += 1
-                if connection is not None:
-                    connection.close()
-                connection = None
-            time.sleep(0.003)
-        if connection is not None:
-            connection.close()
-
-
-@contextmanager
-def _clients(node: str, port: int, host: str) -> Iterator[None]:
-    """Clients ask all the time; at the end not one request has failed."""
-    clients = [_Clients(node, port, host, keep=number % 2 == 0) for number in range(6)]
-    for client in clients:
-        client.start()
-    try:
-        yield
-    finally:
-        for client in clients:
-            client.ending.set()
-        for client in clients:
-            client.join()
-    outcomes = sum((client.outcomes for client in clients), Counter[str]())
-    assert set(outcomes) == {"200"}, outcomes
-    assert outcomes["200"] > 200
-
-
 def test_an_ingress_is_served_as_soon_as_it_is_written(gateway: Cluster, node: str, ports: dict[str, int]) -> None:
-    assert _status(node, ports["http"], "web.example") == 200
-    assert _status(node, ports["http"], "other.example") == 404
+    assert status_of(node, ports["http"], "web.example") == 200
+    assert status_of(node, ports["http"], "other.example") == 404
     gateway.apply(_web("second", "second.example").replace("app: second", "app: web"))
-    eventually(lambda: _status(node, ports["http"], "second.example") == 200)
+    eventually(lambda: status_of(node, ports["http"], "second.example") == 200)
     gateway.kubectl("delete", "ingress,service", "second")
-    eventually(lambda: _status(node, ports["http"], "second.example") == 404)
+    eventually(lambda: status_of(node, ports["http"], "second.example") == 404)
 
 
 def test_a_certificate_is_served_and_replaced(gateway: Cluster, node: str, ports: dict[str, int]) -> None:
@@ -168,7 +104,7 @@ def test_a_certificate_is_served_and_replaced(gateway: Cluster, node: str, ports
     tls = "[{hosts: [tls.example], secretName: tls}]"
     gateway.apply(_secret("tls", first) + _web("tls", "tls.example", tls=tls).replace("app: tls", "app: web"))
     eventually(lambda: "first.example" in _certificate(node, ports["https"], "tls.example"))
-    eventually(lambda: _status(node, ports["http"], "tls.example") == 308)
+    eventually(lambda: status_of(node, ports["http"], "tls.example") == 308)
     gateway.apply(_secret("tls", certificate_for("second", ("tls.example", "second.example"))))
     eventually(lambda: "second.example" in _certificate(node, ports["https"], "tls.example"))
     gateway.kubectl("delete", "secret", "tls")
@@ -190,7 +126,7 @@ def test_why_names_the_route_of_a_url(gateway: Cluster) -> None:
     assert "forwarded to a pod" in text
     assert "Ingress default/web spec.rules[0].http.paths[0]" in text
     assert "backend default/web:80 gets 100 %: 10.244." in text
-    assert "no Ingress has this host" in done("why", "--name", gateway.name, "url", "https://absent.example/")
+    assert "no route has this host" in done("why", "--name", gateway.name, "url", "https://absent.example/")
 
 
 def test_what_is_not_served_is_an_event_of_the_ingress(gateway: Cluster) -> None:
@@ -204,14 +140,14 @@ def test_what_is_not_served_is_an_event_of_the_ingress(gateway: Cluster) -> None
 def test_a_foreign_class_is_left_alone(gateway: Cluster, node: str, ports: dict[str, int]) -> None:
     foreign = _web("foreign", "foreign.example").replace("spec:\n  tls", "spec:\n  ingressClassName: other\n  tls")
     gateway.apply(foreign + _web("own", "own.example").replace("app: own", "app: web"))
-    eventually(lambda: _status(node, ports["http"], "own.example") == 200)
-    assert _status(node, ports["http"], "foreign.example") == 404
+    eventually(lambda: status_of(node, ports["http"], "own.example") == 200)
+    assert status_of(node, ports["http"], "foreign.example") == 404
     assert not gateway.get("ingress", "foreign").get("status", {}).get("loadBalancer")
     gateway.kubectl("delete", "ingress,service", "foreign", "own")
 
 
 def test_no_request_fails_while_everything_is_replaced(gateway: Cluster, node: str, ports: dict[str, int]) -> None:
-    with _clients(node, ports["http"], "web.example"):
+    with clients_of(node, ports["http"], "web.example"):
         gateway.kubectl("rollout", "restart", "deployment/web")
         gateway.rolled_out("web")
         for number in range(10):
@@ -222,8 +158,8 @@ def test_no_request_fails_while_everything_is_replaced(gateway: Cluster, node: s
         assert killed
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
-        gateway.kubectl("-n", "kube-system", "rollout", "restart", "deployment/podwire-gateway")
-        gateway.rolled_out("podwire-gateway", "kube-system")
+        gateway.kubectl("-n", "kube-system", "rollout", "restart", "daemonset/podwire-gateway")
+        gateways_rolled_out(gateway)
 
 
 def _api_objects(host: str) -> str:
@@ -282,13 +218,13 @@ def test_a_route_needs_a_grant_for_a_foreign_service(gateway: Cluster, node: str
     port = _gateway_service(gateway)["spec"]["ports"][0]["nodePort"]
     eventually(lambda: _route_holds(gateway, "ResolvedRefs", "False", "RefNotPermitted"))
     assert _route_holds(gateway, "Accepted", "True", "Accepted")
-    eventually(lambda: _status(node, port, host) == 500)
+    eventually(lambda: status_of(node, port, host) == 500)
     gateway.apply(_GRANT)
-    eventually(lambda: _status(node, port, host) == 200)
+    eventually(lambda: status_of(node, port, host) == 200)
     eventually(lambda: _route_holds(gateway, "ResolvedRefs", "True", "ResolvedRefs"))
-    assert _status(node, port, "other.example") == 404
+    assert status_of(node, port, "other.example") == 404
     gateway.kubectl("delete", "referencegrant", "shop")
-    eventually(lambda: _status(node, port, host) == 500)
+    eventually(lambda: status_of(node, port, host) == 500)
     _check_address(gateway)
     gateway.kubectl("delete", "gateway", "front")
     eventually(lambda: _gateway_service(gateway) is None)

@@ -56,10 +56,10 @@ class Image(NamedTuple):
                 yield layer
 
 
-def build(folder: Path, *arguments: str) -> Image:
-    """Makes the small variant of the image."""
+def build(folder: Path, *arguments: str, variant: str = "base") -> Image:
+    """Makes a variant of the image."""
     archive = folder / "podwire.tar"
-    command = [sys.executable, "scripts/make_image.py", "--variant", "base", "--level", "1", "--output", str(archive)]
+    command = [sys.executable, "scripts/make_image.py", "--variant", variant, "--level", "1", "--output", str(archive)]
     done = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return Image(archive, dict(re.findall(r"^(amd64|arm64): (sha256:\S+)$", done.stdout, re.MULTILINE)))
@@ -85,9 +85,8 @@ def needed(data: bytes, folder: Path) -> set[str]:
     return set(re.findall(r"\(NEEDED\)\s+Shared library: \[(.+)\]", done.stdout))
 
 
-@pytest.mark.skipif(not shutil.which("readelf"), reason="needs readelf of binutils")
-@pytest.mark.parametrize("architecture", ["amd64", "arm64"])
-def test_the_image_has_every_library_it_needs(image: Image, architecture: str, tmp_path: Path) -> None:
+def check_libraries(image: Image, architecture: str, tmp_path: Path) -> set[str]:
+    """Every library that a program or library names is in the image; the names of all files."""
     names: set[str] = set()
     missing: dict[str, set[str]] = {}
     for layer in image.layers(architecture):
@@ -100,8 +99,35 @@ def test_the_image_has_every_library_it_needs(image: Image, architecture: str, t
             if data.startswith(b"\x7fELF") and "podwire/cni/bin" not in member.name and machine != BPF:
                 assert machine == {"amd64": 62, "arm64": 183}[architecture], member.name
                 missing[member.name] = needed(data, tmp_path)
-    assert len(missing) > 50 and {"podwire", "python3.11", "packages.txt", "iptables-restore"} < names
+    assert len(missing) > 50
     assert {path: gone for path, libraries in missing.items() if (gone := libraries - names)} == {}
+    return names
+
+
+@pytest.mark.skipif(not shutil.which("readelf"), reason="needs readelf of binutils")
+@pytest.mark.parametrize("architecture", ["amd64", "arm64"])
+def test_the_image_has_every_library_it_needs(image: Image, architecture: str, tmp_path: Path) -> None:
+    names = check_libraries(image, architecture, tmp_path)
+    assert {"podwire", "python3.11", "packages.txt", "iptables-restore"} < names
+
+
+def run_below(root: Path, *command: str) -> str:
+    """The output of a program of an image."""
+    return subprocess.run(["chroot", str(root), *command], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(not shutil.which("readelf"), reason="needs readelf of binutils")
+def test_the_image_of_the_gateway_has_envoy(tmp_path: Path) -> None:
+    image = build(tmp_path, "--arch", OWN, variant="gateway")
+    assert "iptables-restore" not in check_libraries(image, OWN, tmp_path)
+    root = tmp_path / "root"
+    for layer in image.layers(OWN):
+        layer.extractall(root, filter="tar")
+    python = ("/usr/bin/python3.11", "-I")
+    find = "import podwire.gateway.daemon; from podwire.gateway.envoy.engine import find_envoy; print(find_envoy())"
+    envoy = run_below(root, *python, "-c", find).strip()
+    assert "/1.40.0/" in run_below(root, envoy, "--version")
+    assert "drain" in run_below(root, *python, "/usr/local/bin/podwire", "gateway", "--help")
 
 
 @pytest.mark.skipif(not EMULATOR, reason="needs qemu-user-static")

@@ -14,9 +14,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     ``run_dir`` has the sockets that both containers share. Engines listen on ``listen`` at ``http_port`` and
     ``https_port`` for Ingresses, and on ``ready_port`` once they have their first configuration. ``publish_service``
-    (``namespace/name``) is the Service whose addresses become the status of Ingresses; ``publish_addresses`` replace
-    it. ``ingress_config`` (``namespace/name``) is a ConfigMap with the keys of ingress-nginx. ``trusted_networks`` have
-    the proxies in front whose headers are believed.
+    (``namespace/name``) is the Service whose addresses become the status of Ingresses; with ``publish_nodes`` those of
+    the nodes with its endpoints do; ``publish_addresses`` replace both. ``ingress_config`` (``namespace/name``)
+    is a ConfigMap with the keys of ingress-nginx. ``trusted_networks`` have the proxies in front whose headers
+    are believed.
     """
 
     kubeconfig: str = ""
@@ -30,6 +31,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     health_port: int = 8081
     publish_service: str = ""
     publish_addresses: tuple[str, ...] = ()
+    publish_nodes: bool = False
     ingress_config: str = ""
     trusted_networks: tuple[str, ...] = ()
     proxy_protocol: bool = False

@@ -24,7 +24,7 @@ from podwire.gateway.envoy.resources import LISTENER
 from podwire.gateway.envoy.snapshot import EngineRefusal
 from podwire.gateway.ingress.controller import PART as INGRESS
 from podwire.gateway.ingress.controller import IngressController, IngressOptions
-from podwire.gateway.ingress.status import IngressStatusWriter
+from podwire.gateway.ingress.status import IngressStatusWriter, PublishedAddresses
 from podwire.gateway.ingress.translate import IngressPorts
 from podwire.http.health import health_routes
 from podwire.http.message import PROBE_LIMITS
@@ -75,9 +75,8 @@ class _Gateway:
             config_map=config.ingress_config,
         )
         self._ingress = IngressController(self._environment, options, engine_settings(config), self._feed)
-        self._status = IngressStatusWriter(
-            self._environment, self._ingress, config.publish_service, config.publish_addresses
-        )
+        published = PublishedAddresses(config.publish_service, config.publish_addresses, config.publish_nodes)
+        self._status = IngressStatusWriter(self._environment, self._ingress, published)
         self._gateway_api = GatewayApiController(
             self._environment, config.gateway_controller, config.namespace, engine_settings(config), self._feed
         )

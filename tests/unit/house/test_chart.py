@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 import yaml
 from tests.unit.house.syntax import ROOT
 
@@ -59,3 +60,46 @@ def test_controllers_of_the_cluster_keep_their_work() -> None:
     ]
     assert config["controller"]["parts"] == ["policystatus", "egress"]
     assert config["controller"]["leaderElection"] is True
+
+
+EXPOSURES: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "LoadBalancer Service": ((), "Deployment", "LoadBalancer"),
+    "LoadBalancer with Local": (
+        ("gateway.onEveryNode=true", "gateway.externalTrafficPolicy=Local"), "DaemonSet", "LoadBalancer",
+    ),
+    "node ports behind an L4 address": (
+        ("gateway.exposure=nodePort", "gateway.nodePorts.http=30080"), "Deployment", "NodePort",
+    ),
+    "host ports": (("gateway.exposure=hostPort",), "DaemonSet", "ClusterIP"),
+    "host network": (("gateway.exposure=hostNetwork",), "DaemonSet", "ClusterIP"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPOSURES)
+def test_the_gateway_is_reached_as_the_values_say(name: str) -> None:
+    settings, kind, service_type = EXPOSURES[name]
+    objects = {(item["kind"], item["metadata"]["name"]): item for item in rendered("gateway.enabled=true", *settings)}
+    service, pods = objects["Service", "podwire-gateway"]["spec"], objects[kind, "podwire-gateway"]["spec"]
+    assert service["type"] == service_type
+    template = pods["template"]
+    assert service["selector"].items() <= template["metadata"]["labels"].items()
+    engine = template["spec"]["containers"][1]
+    config = yaml.safe_load(objects["ConfigMap", "podwire-gateway"]["data"]["config.yaml"])
+    ports = {port["name"]: port for port in engine["ports"]}
+    assert [port["targetPort"] for port in service["ports"]] == [config["httpPort"], config["httpsPort"]]
+    assert ports["http"]["containerPort"] == config["httpPort"]
+    on_host_network = name == "host network"
+    assert ports["http"].get("hostPort") == (80 if name == "host ports" else None)
+    assert template["spec"].get("hostNetwork", False) == on_host_network
+    added = [entry["securityContext"]["capabilities"].get("add", []) for entry in template["spec"]["containers"]]
+    assert added == ([[], ["NET_BIND_SERVICE"]] if on_host_network else [[], []])
+    assert (("NetworkPolicy", "podwire-gateway") in objects) != on_host_network
+    assert config.get("publishNodes", False) == (service_type == "ClusterIP")
+
+
+def test_helm_finds_nothing_wrong_with_the_chart() -> None:
+    helm = shutil.which("helm", path=f"{os.environ['PATH']}:{ROOT / '.venv/bin'}") or "helm"
+    command = [helm, "lint", "--strict", "deploy/helm/podwire", "--namespace", "kube-system"]
+    settings = ["--set", "api.host=a,gateway.enabled=true,gateway.gatewayClass.create=true"]
+    done = subprocess.run([*command, *settings], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,8 +1,8 @@
 """Takes an engine out of service without a lost request: the hook before its container is stopped.
 
-New connections still come until every proxy of the cluster knows that the pod ends; they are served. From the start,
-answers ask clients to close (``Connection: close``, GOAWAY). The hook returns when no connection is left or the time is
-over.
+From the start, ``/ready`` answers 503. New connections still come until every proxy of the cluster knows that the pod
+ends, and every L4 address in front has asked; they are served. Answers ask clients to close (``Connection: close``,
+GOAWAY). The hook returns when no connection is left or the time is over.
 """
 
 import socket
@@ -19,6 +19,7 @@ def drain(admin_socket: Path, seconds: float, pause: Callable[[float], None]) ->
 
     Raises: OSError when the engine does not answer on its socket.
     """
+    _ask(admin_socket, "POST", "/healthcheck/fail")
     _ask(admin_socket, "POST", "/drain_listeners?graceful&skip_exit")
     waited = 0.0
     while True:

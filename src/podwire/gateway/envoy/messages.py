@@ -16,6 +16,7 @@ from envoy.extensions.filters.http.basic_auth.v3 import basic_auth_pb2
 from envoy.extensions.filters.http.buffer.v3 import buffer_pb2
 from envoy.extensions.filters.http.cors.v3 import cors_pb2
 from envoy.extensions.filters.http.header_mutation.v3 import header_mutation_pb2
+from envoy.extensions.filters.http.health_check.v3 import health_check_pb2
 from envoy.extensions.filters.http.local_ratelimit.v3 import local_rate_limit_pb2
 from envoy.extensions.filters.http.lua.v3 import lua_pb2
 from envoy.extensions.filters.http.rbac.v3 import rbac_pb2
@@ -40,6 +41,7 @@ EXTENSIONS = (
     buffer_pb2,
     cors_pb2,
     header_mutation_pb2,
+    health_check_pb2,
     local_rate_limit_pb2,
     lua_pb2,
     rbac_pb2,

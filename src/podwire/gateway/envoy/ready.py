@@ -1,7 +1,8 @@
 """The listener by which an engine shows that it is ready, and its metrics.
 
 It comes with the first configuration, so an engine that does not know any route yet is not ready. It stays while the
-gateway is away. ``/metrics`` are the statistics of the engine itself in Prometheus' form.
+gateway is away. An engine that leaves answers 503: whoever asks, such as an L4 address in front, sends nothing new.
+``/metrics`` are the statistics of the engine itself in Prometheus' form.
 """
 
 from podwire.gateway.envoy.clusters import Json, typed
@@ -16,7 +17,6 @@ def ready_listener(address: str, port: int) -> Json:
     if ":" in address:
         socket["ipv4Compat"] = True
     routes = [
-        {"match": {"path": "/ready"}, "directResponse": {"status": 200, "body": {"inlineString": "ready\n"}}},
         {
             "match": {"path": "/metrics"},
             "route": {"cluster": ADMIN_CLUSTER, "prefixRewrite": "/stats/prometheus", "timeout": "10s"},
@@ -28,9 +28,17 @@ def ready_listener(address: str, port: int) -> Json:
         routeConfig={"virtualHosts": [{"name": READY_LISTENER, "domains": ["*"], "routes": routes}]},
         httpFilters=[
             {
+                "name": "envoy.filters.http.health_check",
+                "typedConfig": typed(
+                    "envoy.extensions.filters.http.health_check.v3.HealthCheck",
+                    passThroughMode=False,
+                    headers=[{"name": ":path", "stringMatch": {"exact": "/ready"}}],
+                ),
+            },
+            {
                 "name": "envoy.filters.http.router",
                 "typedConfig": typed("envoy.extensions.filters.http.router.v3.Router"),
-            }
+            },
         ],
     )
     return {

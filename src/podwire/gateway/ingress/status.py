@@ -4,13 +4,19 @@ Guarantees: 1. only Ingresses of our classes get addresses; 2. an Ingress that s
 were written here; 3. a status that is right is not written.
 """
 
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
 from podwire.gateway.ingress.controller import COMPONENT, IngressController
 from podwire.kube.client import MERGE_PATCH
 from podwire.kube.controller import Environment
-from podwire.kube.resources import INGRESSES, SERVICES
+from podwire.kube.index import Index
+from podwire.kube.resources import ENDPOINTSLICES, INGRESSES, NODES, SERVICES
 from podwire.model.ingress import IngressAddress
 from podwire.model.meta import key_of
-from podwire.model.service import Service
+from podwire.model.node import Node
+from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice, Service
 from podwire.runtime.supervise import Supervisor
 
 
@@ -29,6 +35,31 @@ def addresses_of(service: Service | None, fixed: tuple[str, ...]) -> tuple[Ingre
     return tuple(IngressAddress(ip=ip) for ip in addresses)
 
 
+def addresses_of_nodes(slices: Iterable[EndpointSlice], nodes: Mapping[str, Node]) -> tuple[IngressAddress, ...]:
+    """The addresses of the nodes with a ready endpoint: external ones, else internal ones; sorted."""
+    names = {
+        endpoint.node_name or ""
+        for part in slices
+        for endpoint in part.endpoints or ()
+        if endpoint.conditions.ready is not False
+    }
+    served = (nodes[name] for name in sorted(names) if name in nodes)
+    texts = {text for node in served for text in node.ips("ExternalIP") or node.internal_ips}
+    return tuple(IngressAddress(ip=text) for text in sorted(texts))
+
+
+class PublishedAddresses(msgspec.Struct, frozen=True):
+    """Where the addresses of Ingresses come from.
+
+    ``fixed`` ones, else those of ``service`` (``namespace/name``), or with ``nodes`` those of the nodes with its
+    endpoints.
+    """
+
+    service: str = ""
+    fixed: tuple[str, ...] = ()
+    nodes: bool = False
+
+
 def _address(text: str) -> IngressAddress:
     is_name = any(character.isalpha() for character in text) and ":" not in text
     return IngressAddress(hostname=text) if is_name else IngressAddress(ip=text)
@@ -37,18 +68,22 @@ def _address(text: str) -> IngressAddress:
 class IngressStatusWriter:
     """Keeps ``status.loadBalancer`` of all Ingresses of a controller."""
 
-    def __init__(
-        self, environment: Environment, controller: IngressController, service: str, fixed: tuple[str, ...]
-    ) -> None:
+    def __init__(self, environment: Environment, controller: IngressController, published: PublishedAddresses) -> None:
         self._client = environment.client
         self._controller = controller
-        self._service = service
-        self._fixed = fixed
+        self._published = published
         self._ingresses = environment.of(INGRESSES)
         self._services = environment.of(SERVICES)
         self._written: set[str] = set()
         self._loop = environment.loop(f"{COMPONENT} status", self._reconcile)
         self._services.subscribe(self._service_changed, replay=False)
+        self._nodes: Mapping[str, Node] = {}
+        if published.nodes:
+            nodes, slices = environment.of(NODES), environment.of(ENDPOINTSLICES)
+            self._nodes = nodes.objects
+            self._slices: Index[EndpointSlice] = Index(slices, _service_of)
+            nodes.subscribe(self._node_changed, replay=False)
+            slices.subscribe(self._slice_changed, replay=False)
         self._ingresses.subscribe(lambda key, _old, _new: self._loop.touch(key), replay=False)
         controller.on_served = self.touch_all
 
@@ -63,8 +98,22 @@ class IngressStatusWriter:
             self._loop.touch(key)
 
     def _service_changed(self, key: str, _old: Service | None, _new: Service | None) -> None:
-        if key == self._service:
+        if key == self._published.service:
             self.touch_all()
+
+    def _node_changed(self, _key: str, old: Node | None, new: Node | None) -> None:
+        if old is None or new is None or old.status.addresses != new.status.addresses:
+            self.touch_all()
+
+    def _slice_changed(self, _key: str, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        if any(self._published.service in _service_of(item) for item in (old, new) if item is not None):
+            self.touch_all()
+
+    def _addresses(self) -> tuple[IngressAddress, ...]:
+        published = self._published
+        if published.nodes and not published.fixed:
+            return addresses_of_nodes(self._slices.of(published.service).values(), self._nodes)
+        return addresses_of(self._services.get(published.service), published.fixed)
 
     async def _reconcile(self, key: str) -> None:
         ingress = self._ingresses.get(key)
@@ -74,7 +123,7 @@ class IngressStatusWriter:
         served = any(key_of(entry.metadata) == key for entry in self._controller.served)
         if not served and key not in self._written:
             return
-        addresses = addresses_of(self._services.get(self._service), self._fixed) if served else ()
+        addresses = self._addresses() if served else ()
         if ingress.status.load_balancer.ingress == addresses:
             return
         entries = [
@@ -90,3 +139,7 @@ class IngressStatusWriter:
             self._written.add(key)
         else:
             self._written.discard(key)
+
+
+def _service_of(item: EndpointSlice) -> tuple[str, ...]:
+    return (f"{item.metadata.namespace}/{item.metadata.labels.get(SERVICE_NAME_LABEL, '')}",)
