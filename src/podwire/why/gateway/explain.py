@@ -1,6 +1,8 @@
 """What the gateway does with a request, from the objects alone: pure.
 
-The entry is translated as the gateway does it, and the matching rules choose; nothing is asked of an engine.
+The entries are translated as the gateway does it, and the matching rules choose; nothing is asked of an engine.
+Ingresses are one way in, and each Gateway is one of its own. Those that have a route for the request are answers; where
+none has, all say why.
 """
 
 from urllib.parse import urlsplit
@@ -8,33 +10,24 @@ from urllib.parse import urlsplit
 import msgspec
 
 from podwire.errors import ConfigError
+from podwire.gateway.api.translate import GatewayApiFacts
 from podwire.gateway.ingress.classes import class_of, default_class, served_classes
 from podwire.gateway.ingress.translate import IngressFacts, Translation, translate
 from podwire.gateway.matching import HttpRequest, RouteDecision, decide
-from podwire.gateway.routes import FixedAnswer, Forward, GatewayEntry, HttpRedirect, RequestMatch, RouteLimits
 from podwire.model.ingress import Ingress, IngressClass
 from podwire.model.meta import key_of
-from podwire.model.wording import count
+from podwire.why.gateway.entrance import Entrance, entrance
+from podwire.why.gateway.gateways import gateway_entrances
 
-
-class UrlBackend(msgspec.Struct, frozen=True):
-    """A backend of the route, its share of the requests in percent, and its endpoints."""
-
-    key: str
-    share: float
-    endpoints: tuple[str, ...] = ()
-    problem: str = ""
+_INGRESS_PORTS = {"http": 80, "https": 443}
 
 
 class UrlAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a request; ``outcome`` is one sentence, ``steps`` are the choices that lead to it."""
+    """What becomes of a request, at each way in that has a route for it, or at all of them."""
 
     url: str
     method: str
-    outcome: str
-    steps: tuple[str, ...]
-    backends: tuple[UrlBackend, ...] = ()
-    problems: tuple[str, ...] = ()
+    entrances: tuple[Entrance, ...]
 
 
 class UrlQuestion(msgspec.Struct, frozen=True):
@@ -43,42 +36,67 @@ class UrlQuestion(msgspec.Struct, frozen=True):
     url: str
     method: str = "GET"
 
+    @property
+    def protocol(self) -> str:
+        """HTTP or HTTPS."""
+        return urlsplit(self.url).scheme.upper()
+
     def request(self) -> HttpRequest:
         """The request of a client.
 
-        Raises: ConfigError when the URL has no scheme or host that the gateway serves.
+        Raises: ConfigError when the URL has no scheme, host or port that the gateway serves.
         """
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError("URL", "", f"{self.url!r} has no scheme and host; expected http://HOST/PATH or https://")
+        try:
+            port = parts.port or _INGRESS_PORTS[parts.scheme]
+        except ValueError as problem:
+            raise ConfigError("URL", "", f"{self.url!r}: {problem}") from problem
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        is_tls = parts.scheme == "https"
         return HttpRequest(
-            port=443 if is_tls else 80,
-            server_name=parts.hostname if is_tls else "",
+            port=port,
+            server_name=parts.hostname if parts.scheme == "https" else "",
             host=parts.netloc.rpartition("@")[2],
             method=self.method.upper(),
             path=path,
         )
 
 
-def explain_url(question: UrlQuestion, facts: IngressFacts, foreign: tuple[tuple[Ingress, str], ...] = ()) -> UrlAnswer:
-    """The answer; ``foreign`` are the Ingresses that are not served, with the reason.
+class UrlFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the answer depends on.
+
+    ``foreign`` are the Ingresses that are not served, with the reason; ``addresses`` those of the Ingresses that are.
+    """
+
+    ingresses: IngressFacts
+    foreign: tuple[tuple[Ingress, str], ...] = ()
+    addresses: tuple[str, ...] = ()
+    gateways: GatewayApiFacts | None = None
+
+
+def explain_url(question: UrlQuestion, facts: UrlFacts) -> UrlAnswer:
+    """The answer.
 
     Raises: ConfigError for a URL that cannot be asked.
     """
     request = question.request()
-    translation = translate(facts)
+    known: list[Entrance] = []
+    if request.port == _INGRESS_PORTS[question.protocol.lower()]:
+        known.append(_ingresses(request, facts))
+    if facts.gateways is not None:
+        known += gateway_entrances(facts.gateways, request, question.protocol)
+    name = urlsplit(question.url).hostname
+    named = [entry for entry in known if name in entry.addresses]
+    routed = [entry for entry in named or known if entry.routed]
+    return UrlAnswer(url=question.url, method=request.method, entrances=tuple(routed or named or known))
+
+
+def _ingresses(request: HttpRequest, facts: UrlFacts) -> Entrance:
+    translation = translate(facts.ingresses)
     decision = decide(translation.entry, request)
-    outcome, backends = _outcome(decision, translation.entry)
-    return UrlAnswer(
-        url=question.url,
-        method=request.method,
-        outcome=outcome,
-        steps=tuple(_steps(decision, request)),
-        backends=backends,
-        problems=(*_problems(decision, translation), *_near(decision, request, foreign)),
-    )
+    problems = (*_problems(decision, translation), *_near(decision, request, facts.foreign))
+    return entrance("Ingresses", facts.addresses, decision, translation.entry, problems=problems)
 
 
 def unserved(
@@ -98,79 +116,6 @@ def unserved(
             result.append((ingress, f"its class {name!r} does not exist"))
         else:
             result.append((ingress, f"its class {name!r} belongs to the controller {known[name]}"))
-    return tuple(result)
-
-
-def _steps(decision: RouteDecision, request: HttpRequest) -> list[str]:
-    steps = []
-    if decision.listener is not None:
-        steps.append(f"listener {decision.listener.name}: {decision.listener.protocol} on port {request.port}")
-    if decision.server is not None:
-        names = ", ".join(decision.server.names) or "all other names"
-        steps.append(f"certificate {', '.join(decision.server.certificates)}, for {names}")
-    if decision.host is not None:
-        steps.append(
-            f"host {', '.join(decision.host.hosts)}: {count(len(decision.host.routes), 'route')}, in this order"
-        )
-        for route in decision.host.routes:
-            chosen = route is decision.route
-            steps.append(f"  {'takes' if chosen else 'passes by'} {_match_text(route.match)}: {route.source}")
-            if chosen:
-                break
-    if decision.route is not None:
-        steps += [f"  checks {text}" for text in _limit_texts(decision.route.limits)]
-    return steps
-
-
-def _match_text(match: RequestMatch) -> str:
-    kinds = {"exact": "path", "prefix": "paths below", "regex": "paths like"}
-    text = f"{kinds[match.path.kind]} {match.path.path}"
-    text += f", method {match.method}" if match.method else ""
-    for header in match.headers:
-        text += f", header {header.name}" + (f" = {header.value}" if header.value else "")
-    return text
-
-
-def _limit_texts(limits: RouteLimits) -> list[str]:
-    texts = [f"the client's address: not in {', '.join(limits.deny)}"] if limits.deny else []
-    texts += [f"the client's address: in {', '.join(limits.allow)}"] if limits.allow else []
-    texts += ["user and password"] if limits.basic_auth is not None else []
-    texts += [f"the body: at most {limits.body_bytes} bytes"] if limits.body_bytes else []
-    if limits.rate is not None:
-        texts.append(f"the rate: {limits.rate.requests} requests in {limits.rate.interval:g} s")
-    return texts
-
-
-def _outcome(decision: RouteDecision, entry: GatewayEntry) -> tuple[str, tuple[UrlBackend, ...]]:
-    if decision.route is None:
-        return f"answered with {decision.status or 404}: {_no_route(decision)}", ()
-    action = decision.route.action
-    if isinstance(action, FixedAnswer):
-        return f"answered with {action.status}", ()
-    if isinstance(action, HttpRedirect):
-        target = action.location or f"{action.scheme or 'the same scheme'}, {action.host or 'the same host'}"
-        return f"redirected with {action.status} to {target}", ()
-    backends = _backends(action, entry)
-    if not any(backend.endpoints for backend in backends):
-        return "answered with 503: no backend has an endpoint", backends
-    return "forwarded to a pod", backends
-
-
-def _no_route(decision: RouteDecision) -> str:
-    if decision.host is None:
-        return "no Ingress has this host"
-    return "no route of this host matches the path"
-
-
-def _backends(action: Forward, entry: GatewayEntry) -> tuple[UrlBackend, ...]:
-    total = sum(share.weight for share in action.backends) or 1
-    result = []
-    for share in action.backends:
-        backend = entry.backends.get(share.key)
-        endpoints = tuple(f"{known.address}:{known.port}" for known in backend.endpoints) if backend is not None else ()
-        problem = "" if endpoints else "no endpoint is ready"
-        problem = problem if backend is not None else "does not exist"
-        result.append(UrlBackend(share.key, round(100 * share.weight / total, 1), endpoints, problem))
     return tuple(result)
 
 

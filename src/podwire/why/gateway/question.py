@@ -6,6 +6,8 @@ Certificates are looked at only by their names: Secrets are not read, so that th
 import msgspec
 
 from podwire.errors import NotFound
+from podwire.gateway.api.services import addresses_of_service, gateway_services
+from podwire.gateway.api.translate import GatewayApiFacts
 from podwire.gateway.backends import UpstreamFacts
 from podwire.gateway.config import GatewayConfig, parse_gateway_config
 from podwire.gateway.ingress.classes import served_ingresses
@@ -13,10 +15,22 @@ from podwire.gateway.ingress.settings import IngressDefaults, read_defaults
 from podwire.gateway.ingress.translate import IngressFacts
 from podwire.gateway.routes import Certificate
 from podwire.kube.client import Client
-from podwire.kube.resources import CONFIGMAPS, ENDPOINTSLICES, INGRESSCLASSES, INGRESSES, SERVICES
+from podwire.kube.optional import list_if_served
+from podwire.kube.resources import (
+    CONFIGMAPS,
+    ENDPOINTSLICES,
+    GATEWAYCLASSES,
+    GATEWAYS,
+    HTTPROUTES,
+    INGRESSCLASSES,
+    INGRESSES,
+    NAMESPACES,
+    REFERENCEGRANTS,
+    SERVICES,
+)
 from podwire.model.meta import key_of
 from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice
-from podwire.why.gateway.explain import UrlAnswer, UrlQuestion, explain_url, unserved
+from podwire.why.gateway.explain import UrlAnswer, UrlFacts, UrlQuestion, explain_url, unserved
 
 _NAMESPACE, _CONFIG = "kube-system", "podwire-gateway"
 
@@ -35,15 +49,46 @@ async def ask_url(question: UrlQuestion, client: Client) -> UrlAnswer:
     for item in (await client.list(ENDPOINTSLICES)).items:
         name = item.metadata.labels.get(SERVICE_NAME_LABEL, "")
         slices.setdefault(f"{item.metadata.namespace}/{name}", []).append(item)
+    upstreams = UpstreamFacts(services=services, slices=lambda key: slices.get(key, ()))
+    served = served_ingresses(ingresses, classes, config.ingress_controller)
     facts = IngressFacts(
-        ingresses=served_ingresses(ingresses, classes, config.ingress_controller),
-        upstreams=UpstreamFacts(services=services, slices=lambda key: slices.get(key, ())),
-        certificate=lambda key: Certificate(name=key, chain=""),
+        ingresses=served,
+        upstreams=upstreams,
+        certificate=_certificate,
         users=lambda _key, _kind: "",
         default_certificate=Certificate(name="default", chain=""),
         defaults=await _defaults(client, config.ingress_config),
     )
-    return explain_url(question, facts, unserved(ingresses, classes, config.ingress_controller))
+    published = (entry for ingress in served for entry in ingress.status.load_balancer.ingress)
+    return explain_url(
+        question,
+        UrlFacts(
+            ingresses=facts,
+            foreign=unserved(ingresses, classes, config.ingress_controller),
+            addresses=tuple(dict.fromkeys(entry.ip or entry.hostname for entry in published)),
+            gateways=await _gateways(client, config, upstreams),
+        ),
+    )
+
+
+def _certificate(key: str) -> Certificate:
+    return Certificate(name=key, chain="")
+
+
+async def _gateways(client: Client, config: GatewayConfig, upstreams: UpstreamFacts) -> GatewayApiFacts:
+    """The objects of Gateway API; none where the API does not serve these kinds."""
+    services = gateway_services(upstreams.services.values(), config.namespace)
+    return GatewayApiFacts(
+        controller=config.gateway_controller,
+        classes=await list_if_served(client, GATEWAYCLASSES),
+        gateways=await list_if_served(client, GATEWAYS),
+        routes=await list_if_served(client, HTTPROUTES),
+        grants=await list_if_served(client, REFERENCEGRANTS),
+        namespaces={item.metadata.name: item.metadata.labels for item in (await client.list(NAMESPACES)).items},
+        addresses={key: addresses_of_service(service) for key, service in services.items()},
+        upstreams=upstreams,
+        certificate=_certificate,
+    )
 
 
 async def _config(client: Client) -> GatewayConfig:
