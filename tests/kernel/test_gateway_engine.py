@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 from tests.cases.gateway.ingress_cases import CaseRequest, IngressCase, facts_of, ingress_cases, services_of
+from tests.cases.gateway.migrated_cases import api_facts_of, migration_of
 from tests.kernel.gateway_engine import (
     SETTINGS,
     Answer,
@@ -21,8 +22,19 @@ from tests.kernel.gateway_engine import (
     hosts_of,
 )
 
+from podwire.gateway.api.translate import translate_api
 from podwire.gateway.ingress.settings import read_defaults
-from podwire.gateway.ingress.translate import IngressPorts, translate
+from podwire.gateway.ingress.translate import IngressFacts, IngressPorts, translate
+from podwire.gateway.routes import (
+    EntryListener,
+    EntryRoute,
+    FixedAnswer,
+    GatewayEntry,
+    PathMatch,
+    RequestMatch,
+    RouteTable,
+    VirtualHost,
+)
 
 CASES = ingress_cases()
 _SHARED = {"default.invalid": certificate_for("default", ("default.invalid",))}
@@ -48,18 +60,28 @@ def ports() -> IngressPorts:
     return IngressPorts(free_port(), free_port())
 
 
-def serve(engine: Engine, ports: IngressPorts, case: IngressCase) -> Served:
-    """Puts a case on the engine."""
-    addresses = {
+def facts(engine: Engine, ports: IngressPorts, case: IngressCase) -> IngressFacts:
+    """What a case is translated from, with addresses at which the backends listen."""
+    certificates = {name: certificate_for(f"shop/{name}", hosts) for name, hosts in case.certificates.items()}
+    known = certificates | {"": _SHARED["default.invalid"]}
+    return facts_of(case, addresses_of(case), engine.backends.port, known, ports)
+
+
+def addresses_of(case: IngressCase) -> dict[str, tuple[str, ...]]:
+    """The addresses of the endpoints of each Service."""
+    return {
         name: tuple(f"127.9.{number}.{entry + 1}" for entry in range(_endpoints(case, name)))
         for number, name in enumerate(services_of(case), 1)
     }
-    certificates = {name: certificate_for(f"shop/{name}", hosts) for name, hosts in case.certificates.items()}
-    facts = facts_of(case, addresses, engine.backends.port, certificates | {"": _SHARED["default.invalid"]}, ports)
+
+
+def serve(engine: Engine, ports: IngressPorts, case: IngressCase) -> Served:
+    """Puts a case on the engine."""
     defaults = read_defaults(case.settings)[0]
     trusted = defaults.trusted_networks if defaults.use_forwarded_headers else ()
-    engine.serve(translate(facts).entry, msgspec.structs.replace(SETTINGS, trusted_networks=trusted))
-    return Served({address: name for name, known in addresses.items() for address in known}, ports)
+    entry = translate(facts(engine, ports, case)).entry
+    engine.serve(entry, msgspec.structs.replace(SETTINGS, trusted_networks=trusted))
+    return Served({address: name for name, known in addresses_of(case).items() for address in known}, ports)
 
 
 def _endpoints(case: IngressCase, service: str) -> int:
@@ -211,16 +233,81 @@ def test_half_requests_end_in_time_and_reach_no_backend(engine: Engine, web: Ser
     assert engine.backends.connections <= before + 1
 
 
-def test_a_wrong_pattern_is_refused_and_the_last_routes_stay(engine: Engine, web: Served) -> None:
-    case = IngressCase(
-        name="wrong",
-        ingresses=({"name": "x", "hosts": {"x": {"Prefix /(": "web"}}, "annotations": {"use-regex": "true"}},),
-        requests=(),
-    )
-    serve(engine, web.ports, case)
+def test_a_refused_table_leaves_the_last_routes(engine: Engine, web: Served) -> None:
+    match = RequestMatch(path=PathMatch(kind="regex", path="/("))
+    wrong = EntryRoute(source="Ingress shop/x", match=match, action=FixedAnswer(status=200))
+    table = RouteTable(name="ingress-http", hosts=(VirtualHost(hosts=("x",), routes=(wrong,)),))
+    port = EntryListener(name="ingress-http", port=web.ports.http, protocol="HTTP", table="ingress-http")
+    engine.serve(GatewayEntry(listeners=(port,), tables={table.name: table}))
     deadline = time.monotonic() + 20
     while not engine.refusals and time.monotonic() < deadline:
         time.sleep(0.01)
     assert "/(" in engine.refusals.pop().message
     engine.refusals.clear()
     assert engine.ask(web.ports.http, ClientRequest(host="any")).status == 200
+
+
+def test_one_unreadable_path_leaves_other_ingresses(engine: Engine, ports: IngressPorts) -> None:
+    wrong = {"name": "x", "hosts": {"x": {"Prefix /(?=a)": "web"}}, "annotations": {"use-regex": "true"}}
+    query = {"name": "y", "hosts": {"y": {"Prefix /a?b": "web", "Prefix /a": "web"}}}
+    right = {"name": "z", "hosts": {"z": {"Prefix /": "web"}}}
+    served = serve(engine, ports, IngressCase(name="wrong", ingresses=(wrong, query, right), requests=()))
+    assert not engine.refusals
+    statuses = [engine.ask(served.ports.http, ClientRequest(host=host, target="/a")).status for host in ("x", "y", "z")]
+    assert statuses == [404, 200, 200]
+
+
+def test_ingresses_and_what_they_migrate_to_answer_alike(engine: Engine, ports: IngressPorts) -> None:
+    annotations = {"canary": "true", "canary-by-header": "X-Canary"}
+    away = {"permanent-redirect": "https://new.example/x"}
+    tls = {"tls": {"cert": ["tls.example"]}, "hosts": {"tls.example": {"Prefix /": "b"}}}
+    below = {"rewrite-target": "/$2"}
+    case = IngressCase(
+        name="side by side",
+        ingresses=(
+            {"name": "web", "hosts": {"web.example": {"Exact /login": "a", "Prefix /": "b"}}},
+            {"name": "canary", "annotations": annotations, "hosts": {"web.example": {"Prefix /": "c"}}},
+            {"name": "tls", **tls},
+            {"name": "api", "annotations": below, "hosts": {"api.example": {"Prefix /api(/|$)(.*)": "a"}}},
+            {"name": "away", "annotations": away, "hosts": {"old.example": {"Prefix /": "b"}}},
+        ),
+        requests=(),
+        certificates={"cert": ("tls.example",)},
+    )  # fmt: skip
+    case_facts = facts(engine, ports, case)
+    plan = migration_of(case_facts)
+    after = IngressPorts(free_port(), free_port())
+    api = translate_api(api_facts_of(plan, case_facts, {80: after.http, 443: after.https})).entry
+    before = translate(case_facts).entry
+    engine.serve(
+        GatewayEntry(
+            listeners=before.listeners + api.listeners,
+            tables=before.tables | api.tables,
+            backends=before.backends | api.backends,
+            certificates=before.certificates | api.certificates,
+        )
+    )
+    requests = [
+        ClientRequest(host="web.example", target="/login"),
+        ClientRequest(host="web.example", target="/login/x"),
+        ClientRequest(host="web.example", headers={"X-Canary": "always"}),
+        ClientRequest(host="web.example", headers={"X-Canary": "never"}),
+        ClientRequest(host="api.example", target="/api/v1?x=1"),
+        ClientRequest(host="api.example", target="/other"),
+        ClientRequest(host="tls.example", target="/a"),
+        ClientRequest(host="tls.example", target="/a", server_name="tls.example"),
+        ClientRequest(host="old.example", target="/a"),
+        ClientRequest(host="unknown.example"),
+    ]
+    for request in requests:
+        one, other = (
+            engine.ask(known.https if request.server_name else known.http, request) for known in (ports, after)
+        )
+        assert _told(one) == _told(other), request
+
+
+def _told(answer: Answer) -> tuple[object, ...]:
+    backend = answer.backend
+    kept = ("strict-transport-security", "location")
+    headers = {name: answer.headers.get(name) for name in kept}
+    return answer.status, backend.get("address"), backend.get("line"), headers

@@ -7,12 +7,14 @@ the Service proxy alone can run beside another CNI plugin.
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
+from podwire.cli.lazy import LazyGroup
 from podwire.errors import ConfigError
 from podwire.observe import log
 from podwire.runtime.clock import SystemClock
@@ -137,7 +139,14 @@ def check(corefile: str) -> None:
             click.echo(f"{corefile}: {zone} is forwarded to {', '.join(forward.upstreams)}")
 
 
-@click.group(invoke_without_command=True)
+_GATEWAY_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "engine": ("podwire.cli.component:engine", "Become the engine: Envoy."),
+    "drain": ("podwire.cli.component:drain", "Take the engine out of service, as the hook before its end does."),
+    "migrate": ("podwire.cli.gateway_migrate:migrate", "Write Ingresses as objects of Gateway API."),
+}
+
+
+@click.group(cls=LazyGroup, table=_GATEWAY_COMMANDS, invoke_without_command=True)
 @click.option("--config", "config_file", metavar="FILE", help="Configuration (YAML); all settings have defaults.")
 @_kubeconfig
 @click.pass_context
@@ -159,7 +168,7 @@ def gateway(context: click.Context, config_file: str | None, kubeconfig: str | N
     run_until_signal(lambda: daemon.run(settings, SystemClock()))
 
 
-@gateway.command()
+@click.command()
 @click.pass_obj
 def engine(settings: "GatewayConfig") -> None:
     """Become the engine: Envoy, with the gateway of the same configuration as its source."""
@@ -168,7 +177,7 @@ def engine(settings: "GatewayConfig") -> None:
     become_engine(settings)
 
 
-@gateway.command()
+@click.command()
 @click.option("--seconds", type=float, default=30.0, show_default=True, help="Longest wait.")
 @click.pass_obj
 def drain(settings: "GatewayConfig", seconds: float) -> None:
