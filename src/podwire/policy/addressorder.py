@@ -10,19 +10,22 @@ _MANY = 256
 
 
 class AddressOrder:
-    """Addresses, each at its own place or at those of other addresses; sorted when they are looked up."""
+    """Addresses, sorted by their number; blocks match some addresses by other addresses, under which these are listed too.
+
+    Changes are sorted in at the next look-up.
+    """
 
     def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
-        """``entries`` are pairs of an address and the address in whose place it is found."""
+        """``entries`` are pairs of an address and the address under which it is listed."""
         self._entries = sorted({(number_of(place), address) for address, place in entries})
         self._changed: set[str] = set()
 
     def change(self, address: str) -> None:
-        """Notes that an address, which is at its own place, may have come or gone."""
+        """Records that an address, which is listed under itself, may have come or gone."""
         self._changed.add(address)
 
     def within(self, first: int, last: int, known: Callable[[str], bool]) -> list[str]:
-        """The addresses whose places are from ``first`` to ``last``; ``known``: whether a changed address exists."""
+        """The addresses that are listed from ``first`` to ``last``; ``known``: whether a changed address exists."""
         if self._changed:
             self._settle(known)
         low, high = bisect_left(self._entries, (first, "")), bisect_left(self._entries, (last + 1, ""))

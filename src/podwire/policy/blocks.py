@@ -32,6 +32,10 @@ class Blocks:
         self._starts = [first for first, _, _ in self.intervals]
         self._uses = Counter(rules for _, _, rules in self.intervals)
         self._orphaned: set[frozenset[int]] = set()
+        self._regions: list[Range] = []
+        self.touched: set[frozenset[int]] = set()
+        """The rules of the intervals that the last :meth:`add` or :meth:`remove` replaced, as they were before; those of
+        neighbours may be among them."""
 
     def holding(self, address: str) -> frozenset[int]:
         """The rules with a block that contains an address of this family."""
@@ -52,9 +56,20 @@ class Blocks:
         orphaned, self._orphaned = self._orphaned, set()
         return orphaned
 
+    def take_regions(self) -> Ranges:
+        """The addresses whose intervals changed since the last call; no interval is partly in a region."""
+        regions, self._regions = self._regions, []
+        return merged(regions)
+
+    def between(self, first: int, last: int) -> Sequence[Interval]:
+        """The intervals that overlap a range."""
+        low, high = self._between(first, last)
+        return self.intervals[low:high]
+
     def add(self, number: int, blocks: Iterable[IPBlock]) -> Ranges:
         """Adds a rule with a new number; returns the ranges that changed."""
         ranges = _ranges(blocks, self.family)
+        self.touched.clear()
         for first, last in ranges:
             low, high = self._between(first, last)
             intervals: list[Interval] = []
@@ -76,6 +91,7 @@ class Blocks:
     def remove(self, number: int, blocks: Iterable[IPBlock]) -> Ranges:
         """Removes a rule that was added with these blocks; returns the ranges that changed."""
         ranges = _ranges(blocks, self.family)
+        self.touched.clear()
         for first, last in ranges:
             low, high = self._between(first, last)
             low, high = max(low - 1, 0), high + 1  # neighbours may have the same rules now
@@ -97,8 +113,13 @@ class Blocks:
         return low, bisect_right(self._starts, last)
 
     def _replace(self, low: int, high: int, intervals: list[Interval]) -> None:
-        for _, _, rules in self.intervals[low:high]:
+        replaced = self.intervals[low:high]
+        bounds = [bound for part in (replaced, intervals) if part for bound in (part[0][0], part[-1][1])]
+        if bounds:
+            self._regions.append((min(bounds), max(bounds)))
+        for _, _, rules in replaced:
             self._orphaned.add(rules)
+            self.touched.add(rules)
             self._uses[rules] -= 1
             if not self._uses[rules]:
                 del self._uses[rules]

@@ -206,6 +206,8 @@ class Compiler:
             delta.hosts[key] = change.hosts
         if change.ranges:
             delta.ranges[key] = change.ranges
+        if change.left:
+            delta.left[key] = change.left
         if change.lost:
             delta.lost[key] = change.lost
         if change.lessened:

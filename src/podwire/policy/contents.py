@@ -43,7 +43,15 @@ def profiles_left(placed: Mapping[str, tuple[str, PodProfiles]], delta: PolicyDe
 def group_changes(delta: PolicyDelta) -> Iterator[tuple[ProfileKey, GroupChange]]:
     """The profiles that changed in place, with their changes."""
     for key in delta.groups.keys() | delta.hosts.keys():
-        yield key, GroupChange(delta.groups.get(key, set()), delta.hosts.get(key, set()), delta.ranges.get(key, set()))
+        yield (
+            key,
+            GroupChange(
+                delta.groups.get(key, set()),
+                delta.hosts.get(key, set()),
+                delta.ranges.get(key, {}),
+                delta.left.get(key, set()),
+            ),
+        )
 
 
 def follow(contents: Contents, compiler: Compiler, delta: PolicyDelta, devices: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from podwire.policy.blocks import Blocks
 from podwire.policy.compiled import NamedPort
-from podwire.policy.ports import PortTable, PortTableBuilder
+from podwire.policy.ports import PortTable, PortTableBuilder, Range
 from podwire.policy.profilerules import NO_POLICY, SinglePortRules
 
 OWN_NODE = PortTableBuilder().table(rest=NO_POLICY)
@@ -71,12 +71,14 @@ class ProfileChange(msgspec.Struct, kw_only=True):
     """The addresses of :attr:`hosts` for which traffic is denied now that was accepted before."""
     lessened: bool = False
     """Whether a policy that changed may deny traffic now that was accepted before."""
-    ranges: set[int] = set()
-    """The families (4, 6) in which ranges came, went or have other rules."""
+    ranges: dict[int, list[Range]] = {}
+    """By family (4, 6): where ranges came, went or have other rules; no range is partly in one of these regions."""
+    left: set[HostGroup] = set()
+    """Groups of the surroundings that some addresses left for other groups."""
 
 
 MakeTable = Callable[[HostGroupKey, SinglePortRules | None], PortTable]
-"""Makes the table of a group with a key; the second argument is what earlier calls for the same group learned."""
+"""Makes the table of a group with a key; the second argument has the results of earlier calls for the same group."""
 
 
 class HostGroups:
@@ -140,9 +142,13 @@ class HostGroups:
         """The table of all addresses outside :attr:`hosts` and all blocks."""
         return self.surroundings().table
 
-    def ranges(self, family: int) -> tuple[tuple[int, int, HostGroup], ...]:
-        """Disjoint ranges of addresses as numbers, with the group that holds there for all but :attr:`hosts`."""
-        around, intervals = self._around, self._blocks[family].intervals
+    def ranges(self, family: int, region: Range | None = None) -> tuple[tuple[int, int, HostGroup], ...]:
+        """Disjoint ranges of addresses as numbers, with the group that holds there for all but :attr:`hosts`.
+
+        ``region``: only those that overlap this range; None: all.
+        """
+        around, blocks = self._around, self._blocks[family]
+        intervals = blocks.between(*region) if region is not None else blocks.intervals
         for rules in [rules for _, _, rules in intervals if rules not in around]:
             self.surroundings(rules)
         return tuple([(first, last, around[rules]) for first, last, rules in intervals])
@@ -202,8 +208,31 @@ class HostGroups:
         group.key = key
         self._groups[key] = group
 
+    def surround(self, number: int, touched: Iterable[frozenset[int]], *, added: bool) -> None:
+        """Follows a rule whose blocks were added to the ranges, or removed from them.
+
+        ``touched`` are the rules of the intervals that changed, as they were. If all addresses of a group of the
+        surroundings now have the same other rules, and no other addresses had these rules, the group stays and gets
+        these rules. Otherwise addresses left the group.
+        """
+        if added:
+            self._change.left.update(group for group in (self._around.get(NO_RULES),) if group is not None)
+        for rules in touched:
+            group = self._around.get(rules)
+            if group is None or not (added or number in rules):
+                continue
+            after = rules | {number} if added else rules - {number}
+            if not after or after in self._around or any(blocks.uses(rules) for blocks in self._blocks.values()):
+                self._change.left.add(group)
+                continue
+            del self._around[rules]
+            group.key = HostGroupKey(after, after)
+            self._around[after] = group
+            self._change.groups.add(group)
+            self._decide(group)
+
     def forget_surroundings(self) -> None:
-        """Forgets the groups of ranges that are gone."""
+        """Deletes the groups of ranges that do not exist any more."""
         for rules in {rules for blocks in self._blocks.values() for rules in blocks.take_orphaned()}:
             if not any(blocks.uses(rules) for blocks in self._blocks.values()):
                 group = self._around.pop(rules, None)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from podwire.model.pod import Pod
 from podwire.policy.compiled import NamedPort, named_ports
 from podwire.policy.hostgroups import HostGroup
+from podwire.policy.ports import Range
 from podwire.policy.profile import ProfileKey
 from podwire.policy.rules import DIRECTIONS, INGRESS
 from podwire.policy.selectors import SelectorIndex
@@ -49,8 +50,10 @@ class PolicyDelta(msgspec.Struct, kw_only=True):
     hosts: dict[ProfileKey, set[str]] = {}
     """By profile: the addresses that moved to another group. Everything else of the profiles in this field and in
     :attr:`groups` is unchanged."""
-    ranges: dict[ProfileKey, set[int]] = {}
-    """By profile of :attr:`groups`: the families (4, 6) in which ranges came, went or have other rules."""
+    ranges: dict[ProfileKey, dict[int, list[Range]]] = {}
+    """By profile of :attr:`groups`, and by family (4, 6): the regions in which ranges came, went or have other rules."""
+    left: dict[ProfileKey, set[HostGroup]] = {}
+    """By profile of :attr:`groups`: the groups of the surroundings that some addresses left for other groups."""
     lost: dict[ProfileKey, set[str]] = {}
     """The addresses of :attr:`hosts` for which traffic is denied now that was accepted before."""
     lessened: set[ProfileKey] = set()
@@ -129,7 +132,7 @@ class NodePods:
         return choice
 
     def _keep(self, choice_of: Mapping[str, ProfileChoice | None]) -> dict[ProfileKey, tuple[str, ...]]:
-        """Gives profiles the selectors of a new profile, if exactly their own pods would go there, and all of them."""
+        """Gives a profile the selectors of a new profile, if all of its pods, and no other pods, would get the new profile."""
         changing: Counter[ProfileKey] = Counter()
         targets: dict[ProfileKey, set[ProfileKey | None]] = {}
         sources: dict[ProfileKey, set[ProfileKey | None]] = {}

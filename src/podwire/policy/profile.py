@@ -200,7 +200,7 @@ class Profile:
         self.peers.move(address, after)
         is_shown = after is not None and after.shown
         alike = was_shown == is_shown and (not is_shown or (after is not None and before == after.table))
-        if alike and settled:  # Data planes know a group as it was, with the address.
+        if alike and settled:  # Data planes still have the group as it was, with the address.
             return False
         around = self.peers.surroundings(self._holding(address)).table
         if self._lessens(before or around, after.table if after is not None else around):
@@ -271,12 +271,20 @@ class Profile:
     def _cover(self, deleted: Iterable[int], added: Iterable[int]) -> list[AddressRange]:
         """Takes the blocks of rules out of the ranges and into them; returns the ranges that changed."""
         changed: list[AddressRange] = []
-        for family, blocks in self.blocks.items():
-            for numbers, change in ((deleted, blocks.remove), (added, blocks.add)):
-                for number in numbers:
-                    ranges = change(number, self._rules[number].blocks)
+        for numbers, adds in ((deleted, False), (added, True)):
+            for number in numbers:
+                own = self._rules[number].blocks
+                touched: set[frozenset[int]] = set()
+                for family, blocks in self.blocks.items() if own else ():
+                    ranges = blocks.add(number, own) if adds else blocks.remove(number, own)
                     changed += ((family, first, last) for first, last in ranges)
-        self.peers.change.ranges.update(family for family, _, _ in changed)
+                    touched |= blocks.touched
+                if own:
+                    self.peers.surround(number, touched, added=adds)
+        for family, blocks in self.blocks.items():
+            regions = blocks.take_regions()
+            if regions:
+                self.peers.change.ranges.setdefault(family, []).extend(regions)
         return changed
 
     def _surround(self, deleted: Iterable[int], added: Iterable[int], addresses: Iterable[str]) -> None:

@@ -70,7 +70,7 @@ class SinglePortRules:
     def clear(self) -> None:
         """Forgets everything."""
         self.numbers: frozenset[int] = frozenset()
-        """The rules that were looked at."""
+        """The rules that were added."""
         self.ports: dict[str, dict[int, int]] = {protocol: {} for protocol in PROTOCOLS}
         """By protocol and port."""
         self.whole: dict[str, int] = {}
@@ -256,7 +256,7 @@ class ProfileRules:
     ) -> PortTable:
         """The table of a set of rules; ``named`` are the peer's named ports (egress).
 
-        ``own_node``: NetworkPolicies do not apply. ``memory`` is what an earlier call for the same peers learned.
+        ``own_node``: NetworkPolicies do not apply. ``memory`` has the results of earlier calls for the same peers.
         """
         destination = self._named if self.direction == "Ingress" else named
         isolation = self.isolation
@@ -268,7 +268,7 @@ class ProfileRules:
         return _table(rules, destination, Isolation(log=isolation.log) if own_node else isolation)
 
     def _learn(self, memory: SinglePortRules, numbers: frozenset[int], named: tuple[NamedPort, ...]) -> bool:
-        """Adds rules, which only allow, to what is known; returns whether each is for single or all ports."""
+        """Adds rules, which only allow, to ``memory``; returns whether each rule is for single ports or all ports."""
         if not memory.numbers <= numbers:
             memory.clear()
         for number in numbers - memory.numbers:

@@ -30,6 +30,6 @@ TRACERS: Registry[Any] = Registry(
 """The modules that trace a packet through the state of a data plane (``policy.tracing``), by data plane."""
 
 FEATURES = {"nftables": "nftables"}
-"""The kernel feature (``kernel.features``) that a data plane needs; a data plane that is not listed checks by
-itself.
+"""The kernel feature (``kernel.features``) that a data plane needs; a data plane that is not listed checks
+its needs when it is opened.
 """

@@ -28,7 +28,7 @@ class RuleRestoration:
             self._log.warning("restored rules that another program changed", plane=self._plane.name)
 
     def put_back(self) -> None:
-        """Writes at once what notifications named, in at most half of the time when that happens again and again."""
+        """Writes at once what notifications named; repeated calls use at most half of the time."""
         began = self._clock.monotonic()
         if began < self._restore_rested_at or not isinstance(self._plane, Restoring):
             return

@@ -127,7 +127,7 @@ class SelectorIndex:
 
     def _put(self, number: int, selector: PodSelector) -> None:
         """Indexes a selector; from now on the sets of labels include the labels that the selector mentions."""
-        chosen = self._entry_of[number] = min(selector.index_groups(), key=self._crowd)
+        chosen = self._entry_of[number] = min(selector.index_groups(), key=self._index_cost)
         for place in chosen:
             self._at.setdefault(place, set()).add(number)
         keys = selector.keys()
@@ -137,9 +137,9 @@ class SelectorIndex:
             self.version += 1
         self._keys.update(keys)
 
-    def _crowd(self, crowd: tuple[Place, ...]) -> tuple[bool, int]:
-        """A sort key, better places first: exact values before any value, then the number of selectors there."""
-        return any(value is None for _, _, value in crowd), sum(len(self._at.get(place, ())) for place in crowd)
+    def _index_cost(self, places: tuple[Place, ...]) -> tuple[bool, int]:
+        """The sort key that prefers exact values to any value, and then places with fewer selectors."""
+        return any(value is None for _, _, value in places), sum(len(self._at.get(place, ())) for place in places)
 
     def release(self, number: int) -> None:
         """Releases one use of a number; after the last use, the selector is deleted."""

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from podwire.policy.hostgroups import HostGroup
 from podwire.policy.portchanges import TableChange, change_of
-from podwire.policy.ports import PortTable, Ruling
+from podwire.policy.ports import PortTable, Range, Ruling
 from podwire.policy.profile import Profile
 from podwire.policy.profilenames import ProfileName
 from podwire.policy.verdicts import RuleHit, RuleIdentity, made_together, rule_identity
@@ -264,8 +264,21 @@ class GroupChange(NamedTuple):
     """Groups with another table, new groups, and groups that are empty or gone now."""
     moved: Iterable[str] = ()
     """Addresses that moved from one group to another."""
-    ranges: Collection[int] = ()
-    """The families (4, 6) in which ranges came, went or have other rules."""
+    ranges: Mapping[int, Sequence[Range]] = {}
+    """By family (4, 6): the regions in which ranges came, went or have other rules."""
+    left: Iterable[HostGroup] = ()
+    """Groups of the surroundings that some addresses left for other groups."""
+
+
+class ChainMoves(NamedTuple):
+    """What is led to other chains by a change of a profile."""
+
+    addresses: set[str]
+    """The addresses whose chain may be another one now."""
+    ranges: bool
+    """Whether ranges or surroundings have another chain."""
+    everywhere: bool
+    """Whether ranges outside the changed regions have another chain too."""
 
 
 class GroupChains:
@@ -329,20 +342,18 @@ class GroupChains:
 
     def follow(
         self, profile: Profile, change: GroupChange, led: Callable[[str], str | None], *, in_place: bool
-    ) -> tuple[set[str], bool]:
-        """Takes over changed groups and moved addresses.
-
-        ``led`` returns the chain that an address is led to now. Returns the addresses whose chain may be another one
-        now, and whether ranges or surroundings have another chain.
-        """
+    ) -> ChainMoves:
+        """Takes over changed groups and moved addresses; ``led`` returns the chain that an address is led to now."""
         addresses = {address for address in change.moved if (":" in address) == (self._family == "ip6")}
         now = [(led(address), self.chain(profile.peers.group(address))) for address in addresses]
         left_chains = {chain for chain, after in now if chain is not None and chain != after}
-        ranges = self._version in change.ranges
-        around = ranges or any(chain is None for chain, _ in now)
-        changed_in_place = self.update(change.groups, left_chains, around=around, in_place=in_place)
-        led_elsewhere = addresses.union(*(group.addresses[self._family] for group in changed_in_place))
-        return led_elsewhere, ranges or any(group.key.surroundings for group in changed_in_place)
+        left_chains.update(self._chains[group] for group in change.left if group in self._chains)
+        around = any(chain is None for chain, _ in now)
+        moved = self.update(change.groups, left_chains, around=around, in_place=in_place)
+        led_elsewhere = addresses.union(*(group.addresses[self._family] for group in moved))
+        surroundings = [group for group in moved if group.key.surroundings]
+        everywhere = any(group.key.rules and group in self._chains for group in surroundings)
+        return ChainMoves(led_elsewhere, self._version in change.ranges or bool(surroundings), everywhere)
 
     def _surrounding_chains(self) -> set[str]:
         """The chains to which addresses without a chain of their own are led."""

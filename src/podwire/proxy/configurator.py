@@ -29,7 +29,7 @@ class ProxyConfiguration:
 
     @property
     def facts(self) -> NodeFacts:
-        """The facts without what the Node object says."""
+        """The facts without those of the Node object."""
         cidrs = (*self._cluster_cidrs, *self.further_cidrs)
         return self.settings.facts(self._node, cidrs, self._service_cidrs.ranges)
 
@@ -59,7 +59,7 @@ class ConfiguredParts(msgspec.Struct, frozen=True):
 
 
 class ProxyConfigurator:
-    """Has all parts of the proxy follow its settings."""
+    """Applies settings to all parts of the proxy."""
 
     def __init__(self, configuration: ProxyConfiguration, parts: ConfiguredParts) -> None:
         self._configuration = configuration

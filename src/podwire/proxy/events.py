@@ -1,6 +1,6 @@
-"""The Events of the Service proxy: on the Node for what concerns all Services, on a Service for its own ports.
+"""The Events of the Service proxy: on the Node about all Services, on a Service about its own ports.
 
-A Service or EndpointSlice of which something invalid is left out (``proxy.validity``) gets an Event ``InvalidObject``.
+A Service or EndpointSlice with invalid fields, which are left out (``proxy.validity``), gets an Event ``InvalidObject``.
 """
 
 from podwire.dataplane.follower import Source

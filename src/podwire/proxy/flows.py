@@ -148,7 +148,7 @@ class FlowCleaner(Protocol):
 
 
 def _forget_untranslated(netns: NetnsPath, flows: Untranslated) -> Forgotten:
-    """Deletes untranslated flows, except assured ones: what answered them was no Service."""
+    """Deletes untranslated flows, except assured ones: another host than a Service answered them."""
     counts = dict.fromkeys(_FAMILIES.values(), 0)
     with Conntrack(netns) as conntrack:
         for protocol in sorted({protocol for protocol, _, _ in flows.frontends}):

@@ -9,8 +9,9 @@ Service proxy. Fields with the same name have the same meaning. Otherwise:
 - the feature gate ``AllowServiceExternalIPs`` is ``allowExternalIPs``;
 - podwire's own settings, such as ``resetConnections``, may be in the file too.
 
-What has no meaning here (periods of synchronisation: a change is programmed when it comes, and what others change is
-restored at once) is named, for the log; an unknown field is an error.
+Fields that podwire does not need are returned, so that the log names them. An example are the periods of
+synchronisation: podwire programs a change when it arrives, and restores at once what other programs change. An unknown
+field is an error.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,10 +29,10 @@ API_VERSION, KIND = "kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration"
 
 _PORTS = {"healthzBindAddress": 10256, "metricsBindAddress": 10249}
 _OF_IPV6 = {"healthzBindAddress": "::", "metricsBindAddress": "::1"}
-"""Where pages are answered on a node whose ``bindAddress`` is one of IPv6."""
+"""The addresses of the pages on a node whose ``bindAddress`` is an IPv6 address."""
 _MODES = ("", "iptables", "ipvs", "nftables")
 _SECTIONS = {"": "iptables", "ipvs": "iptables"}
-"""The section of a mode where it has no settings of masquerade of its own."""
+"""The section with the masquerade settings of a mode that has no section with such settings."""
 _EVERYWHERE = ["0.0.0.0/0", "::/0"]
 _GATE = "featureGates.AllowServiceExternalIPs"
 _READ = frozenset(
@@ -62,7 +63,7 @@ _WITHOUT_MEANING = frozenset(
     )
 )
 _FOREIGN = ("featureGates", "logging", "winkernel")
-"""Sections of which nothing else is read."""
+"""Sections of which only the masquerade settings are read."""
 _UNSAID: tuple[Any, ...] = (None, "", [], {})
 _ZERO: tuple[Any, ...] = (*_UNSAID, False, 0, "0", "0s")
 
@@ -78,7 +79,7 @@ class KubeProxySettings(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, source: str, hostname: str) -> KubeProxySettings:
-    """What a file says; ``hostname`` names the node where the file does not.
+    """The settings of a file; ``hostname`` is the name of the node if the file has none.
 
     Raises: ConfigError naming the source and the field.
     """

@@ -36,7 +36,7 @@ class _Section(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid
 
 
 class DetectLocalInterfaces(_Section, frozen=True):
-    """The devices that pods come in by: a bridge, and the prefix of interface names."""
+    """The devices on which packets from pods arrive: a bridge, and the prefix of interface names."""
 
     bridge_interface: str = ""
     interface_name_prefix: str = ""

@@ -1,4 +1,4 @@
-"""Removes what kube-proxy left, after the rules of this proxy are in force for the first time."""
+"""Removes kube-proxy's tables after the rules of this proxy are in force for the first time."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Reduces Services and EndpointSlices to the fields that the proxy reads, with equal values stored once (pure).
 
-Most of an API object is for other programs: applied manifests as annotations, owners, the pod behind each endpoint.
+Most fields of an API object are for other programs: applied manifests as annotations, owners, the pod of each endpoint.
 Fields that are left out have their default values.
 """
 

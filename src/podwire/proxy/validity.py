@@ -18,7 +18,7 @@ MOST_AFFINITY_S = 86400
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _CANONICAL = re.compile(rf"(?:{_OCTET}\.){{3}}{_OCTET}")
 _HOST = re.compile(rf"(?!0\.0\.0\.0|127\.|2(?:2[4-9]|3[0-9])\.|255\.255\.255\.255){_CANONICAL.pattern}")
-"""The canonical IPv4 address of one host: what nearly all addresses are."""
+"""The canonical IPv4 address of one host, which is the form of nearly all addresses."""
 _SPECIAL = re.compile(r"0\.0\.0\.0|127\..*|2(?:2[4-9]|3[0-9])\..*|255\.255\.255\.255|::1?|::ffff:.*|ff[0-9a-f]{2}:.*")
 """Canonical addresses of no single remote host: unspecified, loopback, multicast, broadcast, mapped IPv4."""
 

@@ -360,14 +360,34 @@ def follow(mirror: dict[str, Any], compiler: Compiler, delta: PolicyDelta) -> No
         mirror["profiles"][profile] = now["profiles"][profile]
     for profile in delta.hosts.keys() | delta.groups.keys():
         groups = delta.groups.get(profile, set())
-        if profile in delta.ranges or any(group.key.surroundings for group in groups):
-            mirror["profiles"][profile][1:] = now["profiles"][profile][1:]
+        surround(mirror["profiles"][profile], now["profiles"][profile], compiler.profiles[profile], delta)
         addresses = {address for group in groups for address in group.all_addresses()}
         hosts = mirror["profiles"][profile][0]
         for address in addresses | delta.hosts.get(profile, set()):
             hosts.pop(address, None)
             if address in now["profiles"][profile][0]:
                 hosts[address] = now["profiles"][profile][0][address]
+
+
+def surround(mirror: list[Any], now: list[Any], profile: Profile, delta: PolicyDelta) -> None:
+    """Takes over the ranges in the regions that a delta names, and those of changed groups of the surroundings."""
+    groups, regions = delta.groups.get(profile.key, set()), delta.ranges.get(profile.key, {})
+    for place, family in ((1, 4), (2, 6)):
+        own = regions.get(family, ())
+        kept = [
+            entry for entry in mirror[place] if not any(entry[0] <= last and first <= entry[1] for first, last in own)
+        ]
+        new = [entry for entry in now[place] if any(entry[0] <= last and first <= entry[1] for first, last in own)]
+        changed = {first: group.table for first, _, group in profile.peers.ranges(family) if group in groups}
+        mirror[place] = [
+            (first, last, changed.get(first, table)) for first, last, table in sorted(kept + new, key=_first)
+        ]
+    if profile.peers.surroundings() in groups:
+        mirror[3] = now[3]
+
+
+def _first(entry: tuple[int, int, PortTable]) -> int:
+    return entry[0]
 
 
 def test_pods_with_the_same_policies_share_a_profile() -> None:

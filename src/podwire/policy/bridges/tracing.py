@@ -64,7 +64,7 @@ def _held(netns: NetnsPath) -> Table | None:
     try:
         tables = read_values(netns, {"nftables": ((FAMILY, TABLE),)})
     except Unsupported:
-        return None  # without bridge tables in the kernel, no port is checked or cut off
+        return None  # without bridge tables in the kernel, no port is checked or isolated
     return next((table for table in tables if isinstance(table, Table)), None)
 
 

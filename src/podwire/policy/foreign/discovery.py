@@ -173,7 +173,7 @@ class PodDiscovery:
 
 
 def not_located(pods: frozenset[str]) -> str:
-    """That no device of these pods is known, naming the first three pods; empty without pods."""
+    """A sentence that names the first three pods whose device is not known; empty without pods."""
     if not pods:
         return ""
     names = ", ".join(sorted(pods)[:3]) + (", ..." if len(pods) > 3 else "")

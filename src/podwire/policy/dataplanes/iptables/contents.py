@@ -174,8 +174,8 @@ class Contents:
 
         name = self._profiles[profile.key]
         other_pods = self._tables.know(name, profile)
-        addresses, ranges = groups.follow(profile, change, led, in_place=in_place)
-        if ranges:
+        moves = groups.follow(profile, change, led, in_place=in_place)
+        if moves.ranges:
             self._write(profile)
             return
         if other_pods:
@@ -184,7 +184,7 @@ class Contents:
             )
         elements: dict[str, IpSetElement] = {}
         changes: dict[str, IpSetElement | None] = {}
-        for address in addresses:
+        for address in moves.addresses:
             table = groups.chain(profile.peers.group(address))
             if table is not None and table not in elements:
                 elements[table] = self._writer.element(table)

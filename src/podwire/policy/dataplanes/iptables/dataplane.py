@@ -12,10 +12,10 @@ elements themselves are compared. 5. ``close`` leaves all rules in force, ``remo
 the machine, IPv4 is still enforced.
 
 Calls block until iptables-restore ends: 27 ms (legacy) to 56 ms (nft) for a changed policy among 1,000, and for the
-first pod of its policies; 11 ms of that are Python code, which a thread would not take away from other work. A change
-of elements only runs no program (4 ms). A thread would not help: a new pod would still wait until the thread is done,
-and counters, reports and comparisons would have to be kept out meanwhile. Only the lock of the legacy kind may take
-seconds, while other programs write; the caller waits for the lock before the change, and other work continues.
+first pod of its policies; 11 ms of these are Python code. A change that only changes elements starts no program (4 ms).
+Calls do not run in a thread: a new pod would still wait for the end of the thread, and counters, reports and
+comparisons would have to wait too. Only the lock of the legacy kind may take seconds, while other programs write; the
+caller waits for the lock before the change, and other work continues.
 """
 
 import select

@@ -17,9 +17,8 @@ checked in POSTROUTING, because only there their destination is translated. A pa
 checked twice, with the same result.
 
 Packets in the reply direction of a known connection and packets related to a connection pass without a look-up; with
-``keep``, both directions pass. Chains for a profile or a rule never change but for their comments: another meaning
-makes another chain.
-Default deny in doubt, as in the data plane ``nftables``.
+``keep``, both directions pass. Only the comments of the chains of profiles and rules change: another meaning makes
+another chain. Default deny in doubt, as in the data plane ``nftables``.
 
 If no element matches the device and address of a packet, the device alone is looked up. A set accepts 64 devices for
 one network, so each set ``devices-N`` has 64 devices. Links with the node's own address do not belong to pods:

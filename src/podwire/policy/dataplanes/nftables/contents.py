@@ -1,8 +1,8 @@
 """The contents of the table of one family; an update costs only as much as the change (pure).
 
-A change is the difference of two partial tables: the chains and sets that it touches, before and after. A profile's
-chain and its ranges never change: other ranges, or another comment, make another chain, with the same map of exact
-addresses. These addresses, and the single ports of tables, change one by one.
+A change is the difference of two partial tables: the chains and sets that it touches, before and after. A map of ranges
+never changes: other ranges make another map, to which the chain of the profile refers then. Another comment makes
+another chain. Exact addresses, and the single ports of tables, change one by one.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -20,8 +20,9 @@ from podwire.policy.dataplanes.nftables.layout import (
 )
 from podwire.policy.dataplanes.nftables.placements import PodPlacements
 from podwire.policy.dataplanes.nftables.portchains import PortChainWriter, known_tables
-from podwire.policy.dataplanes.nftables.rangechains import RangeChain, RangeChains
+from podwire.policy.dataplanes.nftables.rangechains import ProfileRanges, RangeChains
 from podwire.policy.nodepods import PodProfiles, PolicyDelta
+from podwire.policy.ports import Range, merged
 from podwire.policy.profile import Profile, ProfileKey
 from podwire.policy.profilenames import NO_NAMES, KernelNames, ProfileName, ProfileNames
 from podwire.policy.tablechains import GroupChains, GroupChange, TableChains
@@ -53,7 +54,8 @@ class Contents:
         self._profiles = ProfileNames(known)
         self._names: dict[ProfileKey, str] = {}
         self._hosts: dict[ProfileKey, str] = {}
-        self._ranges: dict[ProfileKey, tuple[RangeChain, ...]] = {}
+        self._ranges: dict[ProfileKey, ProfileRanges] = {}
+        self._range_maps: dict[ProfileKey, str] = {}
         self._groups: dict[ProfileKey, GroupChains] = {}
         self._pods = PodPlacements(layout, self._keyed, self._names)
         self._writer = PortChainWriter(layout, self._keyed)
@@ -132,7 +134,8 @@ class Contents:
         for key in keys:
             if key in self._names:
                 self._end(self._names.pop(key))
-                self._parts.drop(self._ranges.pop(key))
+                self._ranges.pop(key).drop()
+                self._keyed.remove_set(self._range_maps.pop(key))
                 self._keyed.remove_set(self._hosts.pop(key))
                 self._groups.pop(key).drop()
                 self._tables.forget(self._profiles.drop(key))
@@ -140,7 +143,6 @@ class Contents:
     def _end(self, name: str) -> None:
         for chain in {name, node_name(name)} & self._keyed.chains.keys():
             self._keyed.remove_chain(chain)
-        self._keyed.remove_set(self.layout.ranges(name).name)
 
     def commit(self) -> Transaction:
         """The transaction for all changes since the last call."""
@@ -173,27 +175,42 @@ class Contents:
         if before is not None:
             before.drop()
 
-    def _arrange(self, profile: Profile) -> None:
-        """Writes the ranges of a profile and what applies elsewhere: with another chain, to which its pods move."""
-        key, groups = profile.key, self._groups[profile.key]
+    def _arrange(self, profile: Profile, regions: Iterable[Range] | None = None) -> None:
+        """Writes the ranges of a profile and what applies elsewhere.
+
+        ``regions``: the ranges are the same outside these addresses; None: all may be others.
+        """
+        key, groups, own = profile.key, self._groups[profile.key], self._profiles[profile.key]
         default = groups.take(profile.peers.surroundings())
-        ranges = groups.ranges(profile.peers.ranges(self._version))
-        own, comment = self._profiles[key], comment_of(profile.subjects)
-        arranged = self._parts.take(ranges, own)
-        name, before = profile_name(own, default, arranged, comment), self._names.get(key)
-        if name != before:
-            self._keyed.add_set(
-                self.layout.ranges(name).with_elements(self.layout.ranged(*entry) for entry in arranged)
-            )
-            self._keyed.put_chain(name, self.layout.profile_chain(name, own, default, comment))
-            if key.to_own_node:
-                self._keyed.put_chain(node_name(name), self.layout.node_chain(name, comment))
-            self._names[key] = name
-            self._pods.lead(key)
-            if before is not None:
-                self._end(before)
-        self._parts.drop(self._ranges.get(key, ()))
-        self._ranges[key] = arranged
+        ranges = self._ranges.get(key)
+        if ranges is None:
+            ranges = self._ranges[key] = ProfileRanges(self._parts, own)
+        if regions is None:
+            ranges.fill(groups.ranges(profile.peers.ranges(self._version)))
+        else:
+            for region in regions:
+                ranges.replace(*region, groups.ranges(profile.peers.ranges(self._version, region)))
+        declared, map_before = self.layout.ranges(own, ranges.entries), self._range_maps.get(key)
+        if declared.name != map_before:
+            self._keyed.add_set(declared)
+            self._range_maps[key] = declared.name
+        self._lead(profile, default, declared.name)
+        if map_before is not None and map_before != declared.name:
+            self._keyed.remove_set(map_before)
+
+    def _lead(self, profile: Profile, default: str, ranges: str) -> None:
+        """Writes the chain of a profile; if its comment is another one, the pods move to another chain."""
+        key, own, comment = profile.key, self._profiles[profile.key], comment_of(profile.subjects)
+        name, before = profile_name(own, comment), self._names.get(key)
+        self._keyed.put_chain(name, self.layout.profile_chain(name, own, ranges, default, comment))
+        if name == before:
+            return
+        if key.to_own_node:
+            self._keyed.put_chain(node_name(name), self.layout.node_chain(name, comment))
+        self._names[key] = name
+        self._pods.lead(key)
+        if before is not None:
+            self._end(before)
 
     @property
     def _version(self) -> int:
@@ -221,12 +238,12 @@ class Contents:
             return element.verdict.chain if element is not None and element.verdict is not None else None
 
         other_pods = self._tables.know(self._profiles[profile.key], profile)
-        addresses, ranges = groups.follow(profile, change, led, in_place=in_place)
-        if ranges or (other_pods and comment_of(profile.subjects) != self._comment(profile.key)):
-            self._arrange(profile)
+        moves = groups.follow(profile, change, led, in_place=in_place)
+        if moves.ranges or (other_pods and comment_of(profile.subjects) != self._comment(profile.key)):
+            self._arrange(profile, None if moves.everywhere else merged(change.ranges.get(self._version, ())))
         elements: dict[str | None, Element | None] = {None: None}
         changes: dict[bytes, Element | None] = {}
-        for address in addresses:
+        for address in moves.addresses:
             chain = groups.chain(profile.peers.group(address))
             if chain is not None and chain not in elements:
                 elements[chain] = leading_to(chain)

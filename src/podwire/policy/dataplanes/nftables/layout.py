@@ -31,11 +31,11 @@ Pods of other CNI plugins may be ports of a bridge (``bridges``). There the devi
 address does, through the map ``bridged``. :mod:`podwire.policy.bridges` enforces which port may use an address.
 Neighbour discovery passes.
 
-The rules and ranges of a profile's chain never change: other rules or ranges make another chain, and one map element
-moves a device from the old chain to the new one. Both chains share the map of exact addresses, which change one by one.
-So do the single ports of a table, if no packet that was led to the table is led to another chain after the change
-(:mod:`podwire.policy.tablechains`). So a packet is decided either by the state before a change or by the state after
-it, never by a mixture.
+A map of ranges never changes: other ranges are another map, and the chain of the profile gets rules that look up there.
+A packet keeps to the rules of the moment at which its evaluation began, so it meets the old map or the new one. The
+exact addresses of a profile change one by one. So do the single ports of a table, if no packet that was led to the
+table is led to another chain after the change (:mod:`podwire.policy.tablechains`). So a packet is decided either by the
+state before a change or by the state after it, never by a mixture.
 
 Default deny in doubt: a packet from a pod's device with a source address that does not belong to the pod is dropped. So
 is a packet with an address of this node's pods that comes from or goes to a device which is not in the maps. The policy
@@ -141,18 +141,24 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
         """The map of a profile's exact addresses; it stays when other ranges make another chain."""
         return Set(name=f"{profile.text}{HOSTS}", key=(self.address,), data=("verdict",))
 
-    def ranges(self, name: str) -> Set:
-        """The map of the ranges of a profile's chain."""
-        return Set(name=f"{name}-ranges", key=(self.address,), data=("verdict",), flags=("interval",))
+    def ranges(self, profile: ProfileName, ranges: tuple[tuple[int, int, str], ...]) -> Set:
+        """The map of the ranges of a profile; other ranges or chains make another name."""
+        declared = Set(
+            name=f"{profile.text}-ranges-{digest(_json(ranges))}",
+            key=(self.address,),
+            data=("verdict",),
+            flags=("interval",),
+        )
+        return declared.with_elements(self.ranged(*entry) for entry in ranges)
 
-    def profile_chain(self, name: str, profile: ProfileName, default: str, comment: str) -> Chain:
-        """The chain of a profile; ``default`` is the chain for all other peers."""
+    def profile_chain(self, name: str, profile: ProfileName, ranges: str, default: str, comment: str) -> Chain:
+        """The chain of a profile; ``ranges`` is its map of ranges, ``default`` the chain for all other peers."""
         known = "" if self.keep else "ct direction reply "
         rules = self.rules(
             f"{known}ct state established accept",
             "ct state invalid counter drop",
             f"{self._peer(profile)} vmap @{self.hosts(profile).name}",
-            f"{self._peer(profile)} vmap @{name}-ranges",
+            f"{self._peer(profile)} vmap @{ranges}",
             f"goto {default}",
         )
         return Chain(name=name, comment=comment, rules=rules)
@@ -204,15 +210,18 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def profile_name(
-    profile: ProfileName, default: str, ranges: tuple[tuple[int, int, str], ...], comment: str = ""
-) -> str:
-    """The name of a profile's chain, given the chains for all other peers and for ranges of addresses.
+def profile_name(profile: ProfileName, comment: str = "") -> str:
+    """The name of a profile's chain.
 
     The comment of a chain cannot be changed, so another comment makes another chain.
     """
     word = profile.text.partition("-")[0]
-    return f"{word}-{digest(_json((profile, default, ranges, comment)))}"
+    return f"{word}-{digest(_json((profile, comment)))}"
+
+
+def is_profile(chain: str) -> bool:
+    """Whether a chain of this name is the chain of a profile."""
+    return chain.startswith(("in-", "out-"))
 
 
 def part_name(profile: ProfileName, ranges: tuple[tuple[int, int, str], ...]) -> str:

@@ -1,1 +1,1 @@
-"""Services in iptables: kube-proxy's chains, of which a change writes only those that it is about."""
+"""Services in iptables: kube-proxy's chains; a change writes only the chains of the changed Services."""

@@ -1,1 +1,1 @@
-"""Services in IPVS: the kernel's own balancer, with constant rules of iptables and sets for what it does not do."""
+"""Services in IPVS, the kernel's load balancer; constant iptables rules and sets do what IPVS cannot do."""

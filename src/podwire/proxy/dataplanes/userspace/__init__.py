@@ -1,1 +1,1 @@
-"""Services by a process: a redirect rule leads to it, it chooses an endpoint and copies bytes."""
+"""Services through a relay: rules lead connections to this process, which chooses an endpoint and copies the bytes."""

@@ -197,11 +197,12 @@ def led(table: Table, addresses: set[str]) -> dict[tuple[str, bytes, str], str]:
             profile = element.verdict.chain if element.verdict is not None else ""
             for address in addresses if profile else ():
                 packed = pack_ip(address)
-                hosts = table.set(
-                    next(rule for rule in map(str, chains[profile].rules) if "-hosts" in rule).split("@")[1]
+                hosts, ranges = (
+                    next(rule for rule in map(str, chains[profile].rules) if word in rule).split("@")[1]
+                    for word in ("-hosts", "-ranges-")
                 )
                 last = chains[profile].rules[-1].statements[-1]
-                way = hosts.elements.get(packed) or inside(table, f"{profile}-ranges", packed)
+                way = table.set(hosts).elements.get(packed) or inside(table, ranges, packed)
                 verdict = way.verdict if way is not None else last
                 assert isinstance(verdict, Verdict)
                 result[name, key, address] = verdict.chain

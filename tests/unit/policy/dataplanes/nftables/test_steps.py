@@ -1,6 +1,7 @@
 """What is new comes before what leads there, and goes after it."""
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.policy.dataplanes.nftables.test_contents import LAYOUTS, Kernel, follow, fresh
 from tests.unit.policy.test_changes_in_place import Blocks
 from tests.unit.policy.test_compile import CASES, Chaos
@@ -109,10 +110,37 @@ def test_accepting_rule_comes_with_its_element(verdict: str, commits: int) -> No
 
 
 def test_new_table_of_ports_comes_before_the_element_to_it() -> None:
-    chain = Chain(name="ports-x", rules=LAYOUTS["ip"].rules("goto rule-a"))
-    after = ports(("rule-a", "accept"))
-    after = Table(family="ip", name=after.name, chains=(*after.chains, chain), sets=after.sets)
-    assert len(list(steps(diff(ports(), after), end_accepts=True))) == 2
+    before = table("in-a", {}, "ports-x")
+    after = table("in-a", {"10.0.0.1": "ports-y"}, "ports-x")
+    chain = Chain(name="ports-y", rules=LAYOUTS["ip"].rules("goto rule-a"))
+    after = replace(after, chains=(*after.chains, chain))
+    new, lead = (str(step) for step in steps(diff(before, after), end_accepts=True))
+    assert "add chain ports-y" in new
+    assert "add element in-hosts { 10.0.0.1" in lead
+
+
+def test_new_ranges_come_with_the_rules_that_look_them_up() -> None:
+    """A packet whose evaluation began before sees the rules of before, and so the old ranges."""
+    before, after = (
+        ranged("in-a-ranges-1", {"10.0.0.1": "ports-x"}, "ports-x"),
+        ranged("in-a-ranges-2", {}, "ports-y"),
+    )
+    switch, leave, end = (str(step) for step in steps(diff(before, after)))
+    assert "add map in-a-ranges-2" in switch
+    assert "add chain ports-y" in switch
+    assert "flush chain in-a" in switch
+    assert "delete element in-hosts { 10.0.0.1" in leave
+    assert "delete map in-a-ranges-1" in end
+
+
+def ranged(name: str, hosts: dict[str, str], ports: str) -> Table:
+    """A profile whose map of ranges leads to a table of ports."""
+    plain = table("in-a", hosts, ports)
+    declared = Set(name=name, key=("ipv4_addr",), data=("verdict",), flags=("interval",))
+    rules = LAYOUTS["ip"].rules("ip saddr vmap @in-hosts", f"ip saddr vmap @{name}")
+    chains = tuple(replace(chain, rules=rules) if chain.name == "in-a" else chain for chain in plain.chains)
+    ranges = declared.with_elements((declared.element("203.0.113.0/24", f"goto {ports}"),))
+    return replace(plain, chains=chains, sets=(*plain.sets, ranges))
 
 
 def ports(*rules: tuple[str, str]) -> Table:
