@@ -42,7 +42,11 @@ _output_option = click.option(
 
 _node_pods_option = click.option(
     "--node-image", metavar="IMAGE",
-    help="Also read /etc/cni/net.d of every node, by a pod of this image, which needs `ls`.",
+    help="Also read the configurations of networks on every node, by a pod of this image, which needs `ls`.",
+)  # fmt: skip
+_directory_option = click.option(
+    "--cni-dir", "directory", metavar="DIRECTORY", default="",
+    help="The directory of these configurations on nodes.  [default: that of the layout, /etc/cni/net.d]",
 )  # fmt: skip
 
 
@@ -125,7 +129,10 @@ def _digests(file: str | None) -> dict[str, str]:
 @_image_option
 @output_option
 @_node_pods_option
-def preflight(kubeconfig: str | None, target: str, images: tuple[str, ...], output: str, node_image: str | None) -> int:
+@_directory_option
+def preflight(
+    kubeconfig: str | None, target: str, images: tuple[str, ...], output: str, node_image: str | None, directory: str
+) -> int:
     """Check whether an upgrade of the cluster's network can begin; changes nothing.
 
     Each line names what is wrong and what to do. The exit status is 1 when there is a blocker.
@@ -140,7 +147,7 @@ def preflight(kubeconfig: str | None, target: str, images: tuple[str, ...], outp
     from podwire.upgrade.preflight.run import run
 
     targets = Targets(version=parse_target(target, "--to"), images=parse_images(images, "--image"))
-    findings = asyncio.run(run(client_of(kubeconfig), targets, node_image))
+    findings = asyncio.run(run(client_of(kubeconfig), targets, node_image, directory))
     if output == "json":
         print_json(findings)
     else:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from podwire.model.meta import Fact
 from podwire.model.selector import LabelSelector
 from podwire.upgrade.inventory.components import NETWORK_COMPONENTS, PARTS_OF_PODWIRE, Components
-from podwire.upgrade.inventory.inventory import Inventory
+from podwire.upgrade.inventory.inventory import Inventory, InventoryPod
 from podwire.upgrade.inventory.layout import Layout
 from podwire.upgrade.plan.coredns import change_corefile, default_image
 from podwire.upgrade.plan.kubeproxy import ProxyConfiguration, pinned_mode
@@ -307,14 +307,21 @@ def _patch(component: Component, changes: Iterable[ImageChange]) -> ObjectChange
     )
 
 
-def nodes_of(component: Component, inventory: Inventory) -> tuple[str, ...]:
-    """The nodes on which a DaemonSet runs: those of its pods, else all Linux nodes."""
-    names = {
-        pod.spec.node_name
+def pods_of(component: Component, inventory: Inventory) -> tuple[InventoryPod, ...]:
+    """The pods of a DaemonSet on nodes that are there."""
+    present = {node.name for node in inventory.nodes}
+    return tuple(
+        pod
         for pod in inventory.pods
         if pod.metadata.namespace == component.namespace
+        and pod.spec.node_name in present
         and any(o.kind == "DaemonSet" and o.name == component.workload for o in pod.metadata.owner_references)
-    }
+    )
+
+
+def nodes_of(component: Component, inventory: Inventory) -> tuple[str, ...]:
+    """The nodes on which a DaemonSet runs: those of its pods, else all Linux nodes."""
+    names = {pod.spec.node_name for pod in pods_of(component, inventory)}
     present = [node.name for node in inventory.nodes if node.status.node_info.operating_system in ("", "linux")]
     return tuple(name for name in present if name in names) or tuple(present)
 

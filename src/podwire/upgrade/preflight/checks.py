@@ -10,7 +10,7 @@ from podwire.model.meta import Fact
 from podwire.upgrade.inventory.components import NETWORK_COMPONENTS
 from podwire.upgrade.inventory.inventory import Inventory, InventoryNode
 from podwire.upgrade.plan.compose import sorted_findings
-from podwire.upgrade.plan.steps import nodes_of
+from podwire.upgrade.plan.steps import pods_of
 from podwire.upgrade.plan.values import Component, Finding, Severity, UpgradePlan
 from podwire.upgrade.plan.versions import parse_version
 
@@ -91,13 +91,8 @@ def _runtimes(situation: PreflightSituation) -> Iterator[Finding]:
 
 def _pods_everywhere(situation: PreflightSituation) -> Iterator[Finding]:
     for component in situation.daemonsets:
-        running = {
-            pod.spec.node_name: pod.ready
-            for pod in situation.inventory.pods
-            if pod.metadata.namespace == component.namespace
-            and any(o.kind == "DaemonSet" and o.name == component.workload for o in pod.metadata.owner_references)
-        }
-        broken = sorted(node for node, ready in running.items() if not ready)
+        pods = pods_of(component, situation.inventory)
+        broken = sorted(pod.spec.node_name for pod in pods if not pod.ready)
         if broken:
             message = f"its pods on {_listed(broken)} are not ready"
             yield _finding("blocker", component.title, "status", message, "repair them first: the gates wait for them")
@@ -106,11 +101,9 @@ def _pods_everywhere(situation: PreflightSituation) -> Iterator[Finding]:
 def _mixed_images(situation: PreflightSituation) -> Iterator[Finding]:
     """DaemonSets in the middle of another rollout."""
     for component in situation.daemonsets:
-        names = set(nodes_of(component, situation.inventory))
         images: dict[str, list[str]] = defaultdict(list)
-        for pod in situation.inventory.pods:
-            owned = any(o.kind == "DaemonSet" and o.name == component.workload for o in pod.metadata.owner_references)
-            if owned and pod.spec.node_name in names and pod.spec.containers:
+        for pod in pods_of(component, situation.inventory):
+            if pod.spec.containers:
                 images[pod.spec.containers[0].image].append(pod.spec.node_name)
         if len(images) > 1:
             texts = ", ".join(f"{image} on {_listed(nodes)}" for image, nodes in sorted(images.items()))

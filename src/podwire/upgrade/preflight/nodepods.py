@@ -1,4 +1,4 @@
-"""Reads /etc/cni/net.d of every node by a pod that lists the directory, and removes the pods again.
+"""Reads the configurations of networks on every node by a pod that lists their directory, and removes the pods again.
 
 The API does not tell what the container runtime of a node reads. A pod per node, ten at the same time, mounts the
 directory read-only, lists it, and ends. Pods of an interrupted run have the label ``app.kubernetes.io/name=
@@ -16,15 +16,19 @@ from podwire.upgrade.plan.values import Finding
 NAME = "podwire-preflight"
 NAMESPACE = "kube-system"
 DIRECTORY = "/etc/cni/net.d"
+DIRECTORIES = {"k3s": "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
+"""The directories of layouts that have another one."""
 _ENDINGS = (".conf", ".conflist", ".json")
 """What container runtimes read as a configuration."""
 _PARALLEL = 10
+_PULL_S = 60
+"""Seconds that a node has for the image, and for a directory that is missing."""
 _LIMIT_S = 120.0
 _POLL_S = 0.3
 
 
-def pod_of(node: str, image: str) -> Json:
-    """The pod that lists the directory of a node."""
+def pod_of(node: str, image: str, directory: str) -> Json:
+    """The pod that lists a directory of a node."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -33,17 +37,18 @@ def pod_of(node: str, image: str) -> Json:
             "nodeName": node,
             "hostNetwork": True,
             "restartPolicy": "Never",
+            "activeDeadlineSeconds": _PULL_S,
             "terminationGracePeriodSeconds": 1,
             "tolerations": [{"operator": "Exists"}],
             "containers": [
                 {
                     "name": "list",
                     "image": image,
-                    "command": ["ls", "-1", DIRECTORY],
-                    "volumeMounts": [{"name": "configurations", "mountPath": DIRECTORY, "readOnly": True}],
+                    "command": ["ls", "-1", directory],
+                    "volumeMounts": [{"name": "configurations", "mountPath": directory, "readOnly": True}],
                 }
             ],
-            "volumes": [{"name": "configurations", "hostPath": {"path": DIRECTORY}}],
+            "volumes": [{"name": "configurations", "hostPath": {"path": directory, "type": "Directory"}}],
         },
     }
 
@@ -54,7 +59,7 @@ def configurations(listing: str) -> tuple[str, ...]:
 
 
 async def read_configurations(
-    client: Client, nodes: Iterable[str], image: str
+    client: Client, nodes: Iterable[str], image: str, directory: str
 ) -> tuple[dict[str, tuple[str, ...]], tuple[Finding, ...]]:
     """By node its configurations, and a warning for each node that could not be read.
 
@@ -68,7 +73,7 @@ async def read_configurations(
     async def read(node: str) -> None:
         async with gate:
             try:
-                succeeded, text = await _run(client, pod_of(node, image))
+                succeeded, text = await _run(client, pod_of(node, image, directory))
             except ApiError as failure:
                 problems[node] = str(failure)
                 return
@@ -85,7 +90,7 @@ async def read_configurations(
         Finding(
             severity="warning",
             object=f"Node {node}",
-            field=DIRECTORY,
+            field=directory,
             message=f"could not be read: {problems[node]}",
             remedy="look at the directory yourself, or give an image that the node can start",
         )

@@ -6,11 +6,11 @@ from podwire.upgrade.plan.compose import make_plan, sorted_findings
 from podwire.upgrade.plan.targets import Targets
 from podwire.upgrade.plan.values import Finding
 from podwire.upgrade.preflight.checks import PreflightSituation, preflight
-from podwire.upgrade.preflight.nodepods import read_configurations
+from podwire.upgrade.preflight.nodepods import DIRECTORIES, DIRECTORY, read_configurations
 
 
-async def run(client: Client, targets: Targets, node_image: str | None) -> tuple[Finding, ...]:
-    """All findings; with an image also those about the files of nodes.
+async def run(client: Client, targets: Targets, node_image: str | None, directory: str) -> tuple[Finding, ...]:
+    """All findings; with an image also those about the files of nodes in ``directory`` (empty: that of the layout).
 
     Raises: ApiError, ApiUnreachable, ConfigError.
     """
@@ -20,6 +20,7 @@ async def run(client: Client, targets: Targets, node_image: str | None) -> tuple
     unread: tuple[Finding, ...] = ()
     if node_image is not None:
         names = [node.name for node in inventory.nodes if node.ready]
-        configurations, unread = await read_configurations(client, names, node_image)
+        chosen = directory or DIRECTORIES.get(plan.layout, DIRECTORY)
+        configurations, unread = await read_configurations(client, names, node_image, chosen)
     situation = PreflightSituation(inventory=inventory, plan=plan, configurations=configurations)
     return sorted_findings([*preflight(situation), *unread])

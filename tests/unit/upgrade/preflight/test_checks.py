@@ -122,5 +122,5 @@ def test_two_networks_are_ordered_by_the_names_of_their_files() -> None:
 def test_listing_becomes_configurations_in_order() -> None:
     listing = "99-x.conf\n10-flannel.conflist\nREADME\n05-a.conf.bak\nflannel.json\n"
     assert configurations(listing) == ("10-flannel.conflist", "99-x.conf", "flannel.json")
-    spec = pod_of("a", "busybox")["spec"]
-    assert (spec["nodeName"], spec["volumes"][0]["hostPath"]["path"]) == ("a", "/etc/cni/net.d")
+    spec = pod_of("a", "busybox", "/cni")["spec"]
+    assert (spec["nodeName"], spec["volumes"][0]["hostPath"]["path"]) == ("a", "/cni")
