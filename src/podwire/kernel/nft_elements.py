@@ -7,6 +7,7 @@ about a microsecond each. Sources: ``include/uapi/linux/netfilter/nf_tables.h``;
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from podwire.kernel import uapi
 from podwire.kernel.nft_codec import attribute, nested, u32, u64
@@ -43,7 +44,9 @@ def records(data: bytes | None) -> dict[int, bytes]:
 
 def element_lists(declared: Set, elements: Mapping[bytes, Element], *, keys_only: bool = False) -> Iterator[bytes]:
     """Element attributes in groups that fit into one message each."""
-    encode = _interval_encoder(declared) if is_tree(declared) else _element_encoder(declared)
+    data_size = 0 if declared.verdicts or not declared.data else length(declared.data)
+    encoder = _interval_encoder if is_tree(declared) else _element_encoder
+    encode = encoder(declared.key_length, data_size)
     return chunks(encode(key, element, keys_only) for key, element in elements.items())
 
 
@@ -67,11 +70,10 @@ def is_tree(declared: Set) -> bool:
 
 
 class _element_encoder:  # noqa: N801
-    """Encodes the elements of one set with precomputed headers."""
+    """Encodes the elements of sets with precomputed headers, by the sizes of key and data in bytes."""
 
-    def __init__(self, declared: Set) -> None:
-        self.key_head, self.key_tail = _value_frame(uapi.NFTA_SET_ELEM_KEY, declared.key_length)
-        data_size = 0 if declared.verdicts or not declared.data else length(declared.data)
+    def __init__(self, key_size: int, data_size: int) -> None:
+        self.key_head, self.key_tail = _value_frame(uapi.NFTA_SET_ELEM_KEY, key_size)
         self.data_head, self.data_tail = _value_frame(uapi.NFTA_SET_ELEM_DATA, data_size) if data_size else (b"", b"")
         self.verdicts: dict[Verdict, bytes] = {}
 
@@ -106,6 +108,7 @@ _ELEMENT_HEAD = struct.Struct("=HH")
 _NESTED_ELEMENT = uapi.NFTA_LIST_ELEM | uapi.NLA_F_NESTED
 
 
+@lru_cache(maxsize=1 << 6)
 def _value_frame(kind: int, size: int) -> tuple[bytes, bytes]:
     padding = -size & 3
     head = struct.pack("=HHHH", 8 + size + padding, kind | uapi.NLA_F_NESTED, 4 + size, uapi.NFTA_DATA_VALUE)
@@ -115,11 +118,11 @@ def _value_frame(kind: int, size: int) -> tuple[bytes, bytes]:
 class _interval_encoder:  # noqa: N801
     """Encodes an interval as its start and, with a flag, the value behind its end."""
 
-    def __init__(self, declared: Set) -> None:
-        self.plain = plain = _element_encoder(declared)
-        self.highest = (1 << 8 * declared.key_length) - 1
+    def __init__(self, key_size: int, data_size: int) -> None:
+        self.plain = plain = _element_encoder(key_size, data_size)
+        self.highest = (1 << 8 * key_size) - 1
         flags = u32(uapi.NFTA_SET_ELEM_FLAGS, uapi.NFT_SET_ELEM_INTERVAL_END)
-        size = 4 + len(plain.key_head) + declared.key_length + len(plain.key_tail) + len(flags)
+        size = 4 + len(plain.key_head) + key_size + len(plain.key_tail) + len(flags)
         self.end_head = _ELEMENT_HEAD.pack(size, _NESTED_ELEMENT) + plain.key_head
         self.end_tail = plain.key_tail + flags
 

@@ -10,7 +10,7 @@ _MANY = 256
 
 
 class AddressOrder:
-    """Addresses, sorted by their number; blocks match some addresses by other addresses, under which these are listed too.
+    """Addresses, sorted by number, each under itself or under the other addresses by which blocks match it.
 
     Changes are sorted in at the next look-up.
     """

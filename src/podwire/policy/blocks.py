@@ -34,8 +34,12 @@ class Blocks:
         self._orphaned: set[frozenset[int]] = set()
         self._regions: list[Range] = []
         self.touched: set[frozenset[int]] = set()
-        """The rules of the intervals that the last :meth:`add` or :meth:`remove` replaced, as they were before; those of
-        neighbours may be among them."""
+        """The rules of the intervals that the last :meth:`add` or :meth:`remove` replaced, as they were before.
+
+        Rules of neighbouring intervals may be among them.
+        """
+        self.filled = False
+        """Whether the last :meth:`add` added addresses that no rule contained."""
 
     def holding(self, address: str) -> frozenset[int]:
         """The rules with a block that contains an address of this family."""
@@ -69,7 +73,7 @@ class Blocks:
     def add(self, number: int, blocks: Iterable[IPBlock]) -> Ranges:
         """Adds a rule with a new number; returns the ranges that changed."""
         ranges = _ranges(blocks, self.family)
-        self.touched.clear()
+        self.touched, self.filled = set(), False
         for first, last in ranges:
             low, high = self._between(first, last)
             intervals: list[Interval] = []
@@ -79,19 +83,21 @@ class Blocks:
                     intervals.append((begin, first - 1, rules))
                 elif following < begin:
                     intervals.append((following, begin - 1, frozenset((number,))))
+                    self.filled = True
                 intervals.append((max(begin, first), min(end, last), rules | {number}))
                 if end > last:
                     intervals.append((last + 1, end, rules))
                 following = end + 1
             if following <= last:
                 intervals.append((following, last, frozenset((number,))))
+                self.filled = True
             self._replace(low, high, intervals)
         return ranges
 
     def remove(self, number: int, blocks: Iterable[IPBlock]) -> Ranges:
         """Removes a rule that was added with these blocks; returns the ranges that changed."""
         ranges = _ranges(blocks, self.family)
-        self.touched.clear()
+        self.touched, self.filled = set(), False
         for first, last in ranges:
             low, high = self._between(first, last)
             low, high = max(low - 1, 0), high + 1  # neighbours may have the same rules now

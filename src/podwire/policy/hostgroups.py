@@ -208,21 +208,30 @@ class HostGroups:
         group.key = key
         self._groups[key] = group
 
-    def surround(self, number: int, touched: Iterable[frozenset[int]], *, added: bool) -> None:
+    def surround(
+        self, number: int, touched: Iterable[frozenset[int]], *, added: bool
+    ) -> dict[frozenset[int], frozenset[int]]:
         """Follows a rule whose blocks were added to the ranges, or removed from them.
 
         ``touched`` are the rules of the intervals that changed, as they were. If all addresses of a group of the
         surroundings now have the same other rules, and no other addresses had these rules, the group stays and gets
-        these rules. Otherwise addresses left the group.
+        these rules. Otherwise addresses left the group. Returns the rules that no interval has any more, each with the
+        rules that all of its addresses have now.
         """
+        replaced: dict[frozenset[int], frozenset[int]] = {}
         if added:
             self._change.left.update(group for group in (self._around.get(NO_RULES),) if group is not None)
         for rules in touched:
-            group = self._around.get(rules)
-            if group is None or not (added or number in rules):
+            if not (added or number in rules):
                 continue
             after = rules | {number} if added else rules - {number}
-            if not after or after in self._around or any(blocks.uses(rules) for blocks in self._blocks.values()):
+            kept = any(blocks.uses(rules) for blocks in self._blocks.values())
+            if not kept:
+                replaced[rules] = after
+            group = self._around.get(rules)
+            if group is None:
+                continue
+            if not after or after in self._around or kept:
                 self._change.left.add(group)
                 continue
             del self._around[rules]
@@ -230,6 +239,7 @@ class HostGroups:
             self._around[after] = group
             self._change.groups.add(group)
             self._decide(group)
+        return replaced
 
     def forget_surroundings(self) -> None:
         """Deletes the groups of ranges that do not exist any more."""

@@ -51,7 +51,7 @@ class PolicyDelta(msgspec.Struct, kw_only=True):
     """By profile: the addresses that moved to another group. Everything else of the profiles in this field and in
     :attr:`groups` is unchanged."""
     ranges: dict[ProfileKey, dict[int, list[Range]]] = {}
-    """By profile of :attr:`groups`, and by family (4, 6): the regions in which ranges came, went or have other rules."""
+    """By profile of :attr:`groups` and family (4, 6): the regions in which ranges came, went or have other rules."""
     left: dict[ProfileKey, set[HostGroup]] = {}
     """By profile of :attr:`groups`: the groups of the surroundings that some addresses left for other groups."""
     lost: dict[ProfileKey, set[str]] = {}
@@ -132,7 +132,7 @@ class NodePods:
         return choice
 
     def _keep(self, choice_of: Mapping[str, ProfileChoice | None]) -> dict[ProfileKey, tuple[str, ...]]:
-        """Gives a profile the selectors of a new profile, if all of its pods, and no other pods, would get the new profile."""
+        """Gives a profile the selectors of a new profile that all of its pods, and no other pods, would get."""
         changing: Counter[ProfileKey] = Counter()
         targets: dict[ProfileKey, set[ProfileKey | None]] = {}
         sources: dict[ProfileKey, set[ProfileKey | None]] = {}

@@ -251,12 +251,13 @@ class Profile:
         self._tables.clear()
         deleted = rules.take_out(before.key) if before is not None else ()
         added = rules.add(after) if after is not None else ()
-        changed = self._cover(deleted, added)
-        if changed:
-            self._surround(deleted, added, {*moving, *(address for part in changed for address in peers.within(*part))})
+        changed, torn = self._cover(deleted, added)
+        if torn:
+            self._surround(deleted, added, {*moving, *(address for part in torn for address in peers.within(*part))})
         for number in added:
             self._spread(number, peers)
-        for group in [group for group in self.peers.groups() if not group.key.rules.isdisjoint(deleted)]:
+        ending = self.peers.groups() if deleted else ()
+        for group in [group for group in ending if not group.key.rules.isdisjoint(deleted)]:
             self.peers.rekey(group, group.key._replace(rules=group.key.rules.difference(deleted)))
         self.peers.forget_surroundings()
         everywhere = isolation != rules.isolation or not rules.everyone.isdisjoint((*deleted, *added))
@@ -268,24 +269,43 @@ class Profile:
         self.peers.change.lessened |= narrower or begins or not (plain and rules.only_plain)
         return changed
 
-    def _cover(self, deleted: Iterable[int], added: Iterable[int]) -> list[AddressRange]:
-        """Takes the blocks of rules out of the ranges and into them; returns the ranges that changed."""
+    def _cover(self, deleted: Iterable[int], added: Iterable[int]) -> tuple[list[AddressRange], list[AddressRange]]:
+        """Takes the blocks of rules out of the ranges and into them.
+
+        Returns the ranges that changed, and those among them in which groups of peers must be cut.
+        """
         changed: list[AddressRange] = []
+        torn: list[AddressRange] = []
         for numbers, adds in ((deleted, False), (added, True)):
             for number in numbers:
                 own = self._rules[number].blocks
                 touched: set[frozenset[int]] = set()
+                ranges: list[AddressRange] = []
+                filled = False
                 for family, blocks in self.blocks.items() if own else ():
-                    ranges = blocks.add(number, own) if adds else blocks.remove(number, own)
-                    changed += ((family, first, last) for first, last in ranges)
+                    covered = blocks.add(number, own) if adds else blocks.remove(number, own)
+                    ranges += ((family, first, last) for first, last in covered)
                     touched |= blocks.touched
-                if own:
-                    self.peers.surround(number, touched, added=adds)
+                    filled = filled or blocks.filled
+                if not own:
+                    continue
+                replaced = self.peers.surround(number, touched, added=adds)
+                for group in [group for group in self.peers.groups() if group.key.around in replaced]:
+                    self._enclose(group, replaced[group.key.around], number)
+                changed += ranges
+                if adds and (filled or replaced.keys() != touched):
+                    torn += ranges
         for family, blocks in self.blocks.items():
             regions = blocks.take_regions()
             if regions:
                 self.peers.change.ranges.setdefault(family, []).extend(regions)
-        return changed
+        return changed, torn
+
+    def _enclose(self, group: HostGroup, around: frozenset[int], number: int) -> None:
+        """Gives a group the rules of the ranges around all of its addresses; ``number`` is the rule that differs."""
+        exempt = group.key.own_node and self.key.direction == "Ingress"
+        rules = group.key.rules if exempt else (group.key.rules - {number}) | around.intersection((number,))
+        self.peers.rekey(group, group.key._replace(rules=rules, around=around))
 
     def _surround(self, deleted: Iterable[int], added: Iterable[int], addresses: Iterable[str]) -> None:
         """Moves addresses to the groups with the rules whose blocks contain them now.

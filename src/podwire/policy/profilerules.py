@@ -126,6 +126,7 @@ class ProfileRules:
         self._plain: dict[bool, list[str]] = {False: [], True: []}
         """The keys of NetworkPolicies in force, and of those in audit, in order."""
         self._other_tiers = 0
+        self._isolation: Isolation | None = None
         self._matched: dict[frozenset[int], frozenset[int]] = {}
         self.names: Counter[str] = Counter()
         """How many rules name each port."""
@@ -193,10 +194,16 @@ class ProfileRules:
                 del keys[bisect_left(keys, policy.key)]
         else:
             self._other_tiers += step
+        self._isolation = None
 
     @property
     def isolation(self) -> Isolation:
         """The ruling for traffic that no rule allows; it has no log setting only if a policy has none."""
+        if self._isolation is None:
+            self._isolation = self._isolated()
+        return self._isolation
+
+    def _isolated(self) -> Isolation:
         settings = {setting for setting, count in self._settings.items() if count}
         isolated = any(not audit for audit, _ in settings)
         logs = {log for audit, log in settings if audit != isolated}

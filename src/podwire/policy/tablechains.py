@@ -10,11 +10,13 @@ with nothing changed writes nothing, tables get the names that the kernel's chai
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import reduce
 from itertools import count
+from operator import xor
 from typing import NamedTuple, Protocol
 
 from podwire.policy.hostgroups import HostGroup
-from podwire.policy.portchanges import TableChange, change_of
+from podwire.policy.portchanges import Entries, TableChange, change_of
 from podwire.policy.ports import PortTable, Range, Ruling
 from podwire.policy.profile import Profile
 from podwire.policy.profilenames import ProfileName
@@ -25,20 +27,19 @@ _KEPT_HITS = 1024
 
 
 class _Meaning:
-    """A table with the profile that it belongs to; the hash covers little of a table, because a table may be long."""
+    """A table with the profile that it belongs to; ``digest`` is the exclusive or of the hashes of its entries."""
 
-    __slots__ = ("_hash", "direction", "owner", "table")
+    __slots__ = ("digest", "direction", "owner", "table")
 
-    def __init__(self, table: PortTable, profile: ProfileName, rulings: Iterable[Ruling]) -> None:
+    def __init__(self, table: PortTable, profile: ProfileName, rulings: Iterable[Ruling], digest: int) -> None:
         self.direction = profile.direction
         together = made_together(table.other) or any(map(made_together, rulings))
         self.owner = profile if together else None
         self.table = table
-        entries = table.entries
-        self._hash = hash((self.direction, len(entries), entries[len(entries) // 2], entries[-1], table.other))
+        self.digest = digest
 
     def __hash__(self) -> int:
-        return self._hash
+        return self.digest
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -149,7 +150,7 @@ class TableChains:
         counted = Counter(entry.ruling for entry in table.entries)
         counted[table.other] += 1
         rulings = counted.keys()
-        meaning = _Meaning(table, profile, rulings)
+        meaning = _Meaning(table, profile, rulings, _digest(table.entries))
         name = self._names.get(meaning)
         if name is None:
             name = self._new_name(table, profile)
@@ -169,26 +170,27 @@ class TableChains:
 
     def change(self, name: str, table: PortTable, profile: ProfileName) -> bool:
         """Changes the table of a chain in place; returns False, with nothing changed, if that is not possible."""
-        change, rules = change_of(self._meanings[name].table, table), self._rules[name]
-        counted = self._entries[name]
-        steps = Counter((*(entry.ruling for entry in change.added), table.other))
-        steps.subtract((*(entry.ruling for entry in change.removed), change.before.other))
+        before = self._meanings[name]
+        change, rules = change_of(before.table, table), self._rules[name]
+        counted, steps = self._entries[name], _steps(change)
         gone = {ruling for ruling, step in steps.items() if step < 0 and counted[ruling] == -step}
         new = [ruling for ruling, step in steps.items() if step > 0 and ruling not in counted]
         rulings = (ruling for group in (new, counted) for ruling in group if ruling not in gone)
-        meaning = _Meaning(table, profile, rulings)
+        digest = before.digest ^ _digest(change.removed) ^ _digest(change.added)
+        meaning = _Meaning(table, profile, rulings, digest)
         if meaning in self._names:
             return False
         added = {ruling: self._take_rule(rule_identity(profile, ruling)) for ruling in new}
         if not self._writer.change_table(name, change, profile):
             self._drop_rules(added.values())
             return False
-        counted.update(steps)
+        for ruling, step in steps.items():
+            counted[ruling] += step
         for ruling in gone:
             del counted[ruling]
         rules.update(added)
         self._drop_rules([rules.pop(ruling) for ruling in gone])
-        del self._names[self._meanings[name]]
+        del self._names[before]
         self._mean(name, meaning)
         return True
 
@@ -255,6 +257,23 @@ class TableChains:
         """The chains of the denials of some profiles, whose policies :meth:`meaning` names."""
         known = (profile for profile in profiles if profile is not None)
         return {name for profile in known for name in self._denials.get(profile, ())}
+
+
+def _digest(entries: Entries) -> int:
+    """The exclusive or of the hashes of different entries."""
+    return reduce(xor, map(hash, entries), 0)
+
+
+def _steps(change: TableChange) -> dict[Ruling, int]:
+    """By ruling: how many entries more or fewer a table has; protocols without ports count as one entry."""
+    steps: dict[Ruling, int] = {}
+    for entries, step in ((change.added, 1), (change.removed, -1)):
+        for entry in entries:
+            steps[entry.ruling] = steps.get(entry.ruling, 0) + step
+    if change.before.other != change.after.other:
+        steps[change.after.other] = steps.get(change.after.other, 0) + 1
+        steps[change.before.other] = steps.get(change.before.other, 0) - 1
+    return steps
 
 
 class GroupChange(NamedTuple):
@@ -324,21 +343,20 @@ class GroupChains:
         chains of the surroundings. Addresses that get their first group leave these too. ``in_place`` is False if a pod
         leaves the profile in the same change.
         """
-        changed = [group for group in groups if self._desired_table(group) != self._table(group)]
+        desired = {group: self._desired_table(group) for group in groups}
+        changed = {group: table for group, table in desired.items() if table != self._table(group)}
         around = around or any(group not in self._chains for group in changed)
-        if in_place:
-            self._change_in_place(changed, left_chains, around=around)
-        moved = {group for group in changed if self._desired_table(group) != self._table(group)}
+        in_place_groups = self._change_in_place(changed, left_chains, around=around) if in_place else set()
+        moved = {group: table for group, table in changed.items() if group not in in_place_groups}
         before = [self._chains[group] for group in moved if group in self._chains]
-        for group in moved:
-            table = self._desired_table(group)
+        for group, table in moved.items():
             if table is None:
                 del self._chains[group]
             else:
                 self._chains[group] = self._tables.take(table, self._name)
         for chain in before:
             self._tables.drop(chain)
-        return moved
+        return set(moved)
 
     def follow(
         self, profile: Profile, change: GroupChange, led: Callable[[str], str | None], *, in_place: bool
@@ -372,8 +390,14 @@ class GroupChains:
         chain = self._chains.get(group)
         return self._tables.table(chain) if chain is not None else None
 
-    def _change_in_place(self, groups: Iterable[HostGroup], left_chains: Collection[str], *, around: bool) -> None:
-        """Changes the tables of chains to which only groups with the same new table lead."""
+    def _change_in_place(
+        self, groups: Mapping[HostGroup, PortTable | None], left_chains: Collection[str], *, around: bool
+    ) -> set[HostGroup]:
+        """Changes the tables of chains to which only groups with the same new table lead; returns these groups.
+
+        ``groups`` have the tables that they need.
+        """
+        done: set[HostGroup] = set()
         users: dict[str, list[HostGroup]] = {}
         for group in groups:
             if group in self._chains:
@@ -381,11 +405,12 @@ class GroupChains:
         if users and around:
             left_chains = {*left_chains, *self._surrounding_chains()}
         for chain, own in users.items():
-            table = self._desired_table(own[0])
+            table = groups[own[0]]
             if table is None or chain in left_chains or self._tables.uses(chain) != len(own):
                 continue
-            if all(self._desired_table(group) == table for group in own):
-                self._tables.change(chain, table, self._name)
+            if all(groups[group] == table for group in own) and self._tables.change(chain, table, self._name):
+                done.update(own)
+        return done
 
     def drop(self) -> None:
         """Drops all chains."""

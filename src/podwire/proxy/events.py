@@ -1,6 +1,7 @@
 """The Events of the Service proxy: on the Node about all Services, on a Service about its own ports.
 
-A Service or EndpointSlice with invalid fields, which are left out (``proxy.validity``), gets an Event ``InvalidObject``.
+A Service or EndpointSlice with invalid fields, which are left out (``proxy.validity``), gets the Event
+``InvalidObject``.
 """
 
 from podwire.dataplane.follower import Source

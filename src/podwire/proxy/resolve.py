@@ -109,7 +109,7 @@ def handled(service: api.Service) -> bool:
 
 
 def service_of(endpoint_slice: api.EndpointSlice) -> str:
-    """``namespace/name`` of the Service that a slice belongs to; empty when the slice has no Service, or is for another proxy."""
+    """``namespace/name`` of the Service that a slice belongs to; empty without one, and for other proxies."""
     labels = endpoint_slice.metadata.labels
     name = labels.get(SERVICE_NAME_LABEL, "")
     if (

@@ -166,7 +166,7 @@ class ServiceProxy:
             await self._clock.sleep(max(0.0, self._repair_rested - self._clock.monotonic()))
 
     def _restore(self) -> None:
-        """Writes at once what notifications named, unless another thread writes or the last restoration was just before."""
+        """Writes at once what notifications named, unless another thread writes, or it did so just before."""
         began = self._clock.monotonic()
         if self._writing or began < self._restore_rested or not isinstance(self._plane, Restoring):
             return
@@ -233,7 +233,7 @@ class ServiceProxy:
         changed = await self._resolve(keys)
         if self._reporter is not None:
             self._reporter.begin()
-        follower.look()  # missing elements are restored first: the kernel refuses a change of elements that do not exist
+        follower.look()  # missing elements are restored first: the kernel refuses to change them
         disturbed = follower.disturbed.is_set()
         follower.disturbed.clear()
         self._gap = self._gap or disturbed

@@ -10,7 +10,7 @@ from podwire.proxy.settings import ProxySettings
 
 
 class Tuning:
-    """Applies the settings that differ from the last ones; a setting that the kernel refuses is logged and stays as it is."""
+    """Applies the settings that differ from the last ones; what the kernel refuses is logged, and stays."""
 
     def __init__(self) -> None:
         self._log = Log("proxy")

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from podwire.dataplane.contents import KeyedContents
 from podwire.policy.dataplanes.nftables.layout import PORTS, TableLayout
 from podwire.policy.dataplanes.nftables.rulechains import (
@@ -22,6 +24,17 @@ from podwire.policy.verdicts import RuleIdentity
 from podwire.state.nft import Chain, Element, Set, Table
 
 
+class _Written(msgspec.Struct, frozen=True):
+    """The chain of a port table in the contents."""
+
+    texts: tuple[str, ...]
+    """The rules of the chain."""
+    rests: Rests
+    """The rulings that the maps of single ports leave to the rules."""
+    counts: Mapping[str, int]
+    """The numbers of entries of the table, by protocol."""
+
+
 class PortChainWriter:
     """Writes the chains of one family."""
 
@@ -29,8 +42,7 @@ class PortChainWriter:
         """``keyed`` receives the chains and sets."""
         self.layout = layout
         self._keyed = keyed
-        self._tables: dict[str, tuple[tuple[str, ...], Rests]] = {}
-        """The rules of each chain as text, and the rulings that its maps of single ports leave to the rules."""
+        self._tables: dict[str, _Written] = {}
 
     def table_name(self, table: PortTable, profile: ProfileName, attempt: int) -> str:
         """The name of a new chain of a table: a hash of its meaning and of the number of the attempt."""
@@ -50,7 +62,8 @@ class PortChainWriter:
         chains = RuleChains(self.layout)
         for declared in chains.ports_sets(name, table, profile):
             self._keyed.add_set(declared)
-        self._tables[name] = (ports_texts(name, table, profile), rests_of(table))
+        counts = {protocol: len(table.of_protocol(protocol)) for protocol in PROTOCOLS}
+        self._tables[name] = _Written(ports_texts(name, table, profile), rests_of(table), counts)
         self._keyed.put_chain(name, chains.ports_chain(name, table, profile))
 
     def change_table(self, name: str, change: TableChange, profile: ProfileName) -> bool:
@@ -58,20 +71,22 @@ class PortChainWriter:
 
         A packet is looked up in one of the maps, and finds the old elements or the new ones.
         """
-        texts, before = self._tables[name]
-        rests = _other_rests(before, change)
-        if ports_texts(name, change.after, profile, rests) != texts:
+        written, protocols = self._tables[name], change.protocols
+        before, rests = written.rests, _other_rests(written.rests, change, protocols)
+        counts = _other_counts(written.counts, change)
+        alike = change.before.other == change.after.other and all(
+            written.counts[protocol] > 1 and counts[protocol] > 1 and rests[protocol] == before[protocol]
+            for protocol in protocols
+        )
+        if not alike and ports_texts(name, change.after, profile, rests) != written.texts:
             return False
-        maps = {
-            protocol: map_name(name, protocol)
-            for protocol in change.protocols
-            if map_name(name, protocol) in self._keyed.sets
-        }
+        maps = {protocol: map_name(name, protocol) for protocol in protocols}
+        maps = {protocol: declared for protocol, declared in maps.items() if declared in self._keyed.sets}
         if any(before[protocol] is None or rests[protocol] is None for protocol in maps):
             return False
         for protocol, declared in maps.items():
             self._keyed.put_elements(declared, _changed_ports(change, protocol, rests[protocol], profile))
-        self._tables[name] = (texts, rests)
+        self._tables[name] = _Written(written.texts, rests, counts)
         return True
 
     def remove_table(self, name: str) -> None:
@@ -120,10 +135,19 @@ def _key(item: tuple[bytes, Element]) -> bytes:
     return item[0]
 
 
-def _other_rests(before: Rests, change: TableChange) -> Rests:
-    """The rulings of :func:`rests_of` after a change; ``before`` are those before."""
+def _other_counts(before: Mapping[str, int], change: TableChange) -> Mapping[str, int]:
+    """The numbers of entries by protocol after a change; ``before`` are those before."""
+    counts = dict(before)
+    for entries, step in ((change.added, 1), (change.removed, -1)):
+        for entry in entries:
+            counts[entry.protocol] += step
+    return counts
+
+
+def _other_rests(before: Rests, change: TableChange, protocols: Iterable[str]) -> Rests:
+    """The rulings of :func:`rests_of` after a change of these protocols; ``before`` are those before."""
     rests = dict(before)
-    for protocol in change.protocols:
+    for protocol in protocols:
         ranges = {e.ruling for e in change.added if e.protocol == protocol and e.first != e.last}
         full = len(change.after.entries) > LAST_PORT  # then a protocol may have single ports alone
         if full or rests[protocol] is None or not ranges <= {rests[protocol]}:

@@ -1,10 +1,11 @@
-"""Packets whose evaluation begins before a transaction and ends after it get a verdict of before or of after the change.
+"""Packets that are evaluated while transactions are committed get a verdict of before or of after the change.
 
-Such a packet sees the rules of before the transaction, and at each look-up the elements of the moment. ``SEED=n`` begins
+Such a packet sees the rules of before a transaction, and at each look-up the elements of the moment. ``SEED=n`` begins
 the random clusters with another seed than 0, ``SEEDS=n`` tries so many.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import pytest
 from tests.unit.policy.dataplanes.nftables.test_contents import LAYOUTS, Kernel, follow, fresh
@@ -89,7 +90,7 @@ def wrong(packet: Packet, moments: Sequence[tuple[Rules, Elements]]) -> list[tup
         Evaluation(last_rules, last, last, 0).verdict(packet),
     }
     results = []
-    for number, ((rules, old), (_, new)) in enumerate(zip(moments, moments[1:], strict=False)):
+    for number, ((rules, old), (_, new)) in enumerate(pairwise(moments)):
         switch, lookups = 0, 1
         while switch <= lookups:
             evaluation = Evaluation(rules, old, new, switch)
