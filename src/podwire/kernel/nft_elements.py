@@ -6,7 +6,7 @@ about a microsecond each. Sources: ``include/uapi/linux/netfilter/nf_tables.h``;
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from podwire.kernel import uapi
@@ -44,10 +44,15 @@ def records(data: bytes | None) -> dict[int, bytes]:
 
 def element_lists(declared: Set, elements: Mapping[bytes, Element], *, keys_only: bool = False) -> Iterator[bytes]:
     """Element attributes in groups that fit into one message each."""
+    encode = element_encoder(declared)
+    return chunks(encode(key, element, keys_only) for key, element in elements.items())
+
+
+def element_encoder(declared: Set) -> Callable[[bytes, Element, bool], bytes]:
+    """Encodes an element of a set with a key; True: only the key."""
     data_size = 0 if declared.verdicts or not declared.data else length(declared.data)
     encoder = _interval_encoder if is_tree(declared) else _element_encoder
-    encode = encoder(declared.key_length, data_size)
-    return chunks(encode(key, element, keys_only) for key, element in elements.items())
+    return encoder(declared.key_length, data_size)
 
 
 def chunks(parts: Iterable[bytes]) -> Iterator[bytes]:

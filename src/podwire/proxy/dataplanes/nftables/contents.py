@@ -3,7 +3,8 @@
 An element that several Services may need (a cluster address, a hairpin pair) is counted. A frontend can belong to one
 Service only: the first Service that claims the frontend, until it releases the frontend. Only the slots of each port
 are kept (the resolved tuples themselves), not the elements. The old and new elements of a Service are made again when
-the Service changes, and all elements for a whole table (2 us each).
+the Service changes, and all elements for a whole table (2 us each). Few Services also keep their encoded elements
+(:mod:`.encoded`), because another program may delete the table.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,6 +22,7 @@ from podwire.proxy.dataplanes.nftables.compile import (
     PortSlots,
 )
 from podwire.proxy.dataplanes.nftables.elementchange import ElementChange, ElementDelta
+from podwire.proxy.dataplanes.nftables.encoded import MOST, EncodedElements
 from podwire.proxy.dataplanes.nftables.layout import TABLE, NftablesLayout, Shape
 from podwire.proxy.dataplanes.nftables.slots import NO_ENDPOINTS, EndpointSlots
 from podwire.proxy.nft_layout import FrontendKey
@@ -60,6 +62,7 @@ class Contents:
         self._counts: dict[tuple[str, bytes], int] = {}
         self._claims: FrontendClaims[FrontendKey] = FrontendClaims()
         self._services: dict[str, _Service] = {}
+        self._encoded: EncodedElements | None = None
         self._adopted = None if held is None else AdoptedTable(held, self.compiler)
         self._list_numbers = AffinityNumbers(self._adopted.lists() if self._adopted is not None else ())
 
@@ -96,11 +99,15 @@ class Contents:
             for compiled in self._compile(service):
                 self.shapes |= compiled.shapes
                 self.compiler.add_elements(compiled, elements)
+        self._encoded = EncodedElements(self.declared, elements) if len(self._services) <= MOST else None
         return self.layout.table(frozenset(self.shapes), elements)
 
     def replaced(self) -> Transaction:
         """The transaction that replaces the whole table without reading it."""
-        return replacement(self.table())
+        if self._encoded is None:
+            return replacement(self.table())
+        constant = replacement(self.layout.table(frozenset(self.shapes), self._empty()))
+        return Transaction(self.layout.family, TABLE, (*constant.operations, *self._encoded.operations()))
 
     def rewritten(
         self,
@@ -139,6 +146,9 @@ class Contents:
             for service, ports in todo.items():
                 self._replace(service, ports, change)
             todo = {waiting: self._ports_of(waiting) for waiting in self._claims.released()}
+        self._encoded = self._encoded if len(self._services) <= MOST else None
+        if self._encoded is not None:
+            self._encoded.change(change.delta)
         return self._transaction(change.delta, shapes)
 
     def _ports_of(self, service: str) -> tuple[ResolvedPort, ...]:

@@ -20,6 +20,7 @@ from podwire.kernel.nft_families import FamilyTables
 from podwire.kernel.nft_monitor import Touched
 from podwire.proxy.dataplane import INVALID_DROPPED, Counts
 from podwire.proxy.dataplanes.nftables.contents import Contents
+from podwire.proxy.dataplanes.nftables.encoded import MOST
 from podwire.proxy.dataplanes.nftables.layout import INVALID, TABLE, NftablesLayout
 from podwire.proxy.dataplanes.nftables.steps import steps
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
@@ -27,8 +28,6 @@ from podwire.state.nft import Table
 from podwire.state.nft_diff import Transaction
 from podwire.state.nft_rules import Counter
 
-_COMPILED_AT_ONCE = 2_000
-"""Up to this many Services, elements are compiled again as soon as a notification comes."""
 _MANY = 1 << 31
 
 
@@ -131,18 +130,18 @@ class NftablesDataPlane:
         """Writes what notifications named, without reading; returns what was committed.
 
         Deleted elements are written as the kernel named them, unless another program added elements to the same set or
-        notifications were missed. Then, and for a deleted table, elements are compiled; with many Services that is left
-        to :meth:`heal`.
+        notifications were missed. Then, and for a deleted table, all elements are written; with many Services that is
+        left to :meth:`heal`.
         """
         if self._lost:
             return ()
         with self._tables.notifications_off():
-            return tuple(self._restore_touched(self._tables.take_touched(), most=_COMPILED_AT_ONCE))
+            return tuple(self._restore_touched(self._tables.take_touched(), most=MOST))
 
     def _restore_touched(self, touched: Mapping[str, Touched], most: int = _MANY) -> Iterator[Transaction]:
         """Yields what was committed; what the kernel refuses is left to the comparison with the whole table.
 
-        ``most`` is the number of Services up to which elements are compiled.
+        ``most`` is the number of Services up to which all elements of a set or of the table are written.
         """
         for family, parts in touched.items():
             contents = self._contents.get(family)

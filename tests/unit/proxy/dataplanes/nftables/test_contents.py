@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podwire.kernel.nft_elements import element_encoder
 from podwire.proxy.dataplanes.nftables.affinity import ENDPOINTS as ENDPOINTS_OF_A_LIST
 from podwire.proxy.dataplanes.nftables.contents import Contents
 from podwire.proxy.dataplanes.nftables.layout import TABLE, NftablesLayout, Shape
 from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort
 from podwire.state.nft import Element
-from podwire.state.nft_diff import AddElements, DeleteElements, Transaction, diff
+from podwire.state.nft_diff import AddElements, DeleteElements, RestoreElements, Transaction, diff, replacement
 from podwire.state.nft_types import HOST_ORDER
 
 NODE = NodeFacts(name="n1", addresses=("192.168.99.1",), pod_cidrs=("10.0.0.0/8",), service_cidrs=("172.30.0.0/16",))
@@ -92,6 +93,40 @@ def test_transactions_lead_to_the_contents(changes: list[tuple[str, tuple[Resolv
     kernel.sets = full(again.elements())
     kernel.commit(again.change(remaining))
     assert full(kernel.sets) == {}
+
+
+def written(transaction: Transaction) -> dict[tuple[str, bytes], bytes]:
+    """The elements that a transaction writes, as the kernel takes them."""
+    result: dict[tuple[str, bytes], bytes] = {}
+    for operation in transaction.operations:
+        if isinstance(operation, RestoreElements):
+            result.update({(operation.set.name, key): data for key, data in operation.elements.items()})
+        elif isinstance(operation, AddElements):
+            encode = element_encoder(operation.set)
+            elements = operation.elements.items()
+            result.update({(operation.set.name, key): encode(key, element, False) for key, element in elements})
+    return result
+
+
+@given(CHANGES, CHANGES)
+def test_deleted_table_is_written_with_all_elements(
+    first: list[tuple[str, tuple[ResolvedPort, ...]]], changes: list[tuple[str, tuple[ResolvedPort, ...]]]
+) -> None:
+    contents = Contents(LAYOUT)
+    contents.load(dict(first))
+    for service, expected in changes:
+        contents.change({service: expected})
+    assert written(contents.replaced()) == written(replacement(contents.table()))
+
+
+def test_many_services_keep_no_encoded_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podwire.proxy.dataplanes.nftables.contents.MOST", 1)
+    contents = Contents(LAYOUT)
+    contents.load({"default/s1": resolved_service(1, 2)})
+    assert any(isinstance(operation, RestoreElements) for operation in contents.replaced().operations)
+    contents.change({"default/s2": resolved_service(2, 2)})
+    contents.change({"default/s1": ()})
+    assert contents.replaced() == replacement(contents.table())
 
 
 @given(CHANGES)
