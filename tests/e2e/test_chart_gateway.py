@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 from tests.e2e import chart_rights
 from tests.e2e.clusters import own_name, running
-from tests.e2e.driver import Cluster, deployment, eventually, podwire
+from tests.e2e.driver import Cluster, deployment, eventually
 from tests.e2e.helm import Helm
 from tests.e2e.web_clients import clients_of, gateways_rolled_out, status_of
 
@@ -18,13 +19,19 @@ CHART = str(ROOT / "deploy/helm/podwire")
 NAMESPACE = "kube-system"
 HOST = "web.example"
 WAIT = ("--wait", "--timeout", "120s")
-UNUSED = (
-    "gateway: * events",
-    "gateway: delete services",
-    "gateway: patch services",
-    "gateway: patch httproutes/status.gateway.networking.k8s.io",
-)
-"""Rights for what does not happen here: warnings, Gateways that change or go, routes."""
+UNUSED = ("gateway: * events", "gateway: patch services")
+"""Rights for what does not happen here: warnings, and Gateways whose ports change."""
+FRONT = """
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: front}
+spec: {gatewayClassName: podwire, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: web}
+spec: {parentRefs: [{name: front}], rules: [{backendRefs: [{name: web, port: 80}]}]}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +46,7 @@ def cluster(audit: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
     file = tmp_path_factory.mktemp("cluster") / "cluster.yaml"
     document = {
         "nodes": 2,
-        "images": [{"name": "podwire-gateway", "command": podwire()}],
+        "images": [{"name": "podwire-gateway", "command": [str(Path(sys.executable).parent / "podwire")]}],
         "audit": {"file": str(audit), "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}]},
     }
     file.write_text(json.dumps(document))
@@ -132,11 +139,25 @@ def test_rollouts_lose_nothing_and_clients_keep_their_address(
         cluster.kubectl("-n", NAMESPACE, "rollout", "restart", "daemonset/podwire-gateway")
         gateways_rolled_out(cluster)
     assert cluster.get("gatewayclass", "podwire")["status"]["conditions"][0]["status"] == "True"
+    check_gateway(cluster)
     roles = cluster.get("clusterroles,roles", "-A", "-l", "app.kubernetes.io/instance=podwire")["items"]
     may, did = chart_rights.granted(roles), chart_rights.used(audit)
     did = {action for action in did if action.account == "gateway"}
     assert (chart_rights.refused(audit), sorted(map(str, did - may))) == ([], [])
     assert chart_rights.unexplained(may - did, UNUSED) == []
+
+
+def check_gateway(cluster: Cluster) -> None:
+    """A Gateway gets an address of its own, which goes with it."""
+
+    def addresses() -> list[str]:
+        return [str(entry["value"]) for entry in cluster.get("gateway", "front").get("status", {}).get("addresses", [])]
+
+    cluster.apply(FRONT)
+    eventually(lambda: addresses() and status_of(addresses()[0], 80, HOST) == 200)
+    cluster.kubectl("delete", "gateway", "front")
+    of_gateways = ("services", "-n", NAMESPACE, "-l", "podwire.io/gateway-service")
+    eventually(lambda: not cluster.get(*of_gateways)["items"])
 
 
 def test_every_way_in_leads_to_the_gateway(cluster: Cluster, helm: Helm, values: str) -> None:

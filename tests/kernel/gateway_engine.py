@@ -48,7 +48,8 @@ def free_port() -> int:
 class Backends:
     """HTTP servers on every address of 127.0.0.0/8 at one port; each answer tells its address and the request.
 
-    A request says with ``X-Backend-Headers: name:value,...`` what headers its answer has.
+    A request says with ``X-Backend-Headers: name:value,...`` what headers its answer has, and with a path such as
+    ``/status/401`` its status.
     """
 
     def __init__(self) -> None:
@@ -85,7 +86,9 @@ class Backends:
                 more = "".join(
                     f"{pair.strip()}\r\n" for pair in headers.get("x-backend-headers", "").split(",") if pair
                 )
-                writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n{more}".encode())
+                status = re.search(r"/status/(\d{3})", head[0])
+                line = f"HTTP/1.1 {status[1] if status else 200} OK\r\n"
+                writer.write(f"{line}Content-Type: application/json\r\n{more}".encode())
                 writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -306,6 +306,75 @@ def test_ingresses_and_what_they_migrate_to_answer_alike(engine: Engine, ports: 
         assert _told(one) == _told(other), request
 
 
+def _guarded(engine: Engine, ports: IngressPorts, path: str, **annotations: str) -> None:
+    """Serves a host whose requests another server allows or refuses."""
+    asked = {"auth-url": f"http://127.9.9.9:{engine.backends.port}{path}"}
+    asked |= {name.replace("_", "-"): text for name, text in annotations.items()}
+    ingress = {"name": "web", "hosts": {"a.example": {"Prefix /": "web"}}, "annotations": asked}
+    serve(engine, ports, IngressCase(name="auth", ingresses=(ingress,), requests=()))
+    assert not engine.refusals
+
+
+def test_a_request_passes_when_the_other_server_allows_it(engine: Engine, ports: IngressPorts) -> None:
+    _guarded(engine, ports, "/allow?x=1", auth_response_headers="X-User,X-Absent")
+    before = engine.backends.requests["127.9.9.9"]
+    told = {"X-Backend-Headers": "X-User:jane,Set-Cookie:seen=1", "X-User": "root", "X-Absent": "forged"}
+    answer = engine.ask(ports.http, ClientRequest(host="a.example", target="/page?y=2", headers=told))
+    assert engine.backends.requests["127.9.9.9"] == before + 1
+    headers = answer.backend["headers"]
+    assert (answer.status, answer.backend["line"]) == (200, "GET /page?y=2 HTTP/1.1")
+    assert headers["x-user"] == "jane" and "x-absent" not in headers
+    assert "seen=1" in answer.headers["set-cookie"]
+
+
+def test_a_request_that_the_other_server_refuses_reaches_no_backend(engine: Engine, ports: IngressPorts) -> None:
+    before = engine.backends.requests["127.9.1.1"]
+    _guarded(engine, ports, "/status/401")
+    wanted = {"X-Backend-Headers": 'WWW-Authenticate:Basic realm="x"'}
+    answer = engine.ask(ports.http, ClientRequest(host="a.example", headers=wanted))
+    assert (answer.status, answer.headers["www-authenticate"]) == (401, ['Basic realm="x"'])
+    for path, status in (("/status/403", 403), ("/status/500", 500), ("/status/302", 500)):
+        _guarded(engine, ports, path)
+        assert engine.ask(ports.http, ClientRequest(host="a.example")).status == status, path
+    assert engine.backends.requests["127.9.1.1"] == before
+
+
+def test_who_is_not_signed_in_is_sent_there(engine: Engine, ports: IngressPorts) -> None:
+    _guarded(engine, ports, "/status/401", auth_signin="https://login.example/start?app=1")
+    answer = engine.ask(ports.http, ClientRequest(host="a.example", target="/page?y=2"))
+    assert answer.status == 302
+    expected = "https://login.example/start?app=1&rd=http%3A%2F%2Fa.example%2Fpage%3Fy%3D2"
+    assert answer.headers["location"] == [expected]
+
+
+def test_a_server_that_does_not_answer_lets_nobody_in(engine: Engine, ports: IngressPorts) -> None:
+    ingress = {
+        "name": "web",
+        "hosts": {"a.example": {"Prefix /": "web"}},
+        "annotations": {"auth-url": f"http://127.0.0.1:{free_port()}/"},
+    }
+    serve(engine, ports, IngressCase(name="auth", ingresses=(ingress,), requests=()))
+    assert engine.ask(ports.http, ClientRequest(host="a.example")).status == 500
+
+
+def test_a_limit_counts_each_client(engine: Engine, ports: IngressPorts) -> None:
+    settings = {"use-forwarded-headers": "true", "limit-req-status-code": "429"}
+    ingress = {
+        "name": "web",
+        "hosts": {"a.example": {"Prefix /": "web"}},
+        "annotations": {"limit-rpm": "2", "limit-burst-multiplier": "1"},
+    }
+    serve(engine, ports, IngressCase(name="rate", ingresses=(ingress,), requests=(), settings=settings))
+    statuses = {
+        client: [
+            engine.ask(ports.http, ClientRequest(host="a.example", headers={"X-Forwarded-For": client})).status
+            for _ in range(3)
+        ]
+        for client in ("192.0.2.1", "192.0.2.2")
+    }
+    assert statuses == {client: [200, 200, 429] for client in statuses}
+
+
 def _told(answer: Answer) -> tuple[object, ...]:
     backend = answer.backend
     kept = ("strict-transport-security", "location")

@@ -80,7 +80,10 @@ def compile_order(state: ContainerState, attempt: int, inputs: ContainerInputs) 
     )  # fmt: skip
     if program.entry and program.entry != "standin":
         env["PATH"] = f"{Path(sys.executable).parent}:{DEFAULT_PATH}"  # commands of hooks find podwire
-    known = bool(program.argv) and find_rule(container.image, inputs.rules) is None
+    rule = find_rule(container.image, inputs.rules)
+    if rule is not None and program.argv and program.argv[0].startswith("/") and "PATH" not in own:
+        env["PATH"] = f"{Path(program.argv[0]).parent}:{DEFAULT_PATH}"  # and those of the programs of a rule
+    known = bool(program.argv) and rule is None
     check_user(container, fields.pod, image_runs_as_root=known)
     directory = inputs.directory / "containers"
     stem = f"{container.name}.{attempt}"

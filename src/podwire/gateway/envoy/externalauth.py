@@ -1,7 +1,7 @@
 """The filter that asks another server whether a request may pass, as Envoy's JSON.
 
 It is written in Lua, since Envoy's own filter cannot ask for another path than that of the request. It fails closed: an
-answer other than 2xx, 401 and 403, or none, is 500.
+answer other than 2xx, 401 and 403, or none, is 500, and so is an error of the program itself.
 """
 
 from podwire.gateway.envoy.clusters import Json, typed
@@ -23,26 +23,28 @@ local function values(headers, name)
   return value and {value} or {}
 end
 
-function envoy_on_request(handle)
+local function check(handle)
   local context = handle:filterContext()
   local headers = handle:headers()
   local path = headers:get(":path")
   local scheme = headers:get("x-forwarded-proto") or "http"
   local url = scheme .. "://" .. headers:get(":authority") .. path
-  local names = context["response_headers"]
+  local names, signin = context:get("response_headers"), context:get("signin")
+  local parameter = context:get("redirect_parameter") .. "="
   for name in names:gmatch("[^,]+") do headers:remove(name) end
   local question = {}
   for name, value in pairs(headers) do
     if name:sub(1, 1) ~= ":" and not HOP[name] then question[name] = value end
   end
-  question[":method"] = context["method"] ~= "" and context["method"] or "GET"
-  question[":path"] = context["path"]
-  question[":authority"] = context["host"]
+  question[":method"] = context:get("method") ~= "" and context:get("method") or "GET"
+  question[":path"] = context:get("path")
+  question[":authority"] = context:get("host")
   question["x-original-url"] = url
   question["x-original-method"] = headers:get(":method")
   question["x-auth-request-redirect"] = path
-  local answer, body = handle:httpCall(context["backend"], question, nil,
+  local answer, body = handle:httpCall(context:get("backend"), question, nil,
     {["timeout_ms"] = TIMEOUT, ["return_duplicate_headers"] = true})
+  headers = handle:headers() -- objects of before the call are gone
   local status = values(answer, ":status")[1] or "500"
   if status:sub(1, 1) == "2" then
     for name in names:gmatch("[^,]+") do
@@ -53,9 +55,8 @@ function envoy_on_request(handle)
     if cookie then handle:streamInfo():dynamicMetadata():set("podwire.io", "auth-cookie", cookie) end
     return
   end
-  if status == "401" and context["signin"] ~= "" then
-    local target = context["signin"]
-    local parameter = context["redirect_parameter"] .. "="
+  if status == "401" and signin ~= "" then
+    local target = signin
     if not target:find(parameter, 1, true) then
       target = target .. (target:find("?", 1, true) and "&" or "?") .. parameter .. escaped(url)
     end
@@ -74,7 +75,16 @@ function envoy_on_request(handle)
     local found = values(answer, name)
     if #found > 0 then response[name] = found end
   end
+  handle:streamInfo():dynamicMetadata():set("podwire.io", "external", true)
   handle:respond(response, body or "")
+end
+
+function envoy_on_request(handle)
+  local done, problem = pcall(check, handle)
+  if not done then
+    handle:logErr(tostring(problem))
+    handle:respond({[":status"] = "500"}, "")
+  end
 end
 
 function envoy_on_response(handle)

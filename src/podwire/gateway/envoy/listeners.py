@@ -10,8 +10,24 @@ _NOBODY = "-:{SHA}" + "A" * 27 + "="
 """A user whose hash belongs to no known password; the filter wants one even where it is off."""
 _CHALLENGE: Json = {
     "filter": {
-        "statusCodeFilter": {
-            "comparison": {"op": "EQ", "value": {"defaultValue": 401, "runtimeKey": "gateway.challenge_status"}}
+        "andFilter": {
+            "filters": [
+                {
+                    "statusCodeFilter": {
+                        "comparison": {"op": "EQ", "value": {"defaultValue": 401, "runtimeKey": "gateway.challenge"}}
+                    }
+                },
+                {
+                    "metadataFilter": {
+                        "matcher": {
+                            "filter": "podwire.io",
+                            "path": [{"key": "external"}],
+                            "value": {"boolMatch": False},
+                        },
+                        "matchIfKeyNotFound": True,
+                    }
+                },
+            ]
         }
     },
     "headersToAdd": [
@@ -21,7 +37,10 @@ _CHALLENGE: Json = {
         }
     ],
 }
-"""The realm of a route stands in its metadata, since the filter for basic authentication has none."""
+"""The realm of a route stands in its metadata, since the filter for basic authentication has none.
+
+The answer of another server (``external``) has a challenge of its own.
+"""
 _FIRST_HOST = typed(
     "envoy.extensions.filters.http.lua.v3.Lua",
     defaultSourceCode={
