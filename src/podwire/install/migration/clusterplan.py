@@ -14,6 +14,7 @@ from typing import Any
 from podwire.cluster.names import NODE_MIGRATED
 from podwire.errors import ConfigError
 from podwire.install.migration.flowcount import PORT
+from podwire.kube import steppod
 
 Json = dict[str, Any]
 """An object in its API form."""
@@ -99,15 +100,8 @@ def step_pod(agents: Json, node: str, step: str, arguments: Sequence[str]) -> Js
     for field in ("nodeSelector", "affinity", "initContainers"):
         spec.pop(field, None)
     volumes = [volume for volume in spec["volumes"] if volume["name"] != "host-local"]
-    spec |= {
-        "containers": [container],
-        "volumes": [*volumes, _HOST_LOCAL],
-        "restartPolicy": "Never",
-        "nodeName": node,
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": 1,
-    }
-    return _pod(f"{_STEP_POD}-{node}", {"app.kubernetes.io/name": _STEP_POD}, spec)
+    spec |= {"containers": [container], "volumes": [*volumes, _HOST_LOCAL]}
+    return steppod.step_pod(f"{_STEP_POD}-{node}", node, {"app.kubernetes.io/name": _STEP_POD}, spec)
 
 
 def server_pod(agents: Json, node: str) -> Json:

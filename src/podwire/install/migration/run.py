@@ -6,20 +6,19 @@ a step that was interrupted is repeated; 4. a run stops at the first node that f
 flows between pods of all nodes run from before the first change to the end, and their losses are counted.
 """
 
-import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from podwire.cluster import names
-from podwire.errors import ClusterError, ConfigError, PodwireError
+from podwire.errors import ClusterError, ConfigError
 from podwire.install.migration import clusterplan, flows
-from podwire.install.migration.clusterobjects import ClusterObjects, is_ready
+from podwire.install.migration.clusterobjects import ClusterObjects
 from podwire.install.migration.flowcount import FlowReport, summary
 from podwire.install.migration.record import MEANINGS, NAME, STEPS, Direction, MigrationRecord, NodeBefore, NodeRecord
+from podwire.kube.alone import run_alone
 from podwire.kube.client import Client
-from podwire.kube.lease import Election, LeaderElection
+from podwire.kube.podruns import is_ready
 from podwire.kube.resources import Json
 
 Say = Callable[[str], None]
@@ -55,26 +54,11 @@ async def run(action: str, client: Client, options: MigrationOptions, say: Say) 
 
     Raises: ConfigError, ClusterError and the errors of the API.
     """
-    identity = f"{socket.gethostname()}-{os.getpid()}"
-    election = Election(options.namespace, NAME, identity, duration_s=6.0, renew_deadline_s=4.5, retry_s=0.5)
     migration = Migration(ClusterObjects(client, options.namespace), options, say)
-    results: list[int | Exception] = []
-
-    async def body() -> None:
-        try:
-            results.append(await migration.run(action))
-        except (PodwireError, OSError) as failure:
-            results.append(failure)
-
     try:
-        await LeaderElection(client, election).run_alone(body)
+        return await run_alone(client, options.namespace, NAME, lambda: migration.run(action))
     finally:
         await client.close()
-    if not results:
-        raise ClusterError("the Lease was lost; run the command again to continue")
-    if isinstance(results[0], Exception):
-        raise results[0]
-    return results[0]
 
 
 class Migration:
