@@ -181,6 +181,9 @@ class ObjectChange(Fact, frozen=True, kw_only=True):
     patch: dict[str, Any]
     diff: str = ""
     """A unified diff of a text in the object, such as a Corefile; empty: the patch says all."""
+    exclusive: bool = False
+    """Of a ConfigMap whose old text the new pods refuse, and whose new text the old pods refuse: the new pods of the
+    step read a copy until all pods are new."""
 
     @property
     def title(self) -> str:
