@@ -233,11 +233,11 @@ class L2Speaker:
         mine = {address for address, choice in self.choices.items() if choice.node == self._node}
         released = [a for a in {*self.held, *self.claims.held_by(self._node)} if a not in mine]
         self._drop(released)
-        await self._in_parallel(self.claims.give_up(address, self._node) for address in released)
+        await self._in_parallel(lambda address: self.claims.give_up(address, self._node), released)
         dead = await self._confirmed_dead({self.claims.holder(address) for address in mine if address not in self.held})
         free = [a for a in mine if a not in self.held and self.claims.holder(a) in {"", self._node, *dead}]
-        await self._in_parallel(self._take(self.choices[address]) for address in free)
-        await self._in_parallel(self.claims.forget(address) for address in self._leftovers(alive))
+        await self._in_parallel(lambda address: self._take(self.choices[address]), free)
+        await self._in_parallel(self.claims.forget, self._leftovers(alive))
 
     async def _confirmed_dead(self, holders: Collection[str]) -> frozenset[str]:
         """Those of the holders that are dead, also by what the API says now: the watch may be late."""
@@ -262,14 +262,14 @@ class L2Speaker:
         holders = {address: self.claims.holder(address) for address in self.claims.known()}
         return [a for a, holder in holders.items() if a not in self.choices and holder not in alive]
 
-    async def _in_parallel(self, work: Iterable[Awaitable[None]]) -> None:
+    async def _in_parallel(self, write: Callable[[Address], Awaitable[None]], addresses: Iterable[Address]) -> None:
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def limited(item: Awaitable[None]) -> None:
+        async def limited(address: Address) -> None:
             async with gate, asyncio.timeout(HOLD_S):
-                await item
+                await write(address)
 
-        for failure in await in_parallel([limited(item) for item in work]):
+        for failure in await in_parallel([limited(address) for address in addresses]):
             if not isinstance(failure, (TimeoutError, *_FAILURES)):
                 raise failure
             self._log.debug("the holder of an address cannot be written", problem=failure)

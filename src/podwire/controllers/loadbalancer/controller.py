@@ -11,7 +11,7 @@ The Events have MetalLB's reasons. A Service with another ``loadBalancerClass`` 
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from podwire.cluster.names import LOAD_BALANCER_BLOCK
 from podwire.controllers.loadbalancer.plan import (
@@ -170,25 +170,27 @@ class LoadBalancerController:
                 self._later(key)
                 continue
             decisions.append(decide(key, service, self._allocator, self._class))
-        await self._in_parallel(self._clear(item) for item in decisions if item.clear)
+        await self._in_parallel(self._clear, [item for item in decisions if item.clear])
         changed = [item for item in decisions if set(item.before) != set(item.addresses) or item.addresses]
         holders = ((Holder(item.key, item.uid), item.addresses) for item in changed)
         if not await self._records.write(holders):
             self._dirty = dict.fromkeys([item.key for item in decisions]) | self._dirty
             self._records_changed()
             return
-        await self._in_parallel(self._show(item) for item in decisions if item.addresses)
+        await self._in_parallel(self._show, [item for item in decisions if item.addresses])
         for item in decisions:
             self._conclude(item)
 
-    async def _in_parallel(self, work: Iterable[Awaitable[None]]) -> None:
+    async def _in_parallel(
+        self, write: Callable[[AddressDecision], Awaitable[None]], decisions: Sequence[AddressDecision]
+    ) -> None:
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def limited(item: Awaitable[None]) -> None:
+        async def limited(decision: AddressDecision) -> None:
             async with gate:
-                await item
+                await write(decision)
 
-        failures = await in_parallel([limited(item) for item in work])
+        failures = await in_parallel([limited(decision) for decision in decisions])
         if failures:
             self._records_changed()
             raise failures[0]
