@@ -103,3 +103,16 @@ def test_helm_finds_nothing_wrong_with_the_chart() -> None:
     settings = ["--set", "api.host=a,gateway.enabled=true,gateway.gatewayClass.create=true"]
     done = subprocess.run([*command, *settings], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_node_local_dns_runs_in_front_of_any_dns_service() -> None:
+    objects = rendered("dns.enabled=false", "dns.nodeLocal=true", "dns.clusterIP=10.96.0.53")
+    named = {(item["kind"], item["metadata"]["name"]): item for item in objects}
+    assert ("Service", "kube-dns") not in named and ("Deployment", "podwire-dns") not in named
+    agent = yaml.safe_load(named["ConfigMap", "podwire-agent"]["data"]["agent.yaml"])
+    assert agent["dns"] == {"nodeLocal": True}
+    pod = named["DaemonSet", "podwire-dns-node"]["spec"]["template"]["spec"]
+    assert pod["hostNetwork"] and ("ServiceAccount", pod["serviceAccountName"]) in named
+    (container,) = pod["containers"]
+    assert container["args"][-2:] == ["--node-local", "10.96.0.53"]
+    assert container["securityContext"]["capabilities"]["add"] == ["NET_BIND_SERVICE", "NET_RAW"]
