@@ -245,7 +245,7 @@ def test_queries_reach_the_own_server_untracked_and_policies_hold(node: Node) ->
 
 
 @pytest.mark.slow
-def test_no_query_is_lost_while_servers_and_agent_come_and_go(node: Node) -> None:
+def test_no_query_is_lost_while_servers_come_and_go(node: Node) -> None:
     with Asker(node) as asker:
         for _ in range(3):
             eventually(lambda: asker.ttls.get(CLUSTER_TTL, 0) > 1000)

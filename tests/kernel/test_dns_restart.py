@@ -125,8 +125,8 @@ def test_changed_corefile_is_applied_and_a_wrong_one_not(tmp_path: Path) -> None
             time.sleep(0.02)
 
 
-def test_no_query_of_100_000_is_lost_over_kills_and_restarts(tmp_path: Path) -> None:
-    """Asks without repetition, 100 queries under way at any time, while workers are killed or replaced."""
+def test_no_query_is_lost_over_kills_and_restarts(tmp_path: Path) -> None:
+    """Asks 100,000 times without repetition, 100 queries at a time, while workers are killed or replaced."""
     with (
         silent_api(LISTED) as api,
         serving(api, tmp_path, COREFILE) as server,

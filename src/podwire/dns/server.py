@@ -238,14 +238,10 @@ async def run(
         missing = ("leaving",) if leaving else watch.unsynced()
         return text_response(503, " ".join(missing)) if missing else text_response(200, "OK")
 
-    routes: tuple[tuple[int, str, Handler], ...] = (
-        (config.health_port, "/health", lambda _: text_response(200, "OK")),
-        (config.ready_port, "/ready", ready),
-        (config.metrics_port, "/metrics", lambda _: Response(200, server.metrics(), METRICS_TEXT)),
-    )
     tasks = TaskSet(lambda name, error: server.log.error("request failed", task=name, failure=error))
     https = [
-        (port, HttpServer(dispatch({path: handler}), tasks, clock, PROBE_LIMITS)) for port, path, handler in routes
+        (port, HttpServer(dispatch({path: handler}), tasks, clock, PROBE_LIMITS))
+        for port, path, handler in _pages(server, ready)
     ]
     addresses = usable(config.page_addresses)
     led = tuple(sockets or ()) if config.node_local else ()
@@ -270,7 +266,7 @@ async def run(
             server.report()
     except asyncio.CancelledError:
         leaving = True
-        take_queries(led, wanted=False)
+        take_queries(led, enabled=False)
         await clock.sleep(max(config.lameduck_seconds, _LEAVING_S if led else 0.0))
         raise
     finally:
@@ -281,8 +277,18 @@ async def run(
         await client.close()
 
 
+def _pages(server: DnsServer, ready: Handler) -> tuple[tuple[int, str, Handler], ...]:
+    """Port, path and handler of health, readiness and metrics."""
+    config = server.config
+    return (
+        (config.health_port, "/health", lambda _: text_response(200, "OK")),
+        (config.ready_port, "/ready", ready),
+        (config.metrics_port, "/metrics", lambda _: Response(200, server.metrics(), METRICS_TEXT)),
+    )
+
+
 async def _take_when_listed(watch: ZoneWatch, sockets: Sequence[Bound], clock: Clock) -> None:
     """Lets the kernel lead queries of the node's pods to the sockets, once every name is known."""
     while watch.unsynced():
         await clock.sleep(_LISTS_CHECK_S)
-    take_queries(sockets, wanted=True)
+    take_queries(sockets, enabled=True)

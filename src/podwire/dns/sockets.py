@@ -112,7 +112,7 @@ def check_right() -> None:
             raise ConfigError("podwire dns", "nodeLocal", problem) from failure
 
 
-def take_queries(sockets: Iterable[Bound], *, wanted: bool) -> None:
+def take_queries(sockets: Iterable[Bound], *, enabled: bool) -> None:
     """Sets or clears the option by which the kernel leads queries of the node's pods to the sockets.
 
     A connection over TCP stays where it began.
@@ -122,9 +122,9 @@ def take_queries(sockets: Iterable[Bound], *, wanted: bool) -> None:
     for bound in sockets:
         for one_socket in bound:
             if one_socket.family == socket.AF_INET6:
-                one_socket.setsockopt(socket.IPPROTO_IPV6, _IPV6_TRANSPARENT, int(wanted))
+                one_socket.setsockopt(socket.IPPROTO_IPV6, _IPV6_TRANSPARENT, int(enabled))
             else:
-                one_socket.setsockopt(socket.IPPROTO_IP, socket.IP_TRANSPARENT, int(wanted))
+                one_socket.setsockopt(socket.IPPROTO_IP, socket.IP_TRANSPARENT, int(enabled))
 
 
 def _socket(address: str, kind: socket.SocketKind, *, early: bool = False) -> socket.socket:

@@ -57,9 +57,9 @@ def plan_table(address: str, pods: Mapping[str, Iterable[str]]) -> Table:
     to_server = f"{family} daddr {address}"
     syn = "tcp flags & fin,syn,rst,ack"
     source = f"{family} saddr . tcp sport"
-    taken = f"iifname . {family} saddr @{CLIENTS} socket transparent 1 counter packets 0 bytes 0"
+    admit = f"iifname . {family} saddr @{CLIENTS} socket transparent 1 counter packets 0 bytes 0"
     flags = ("dynamic", "timeout")
-    kept = f"update @{CONNECTIONS} {{ {source} timeout 2m }} notrack"
+    remember = f"update @{CONNECTIONS} {{ {source} timeout 2m }} notrack"
     flows = Set(name=CONNECTIONS, key=(_TYPES[family], "inet_service"), flags=flags, size=_CONNECTIONS)
     return Table(
         family=family,
@@ -70,11 +70,11 @@ def plan_table(address: str, pods: Mapping[str, Iterable[str]]) -> Table:
             _chain(
                 "connections",
                 "prerouting",
-                f"{to_server} tcp dport 53 {syn} != syn {source} @{CONNECTIONS} {kept}",
-                f"{to_server} tcp dport 53 {syn} == syn {taken} {kept} accept",
+                f"{to_server} tcp dport 53 {syn} != syn {source} @{CONNECTIONS} {remember}",
+                f"{to_server} tcp dport 53 {syn} == syn {admit} {remember} accept",
                 f"{to_server} tcp dport 53 {syn} == syn delete @{CONNECTIONS} {{ {source} }}",
             ),
-            _chain("queries", "prerouting", f"{to_server} udp dport 53 {taken} notrack"),
+            _chain("queries", "prerouting", f"{to_server} udp dport 53 {admit} notrack"),
             _chain(
                 "replies",
                 "output",
@@ -111,9 +111,9 @@ def occupied(addresses: Iterable[str], state: NetworkState) -> tuple[str, str]:
 
     Such a device is that of IPVS, which takes packets for its addresses, or of another node-local server.
     """
-    wanted = set(addresses)
+    service_addresses = set(addresses)
     for entry in state.addresses:
         address = entry.cidr.partition("/")[0]
-        if address in wanted:
+        if address in service_addresses:
             return address, entry.link
     return "", ""

@@ -145,10 +145,10 @@ class NodeLocalRules:
             return ""
         addresses = tuple(known)
         with Netlink() as netlink, Nft() as nft:
-            taken, device = occupied(addresses, network.read_paths(netlink)) if addresses else ("", "")
-            if taken:
+            conflict, device = occupied(addresses, network.read_paths(netlink)) if addresses else ("", "")
+            if conflict:
                 addresses = ()
-                problem = f"the node's own DNS server is not used: the device {device} has its address {taken}"
+                problem = f"the node's own DNS server is not used: the device {device} has its address {conflict}"
             tables = {family_of(address): plan_table(address, free) for address in addresses}
             routes = plan_routes(addresses, self._sources())
             for family in FAMILIES:

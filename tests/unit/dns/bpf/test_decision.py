@@ -51,7 +51,7 @@ def test_missing_name_of_an_open_zone_goes_to_the_server() -> None:
 
 
 @pytest.mark.parametrize("long_names", [False, True])
-def test_long_name_goes_to_the_server_where_the_zone_has_long_names(long_names: bool) -> None:
+def test_long_name_goes_to_the_server_when_some_exist(long_names: bool) -> None:
     zone = KernelZone(DOMAIN, ENTRIES, long_names=long_names)
     text = decide(encode_name(f"{'a' * 63}.shop.svc.cluster.local"), wire.A, zone)
     assert text == ("" if long_names else "no entry, so the name does not exist")

@@ -102,7 +102,7 @@ def test_plan_knows_whether_names_are_too_long_for_keys() -> None:
     assert not plan.has_long_names(["shop"], [("shop", "web")])
     assert plan.has_long_names(["a" * 52], [])
     assert plan.has_long_names([], [("shop", "a" * 47)])
-    hosts = {f"{'a' * 60}.cluster.local": ("192.0.2.7",), "b.example": ("192.0.2.7",)}
+    hosts: dict[str, tuple[str, ...]] = {f"{'a' * 60}.cluster.local": ("192.0.2.7",), "b.example": ("192.0.2.7",)}
     assert EntryPlan(ZoneOptions(hosts=hosts)).has_long_names([], [])
 
 
