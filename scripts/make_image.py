@@ -32,7 +32,7 @@ NOT_NEEDED = {
 """Wheels that only local clusters use, WireGuard, which only the variant ``full`` has, or cluster DNS."""
 WHEELS = {"gateway": "gateway.txt"}
 """The requirements of a variant; of others, ``runtime.txt``."""
-PACKAGES_OF = {"base": ("base", "node"), "full": ("base", "node", "full"), "gateway": ("base",)}
+PACKAGES_OF = {"base": ("base", "node"), "full": ("base", "node", "full"), "gateway": ("base", "gateway")}
 """The marks in the list of packages of those that a variant has."""
 USER = "65532:65532"
 """Controllers and DNS run as this user; the agent's DaemonSet asks for root."""

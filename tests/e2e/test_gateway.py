@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.clusters import done, own_name, running
-from tests.e2e.driver import Cluster, deployment, eventually
+from tests.e2e.driver import Cluster, deployment, eventually, podwire
 from tests.e2e.web_clients import clients_of, gateways_rolled_out, status_of
 from tests.kernel.gateway_engine import certificate_for, hosts_of
 
@@ -230,6 +230,23 @@ def test_a_route_needs_a_grant_for_a_foreign_service(gateway: Cluster, node: str
     eventually(lambda: _gateway_service(gateway) is None)
     eventually(lambda: not gateway.get("httproute", "web", "-n", "shop")["status"]["parents"])
     gateway.kubectl("delete", "namespace", "shop")
+
+
+def test_ingresses_and_what_they_migrate_to_answer_alike(gateway: Cluster, node: str, ports: dict[str, int]) -> None:
+    written = gateway.run(
+        [*podwire(), "gateway", "migrate", "--gateway", "default/moved", "--ingress-class", "podwire"]
+    )
+    assert written.returncode == 0, written.stderr
+    assert "not carried over: Gateway default/moved" in written.stderr
+    gateway.apply(written.stdout)
+    eventually(lambda: _gateway_service(gateway) is not None)
+    port = _gateway_service(gateway)["spec"]["ports"][0]["nodePort"]
+    eventually(lambda: status_of(node, port, "web.example") == 200)
+    for host in ("web.example", "absent.example"):
+        assert status_of(node, port, host) == status_of(node, ports["http"], host)
+    gateway.kubectl("delete", "gateway", "moved")
+    gateway.kubectl("delete", "httproute", "--all")
+    eventually(lambda: _gateway_service(gateway) is None)
 
 
 def _check_address(cluster: Cluster) -> None:

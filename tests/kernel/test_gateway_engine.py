@@ -35,6 +35,7 @@ from podwire.gateway.routes import (
     RouteTable,
     VirtualHost,
 )
+from podwire.runtime.polling import wait_until
 
 CASES = ingress_cases()
 _SHARED = {"default.invalid": certificate_for("default", ("default.invalid",))}
@@ -373,6 +374,19 @@ def test_a_limit_counts_each_client(engine: Engine, ports: IngressPorts) -> None
         for client in ("192.0.2.1", "192.0.2.2")
     }
     assert statuses == {client: [200, 200, 429] for client in statuses}
+
+
+def test_endpoints_that_fail_their_health_check_get_no_requests(engine: Engine, ports: IngressPorts) -> None:
+    case = IngressCase(name="health", ingresses=({"name": "web", "default": "web"},), requests=())
+    entry = translate(facts(engine, ports, case)).entry
+    for path, status in (("/healthz", 200), ("/status/503", 503)):
+        backends = {key: msgspec.structs.replace(value, health_path=path) for key, value in entry.backends.items()}
+        engine.serve(msgspec.structs.replace(entry, backends=backends))
+        assert wait_until(lambda status=status: _status(engine, ports) == status, 20)  # type: ignore[misc]
+
+
+def _status(engine: Engine, ports: IngressPorts) -> int:
+    return engine.ask(ports.http, ClientRequest(host="a")).status
 
 
 def _told(answer: Answer) -> tuple[object, ...]:

@@ -1,8 +1,9 @@
 """Backends of routes: which Service port a reference names, and the endpoints behind it.
 
 Endpoints are taken from the EndpointSlices of a Service, without the hop through its cluster address: those that are
-ready, or, if none is, those that still serve while they end. A Service of type ExternalName is no backend, since its
-name could point anywhere.
+ready, or, if none is, those that still serve while they end. Where every one of them has hints
+(``trafficDistribution``, topology-aware routing), those that the hints give to the engine's node or zone are taken,
+if there is one. A Service of type ExternalName is no backend, since its name could point anywhere.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,17 +12,29 @@ from typing import Literal
 import msgspec
 
 from podwire.gateway.routes import EntryBackend, EntryEndpoint, EntryValue
-from podwire.model.service import EndpointSlice, Service, ServicePort
+from podwire.model.service import EndpointHints, EndpointSlice, Service, ServicePort
 
 _H2C = ("kubernetes.io/h2c", "h2c", "grpc")
 """Application protocols that are HTTP/2 without TLS."""
 
 
+HEALTH_PATH = "podwire.io/gateway-health-path"
+"""The annotation of a Service whose endpoints the engines ask for this path, and use only while they answer 200."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The node of an engine and its zone; empty where they are not known."""
+
+    node: str = ""
+    zone: str = ""
+
+
 class UpstreamFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Services by key, and the EndpointSlices of a key."""
+    """Services by key, and the EndpointSlices of a key; ``place`` is where the engine is."""
 
     services: Mapping[str, Service]
     slices: Callable[[str], Iterable[EndpointSlice]]
+    place: Place = Place()
 
 
 class Resolved(EntryValue, frozen=True):
@@ -49,16 +62,21 @@ def resolve(facts: UpstreamFacts, namespace: str, name: str, port: str | int) ->
     return Resolved(
         backend=EntryBackend(
             key=f"{namespace}/{name}:{service_port.port}",
-            endpoints=endpoints_of(slices, service_port),
+            endpoints=endpoints_of(slices, service_port, facts.place),
             protocol=_protocol(service_port),
+            health_path=_health_path(service),
         )
     )
 
 
-def endpoints_of(slices: Iterable[EndpointSlice], port: ServicePort) -> tuple[EntryEndpoint, ...]:
+def endpoints_of(
+    slices: Iterable[EndpointSlice],
+    port: ServicePort,
+    place: Place = Place(),  # noqa: B008 - a frozen value
+) -> tuple[EntryEndpoint, ...]:
     """The endpoints of a port, sorted; those that end only where no other one is ready."""
-    ready: set[EntryEndpoint] = set()
-    ending: set[EntryEndpoint] = set()
+    ready: dict[EntryEndpoint, EndpointHints | None] = {}
+    ending: dict[EntryEndpoint, EndpointHints | None] = {}
     for part in slices:
         number = next((entry.port for entry in part.ports or () if (entry.name or "") == port.name), None)
         if not number or part.address_type == "FQDN":
@@ -69,10 +87,26 @@ def endpoints_of(slices: Iterable[EndpointSlice], port: ServicePort) -> tuple[En
                 continue
             address = EntryEndpoint(address=endpoint.addresses[0], port=number)
             if conditions.ready is not False:
-                ready.add(address)
+                ready[address] = endpoint.hints
             elif conditions.serving and conditions.terminating:
-                ending.add(address)
-    return tuple(sorted(ready or ending, key=lambda entry: (entry.address, entry.port)))
+                ending[address] = endpoint.hints
+    return tuple(sorted(_near(ready or ending, place), key=lambda entry: (entry.address, entry.port)))
+
+
+def _near(endpoints: Mapping[EntryEndpoint, EndpointHints | None], place: Place) -> Iterable[EntryEndpoint]:
+    """The endpoints that the hints give to the node, else to the zone, else all; all where one has no hints."""
+    given = {endpoint: hints for endpoint, hints in endpoints.items() if hints is not None}
+    if len(given) < len(endpoints):
+        return endpoints
+    nodes = [end for end, hints in given.items() if place.node in {target.name for target in hints.for_nodes}]
+    zones = [end for end, hints in given.items() if place.zone in {target.name for target in hints.for_zones}]
+    return nodes or zones or endpoints
+
+
+def _health_path(service: Service) -> str:
+    """The path that the annotation asks for; one that is no path is none."""
+    path = service.metadata.annotations.get(HEALTH_PATH, "")
+    return path if path.startswith("/") and path.isprintable() else ""
 
 
 def _protocol(port: ServicePort) -> Literal["http", "h2c"]:

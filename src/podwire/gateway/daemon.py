@@ -11,9 +11,11 @@ from pathlib import Path
 
 import msgspec
 
+from podwire.errors import ApiError
 from podwire.gateway.api.controller import PART as GATEWAY_API
 from podwire.gateway.api.controller import GatewayApiController
 from podwire.gateway.api.writer import GatewayApiWriter
+from podwire.gateway.backends import Place
 from podwire.gateway.certificates import self_signed
 from podwire.gateway.config import GatewayConfig
 from podwire.gateway.engines import EngineFeed
@@ -35,6 +37,8 @@ from podwire.kube.client import Client
 from podwire.kube.config import load
 from podwire.kube.controller import Environment
 from podwire.kube.lease import Election, LeaderElection
+from podwire.kube.resources import NODES
+from podwire.model.node import ZONE_LABEL, Node
 from podwire.observe.health import Health, Metric, Sample
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
@@ -98,6 +102,7 @@ class _Gateway:
                 supervisor.start("health", self._serve_health)
                 supervisor.start("pages", self._serve_pages)
                 supervisor.start("status", self._write_status)
+                supervisor.start("place", self._find_place)
                 await self._environment.run({INGRESS: self._ingress, GATEWAY_API: self._gateway_api})
         finally:
             await self._server.stop()
@@ -110,6 +115,22 @@ class _Gateway:
         async with Supervisor(self._clock, self._report) as supervisor:
             self._status.start(supervisor)
             self._gateway_api_writer.start(supervisor)
+
+    async def _find_place(self) -> None:
+        """Reads the zone of the node, once; without the right to, or a name of the node, no endpoint is preferred."""
+        name = os.environ.get("NODE_NAME", "")
+        if not name:
+            return
+        try:
+            node = await self._environment.client.get(NODES, name, decode_as=Node)
+        except ApiError as problem:
+            if problem.code not in (403, 404):
+                raise
+            self._log.warning("the zone of the node is not known", node=name, problem=problem)
+            return
+        place = Place(node=name, zone=node.metadata.labels.get(ZONE_LABEL, ""))
+        self._ingress.placed(place)
+        self._gateway_api.placed(place)
 
     async def _serve_health(self) -> None:
         health = self._health

@@ -263,7 +263,7 @@ class EntryBackend(EntryValue, frozen=True):
     """The endpoints of a Service port. The key is ``namespace/service:port``, with ``#`` and a variant where needed.
 
     With ``fixed``, the endpoints do not follow the Service; with ``dns``, the address of the only one is a name that
-    the engine resolves, again and again.
+    the engine resolves, again and again. With ``health_path``, endpoints get requests only while they answer 200 there.
     """
 
     key: str
@@ -274,6 +274,7 @@ class EntryBackend(EntryValue, frozen=True):
     balance: Literal["round_robin", "least_request", "ring_hash"] = "round_robin"
     fixed: bool = False
     dns: bool = False
+    health_path: str = ""
 
 
 class Certificate(EntryValue, frozen=True):

@@ -5,7 +5,7 @@ A change of endpoints is published at once, without a translation, for the backe
 
 import msgspec
 
-from podwire.gateway.backends import UpstreamFacts, endpoints_of
+from podwire.gateway.backends import Place, UpstreamFacts, endpoints_of
 from podwire.gateway.certificates import certificate_of
 from podwire.gateway.engines import EngineFeed
 from podwire.gateway.routes import Certificate, EntryBackend
@@ -25,13 +25,15 @@ class Upstreams:
         self._secrets = environment.of(SECRETS)
         slices = environment.of(ENDPOINTSLICES)
         self._slices: Index[EndpointSlice] = Index(slices, _service_of)
+        self.place = Place()
+        """Where the engine of this pod is."""
         self._certificates: dict[str, tuple[str, Certificate | str]] = {}
         slices.subscribe(self._endpoints_changed, replay=False)
 
     @property
     def facts(self) -> UpstreamFacts:
         """Services and their endpoints."""
-        return UpstreamFacts(services=self._services.objects, slices=self._slices_of)
+        return UpstreamFacts(services=self._services.objects, slices=self._slices_of, place=self.place)
 
     def certificate(self, key: str) -> Certificate | str:
         """The certificate of a Secret, or the reason why it has none."""
@@ -65,7 +67,7 @@ class Upstreams:
         port = next((entry for entry in ports if entry.port == number), None)
         if port is None:
             return backend
-        return msgspec.structs.replace(backend, endpoints=endpoints_of(self._slices_of(service_key), port))
+        return msgspec.structs.replace(backend, endpoints=endpoints_of(self._slices_of(service_key), port, self.place))
 
 
 def _service_of(item: EndpointSlice) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from podwire.gateway.api.services import addresses_of_service, engine_ports, gateway_services
 from podwire.gateway.api.translate import ApiTranslation, GatewayApiFacts, translate_api
+from podwire.gateway.backends import Place
 from podwire.gateway.engines import EngineFeed
 from podwire.gateway.envoy.settings import EngineSettings
 from podwire.gateway.upstreams import Upstreams
@@ -72,6 +73,11 @@ class GatewayApiController:
         supervisor.start("reference grants", lambda: follow_when_served(self._client, self.grants))
         self._loop.touch(_ALL)
         self._loop.start(supervisor, workers=1)
+
+    def placed(self, place: Place) -> None:
+        """Takes the place of the engine, near which endpoints are preferred."""
+        self._upstreams.place = place
+        self._loop.touch(_ALL)
 
     async def _reconcile(self, _key: str) -> None:
         for informer in (self.classes, self.gateways, self.routes, self.grants):

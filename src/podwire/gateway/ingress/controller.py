@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from podwire.gateway.backends import Place
 from podwire.gateway.certificates import secret_values
 from podwire.gateway.engines import EngineFeed
 from podwire.gateway.envoy.settings import EngineSettings
@@ -97,6 +98,11 @@ class IngressController:
         self._feed.publish(PART, translation.entry, self._engine_settings(defaults))
         self._report(translation.problems)
         self.on_served()
+
+    def placed(self, place: Place) -> None:
+        """Takes the place of the engine, near which endpoints are preferred."""
+        self._upstreams.place = place
+        self._loop.touch(_ALL)
 
     def refused(self, message: str) -> None:
         """Reports what an engine refused on the Ingresses whose text it names, or on all that are served."""
