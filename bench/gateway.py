@@ -3,8 +3,9 @@
 All three forward on loopback from one worker to one nginx that answers 100 bytes; wrk asks over 64 connections that
 stay open, in turns. CPU is that of the proxy alone, for each request. A change goes into the entry of the gateway and
 is measured until the first answer shows it: endpoints of one Service, and one more host, with few routes and with
-1,000. A replacement is 100 changes of endpoints, hosts or certificates under load; answers other than 200 and broken
-connections are counted. nginx reloads for each, as its Ingress controllers do for routes.
+1,000. A replacement is 100 changes of endpoints, hosts, certificates (over TLS) or listeners under load; answers
+other than 200 and broken connections are counted. nginx reloads for each, as its Ingress controllers do for routes.
+That engines are replaced and gateways killed without a lost request is shown by tests/e2e/test_gateway.py.
 
     sudo python -m bench.gateway [--quick]
 """
@@ -23,9 +24,10 @@ import msgspec
 from bench.alone import run_alone
 from bench.machine import cpu_s, resident_mb
 from bench.table import Row
-from tests.kernel.gateway_engine import ClientRequest, Engine, free_port
+from tests.kernel.gateway_engine import ClientRequest, Engine, certificate_for, free_port
 
 from podwire.gateway.routes import (
+    Certificate,
     EntryBackend,
     EntryEndpoint,
     EntryListener,
@@ -35,6 +37,7 @@ from podwire.gateway.routes import (
     RequestMatch,
     Retry,
     RouteTable,
+    TlsServer,
     VirtualHost,
     WeightedBackend,
 )
@@ -93,6 +96,17 @@ def entry(port: int, endpoints: tuple[EntryEndpoint, ...], hosts: int = 0) -> Ga
     return GatewayEntry(listeners=(listener,), tables={"web": table}, backends=backends)
 
 
+def secure_entry(
+    ports: tuple[int, ...], endpoints: tuple[EntryEndpoint, ...], certificate: Certificate
+) -> GatewayEntry:
+    """The same host over TLS with a certificate, at the first port; the others are plain."""
+    plain = entry(ports[0], endpoints)
+    server = TlsServer(names=(), certificates=(certificate.name,), table="web")
+    secure = EntryListener(name="secure", port=ports[0], protocol="HTTPS", servers=(server,))
+    others = tuple(EntryListener(name=f"web-{port}", port=port, protocol="HTTP", table="web") for port in ports[1:])
+    return msgspec.structs.replace(plain, listeners=(secure, *others), certificates={certificate.name: certificate})
+
+
 def _host(name: str) -> VirtualHost:
     forward = Forward(backends=(WeightedBackend(key=f"bench/{name}:80"),), timeout=60, retry=Retry(attempts=2))
     return VirtualHost(hosts=(name,), routes=(EntryRoute(source=name, match=RequestMatch(), action=forward),))
@@ -107,10 +121,12 @@ class Load(msgspec.Struct, frozen=True):
     requests: int
 
 
-def ask(port: int, seconds: int, connections: int = 64) -> Load:
+def ask(port: int, seconds: int, connections: int = 64, scheme: str = "http") -> Load:
     """Asks for a while."""
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-H", f"Host: {HOST}"]
-    text = subprocess.run([*command, f"http://127.0.0.1:{port}/"], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        [*command, f"{scheme}://127.0.0.1:{port}/"], capture_output=True, text=True, check=True
+    ).stdout
     numbers = re.search(r"99%\s+([\d.]+)(us|ms|s)", text)
     assert numbers is not None, text
     scale = {"us": 0.001, "ms": 1, "s": 1000}[numbers[2]]
@@ -203,13 +219,13 @@ def _effects(engine: Engine, port: int, endpoints: tuple[EntryEndpoint, ...], ho
     ]
 
 
-def _failures(port: int, change: Change, seconds: int) -> tuple[int, int]:
+def _failures(port: int, change: Change, seconds: int, scheme: str = "http") -> tuple[int, int]:
     """Requests and failed ones while changes are made one after another."""
     ending = threading.Event()
     loads: list[Load] = []
 
     def load() -> None:
-        loads.append(ask(port, seconds, 32))
+        loads.append(ask(port, seconds, 32, scheme))
         ending.set()
 
     thread = threading.Thread(target=load)
@@ -262,10 +278,27 @@ def run(quick: bool) -> list[Row]:
         def reload(_number: int) -> None:
             subprocess.run([nginx, "-c", str(folder / "nginx.conf"), "-s", "reload"], check=True)
 
+        certificates = [msgspec.structs.replace(certificate_for("web", (HOST,)), name="web") for _ in range(2)]
+        secure, more = free_port(), free_port()
+
+        def certificates_change(number: int) -> None:
+            engine.serve(secure_entry((secure,), endpoints[:1], certificates[number % 2]))
+
+        def listeners_change(number: int) -> None:
+            engine.serve(secure_entry((secure, more)[: 1 + number % 2], endpoints[:1], certificates[0]))
+
         length = 5 if quick else 20
         beside = _failures(nginx_port, reload, length)
-        for what, change in (("endpoints", endpoints_change), ("hosts", hosts_change)):
-            requests, failed = _failures(port, change, length)
+        plain, over_tls = (port, "http"), (secure, "https")
+        changes = (
+            ("endpoints", endpoints_change, plain),
+            ("hosts", hosts_change, plain),
+            ("certificates", certificates_change, over_tls),
+            ("listeners", listeners_change, over_tls),
+        )
+        for what, change, (asked, scheme) in changes:
+            change(0)
+            requests, failed = _failures(asked, change, length, scheme)
             rows.append(
                 Row(
                     f"failed requests while {what} change {CHANGES} times (of {requests:,}; nginx of {beside[0]:,})",
