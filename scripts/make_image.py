@@ -94,7 +94,8 @@ def system(packages: Sequence[debian.Package]) -> tree.Tree:
         if not path.endswith("/copyright"):
             del files[path]
     for path, target in LINKS.items():
-        if path not in files:
+        is_missing = path.startswith("usr/sbin/") and f"usr/sbin/{target}" not in files
+        if path not in files and not is_missing:
             tree.put(files, path, Entry(0o777, link=target))
     for path, text in FILES.items():
         tree.put(files, path, Entry(0o644, text.encode()))

@@ -19,8 +19,17 @@ CHART = str(ROOT / "deploy/helm/podwire")
 NAMESPACE = "kube-system"
 HOST = "web.example"
 WAIT = ("--wait", "--timeout", "120s")
-UNUSED = ("gateway: * events", "gateway: patch services")
-"""Rights for what does not happen here: warnings, and Gateways whose ports change."""
+UNUSED = (
+    "gateway: * events",
+    "gateway: patch services",
+    "gateway: list listenersets.*",
+    "gateway: watch listenersets.*",
+    "gateway: patch listenersets/status.*",
+    *(f"gateway: patch {kind}/status.*" for kind in ("backendtlspolicies", "grpcroutes")),
+    *(f"gateway: * {kind}*.gateway.networking.k8s.io" for kind in ("tcproutes", "tlsroutes", "udproutes")),
+    *(f"gateway: * {kind}.gateway.networking.k8s.io" for kind in ("backendtlspolicies", "grpcroutes")),
+)
+"""Rights for what does not happen here: warnings, Gateways whose ports change, kinds that the cluster does not have."""
 FRONT = """
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway

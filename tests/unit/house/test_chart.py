@@ -97,6 +97,31 @@ def test_the_gateway_is_reached_as_the_values_say(name: str) -> None:
     assert config.get("publishNodes", False) == (service_type == "ClusterIP")
 
 
+def _rights(role: dict[str, Any]) -> set[tuple[str, str, str]]:
+    """The verbs of a role, each with its group and resource."""
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_the_gateway_has_the_rights_of_local_clusters() -> None:
+    addon = [
+        item
+        for item in yaml.safe_load_all((ROOT / "src/podwire/local/addons/gateway.yaml").read_text())
+        if item["kind"] == "ClusterRole"
+    ]
+    (role,) = (
+        item
+        for item in rendered("gateway.enabled=true")
+        if item["metadata"]["name"] == "podwire-gateway" and item["kind"] == "ClusterRole"
+    )
+    assert _rights(addon[0]) <= _rights(role)
+
+
 def test_helm_finds_nothing_wrong_with_the_chart() -> None:
     helm = shutil.which("helm", path=f"{os.environ['PATH']}:{ROOT / '.venv/bin'}") or "helm"
     command = [helm, "lint", "--strict", "deploy/helm/podwire", "--namespace", "kube-system"]
