@@ -125,18 +125,17 @@ def service_port(cluster: Cluster) -> int:
     return int(cluster.get("service", "podwire-gateway", "-n", NAMESPACE)["spec"]["ports"][0]["nodePort"])
 
 
-def use(helm: Helm, values: str, exposure: str, **settings: str) -> None:
+def use(helm: Helm, values: str, exposure: str) -> None:
     """Installs or changes the gateway."""
-    pairs = {"exposure": exposure, **settings}
-    text = ",".join(f"gateway.{key}={value}" for key, value in pairs.items())
     file = str(ROOT / "deploy/values/gateway.yaml")
-    helm("upgrade", "--install", "podwire", CHART, "-f", file, "-f", values, "--set", text, *WAIT)
+    chosen = f"gateway.exposure={exposure}"
+    helm("upgrade", "--install", "podwire", CHART, "-f", file, "-f", values, "--set", chosen, *WAIT)
 
 
 def test_rollouts_lose_nothing_and_clients_keep_their_address(
     cluster: Cluster, audit: Path, helm: Helm, values: str
 ) -> None:
-    use(helm, values, "loadBalancer", onEveryNode="true", externalTrafficPolicy="Local")
+    use(helm, values, "loadBalancer")
     gateways_rolled_out(cluster)
     nodes = nodes_of(cluster)
     cluster.apply(ingress(client_address(nodes[0])))
@@ -172,7 +171,7 @@ def check_gateway(cluster: Cluster) -> None:
 def test_every_way_in_leads_to_the_gateway(cluster: Cluster, helm: Helm, values: str) -> None:
     nodes = nodes_of(cluster)
     client = client_address(nodes[0])
-    use(helm, values, "nodePort", externalTrafficPolicy="Local", onEveryNode="true")
+    use(helm, values, "nodePort")
     gateways_rolled_out(cluster)
     cluster.apply(ingress(client))
     port = service_port(cluster)
@@ -188,7 +187,5 @@ def test_every_way_in_leads_to_the_gateway(cluster: Cluster, helm: Helm, values:
 def test_wrong_values_of_the_gateway_are_named(helm: Helm) -> None:
     enabled = ("template", "podwire", CHART, "--set", "api.host=a,gateway.enabled=true")
     assert "at '/gateway/exposure': value must be one of" in helm.refused(*enabled, "--set", "gateway.exposure=dns")
-    local = helm.refused(*enabled, "--set", "gateway.externalTrafficPolicy=Local")
+    local = helm.refused(*enabled, "--set", "gateway.onEveryNode=false")
     assert "gateway.onEveryNode: expected true with gateway.externalTrafficPolicy Local" in local
-    host = helm.refused(*enabled, "--set", "gateway.exposure=hostPort,gateway.externalTrafficPolicy=Local")
-    assert "gateway.externalTrafficPolicy: expected Cluster with gateway.exposure hostPort or hostNetwork" in host

@@ -63,12 +63,12 @@ def test_controllers_of_the_cluster_keep_their_work() -> None:
 
 
 EXPOSURES: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "LoadBalancer Service": ((), "Deployment", "LoadBalancer"),
-    "LoadBalancer with Local": (
-        ("gateway.onEveryNode=true", "gateway.externalTrafficPolicy=Local"), "DaemonSet", "LoadBalancer",
+    "LoadBalancer Service": (
+        ("gateway.onEveryNode=false", "gateway.externalTrafficPolicy=Cluster"), "Deployment", "LoadBalancer",
     ),
+    "LoadBalancer with Local": ((), "DaemonSet", "LoadBalancer"),
     "node ports behind an L4 address": (
-        ("gateway.exposure=nodePort", "gateway.nodePorts.http=30080"), "Deployment", "NodePort",
+        ("gateway.exposure=nodePort", "gateway.nodePorts.http=30080"), "DaemonSet", "NodePort",
     ),
     "host ports": (("gateway.exposure=hostPort",), "DaemonSet", "ClusterIP"),
     "host network": (("gateway.exposure=hostNetwork",), "DaemonSet", "ClusterIP"),
