@@ -26,7 +26,7 @@ ENDLESS = ("tcpdump ", "nft monitor", "--follow")
 MAY_FAIL = ("policy check", "policy diff", "auth can-i", "--as ", "| grep web")
 """Commands whose exit status is 1 where they find something, where the answer is no, or where nothing is found."""
 MODES = {"docs/dataplanes/iptables.md": "iptables", "docs/dataplanes/userspace.md": "userspace"}
-WITHOUT_NAME = "list|version|completion|conformance"
+WITHOUT_NAME = "list|version|completion|conformance|upgrade"
 ON_NODE = "ip nft tcpdump iptables-save conntrack"
 EXTRA = f"""{server("web")}{server("client")}{server("db")}
 ---

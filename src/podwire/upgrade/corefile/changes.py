@@ -58,7 +58,7 @@ PROXY_OPTIONS: Mapping[str, str] = {
 }
 """The options of ``proxy`` that ``forward`` does not have, and why."""
 
-NOTES: tuple[Note, ...] = (
+BEHAVIOUR: tuple[Note, ...] = (
     Note("1.5.0", "health", "health reports only the process; `ready` reports whether the plugins are ready",
          "let the readiness probe ask port 8181, path /ready"),
     Note("1.7.0", "prometheus", "most metrics have new names", "change queries and alerts of coredns_*_count_total"),

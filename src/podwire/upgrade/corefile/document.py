@@ -18,7 +18,7 @@ _DEEPEST = 20
 """Levels of blocks. CoreDNS knows three: a server block, a plugin, and an option with a block."""
 
 
-class Word(msgspec.Struct, frozen=True):
+class Token(msgspec.Struct, frozen=True):
     """A word as written, with the line (from 0) and the column in which it ends."""
 
     text: str
@@ -28,9 +28,9 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A directive, server block, snippet or option: its words, its lines, and its block."""
+    """A directive, server block, snippet or option: its tokens, its lines, and its block."""
 
-    words: tuple[Word, ...]
+    tokens: tuple[Token, ...]
     """Without the brace that opens the block."""
     last_line: int
     """The last line of the whole item, from 0."""
@@ -41,17 +41,17 @@ class Item(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """The first word."""
-        return self.words[0].text
+        return self.tokens[0].text
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The words after the first."""
-        return tuple(word.text for word in self.words[1:])
+        """The tokens after the first."""
+        return tuple(word.text for word in self.tokens[1:])
 
     @property
     def line(self) -> int:
         """The first line, from 0."""
-        return self.words[0].line
+        return self.tokens[0].line
 
 
 class Edit(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class Edit(msgspec.Struct, frozen=True):
     lines: tuple[str, ...] = ()
 
 
-class Document(msgspec.Struct, frozen=True):
+class CorefileDocument(msgspec.Struct, frozen=True):
     """A Corefile, or the directives that a file of imports has."""
 
     source: str
@@ -75,7 +75,7 @@ class Document(msgspec.Struct, frozen=True):
         return "\n".join(self.lines)
 
 
-def parse_document(text: str, source: str) -> Document:
+def parse_document(text: str, source: str) -> CorefileDocument:
     """The tree of a Corefile or of a fragment.
 
     Raises: ConfigError naming the line.
@@ -84,10 +84,10 @@ def parse_document(text: str, source: str) -> Document:
     items = _items(queue, source, 0)
     if queue:
         raise ConfigError(source, f"line {queue[0][0].line + 1}", "expected no } here; no block is open")
-    return Document(source, tuple(text.split("\n")), items)
+    return CorefileDocument(source, tuple(text.split("\n")), items)
 
 
-def edited(document: Document, edits: Iterable[Edit]) -> str:
+def edited(document: CorefileDocument, edits: Iterable[Edit]) -> str:
     """The text after all edits, whose lines are those of the document; the edits do not overlap."""
     lines = list(document.lines)
     for edit in sorted(edits, key=lambda edit: (edit.first, edit.last), reverse=True):
@@ -100,8 +100,8 @@ def indentation(line: str) -> str:
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
-def _lines_of_words(text: str, source: str) -> list[list[Word]]:
-    lines: list[list[Word]] = [[]]
+def _lines_of_words(text: str, source: str) -> list[list[Token]]:
+    lines: list[list[Token]] = [[]]
     number, begin = 0, 0
     for match in _WORD.finditer(text):
         word = match[0]
@@ -112,14 +112,14 @@ def _lines_of_words(text: str, source: str) -> list[list[Word]]:
                 raise ConfigError(source, f"line {number + 1}", "expected a closing quote")
             last_line = number + word.count("\n")
             end = match.end() - begin if last_line == number else len(word) - word.rfind("\n") - 1
-            lines[-1].append(Word(word, number, last_line, end))
+            lines[-1].append(Token(word, number, last_line, end))
         if "\n" in word:
             number += word.count("\n")
             begin = match.start() + word.rfind("\n") + 1
     return [line for line in lines if line]
 
 
-def _items(queue: list[list[Word]], source: str, depth: int) -> tuple[Item, ...]:
+def _items(queue: list[list[Token]], source: str, depth: int) -> tuple[Item, ...]:
     """The items up to the brace that closes the block, which stays in the queue, or to the end."""
     items = []
     if depth > _DEEPEST:
@@ -127,24 +127,24 @@ def _items(queue: list[list[Word]], source: str, depth: int) -> tuple[Item, ...]
             source, f"line {queue[0][0].line + 1}" if queue else "", f"expected at most {_DEEPEST} levels"
         )
     while queue and queue[0][0].text != "}":
-        words = queue.pop(0)
-        if words[-1].text != "{" and queue and [word.text for word in queue[0]] == ["{"]:
-            words += queue.pop(0)
-        if words[-1].text != "{":
-            items.append(Item(tuple(words), words[-1].last_line))
+        tokens = queue.pop(0)
+        if tokens[-1].text != "{" and queue and [word.text for word in queue[0]] == ["{"]:
+            tokens += queue.pop(0)
+        if tokens[-1].text != "{":
+            items.append(Item(tuple(tokens), tokens[-1].last_line))
             continue
-        if len(words) == 1:
-            raise ConfigError(source, f"line {words[0].line + 1}", "expected a name before {")
+        if len(tokens) == 1:
+            raise ConfigError(source, f"line {tokens[0].line + 1}", "expected a name before {")
         block = _items(queue, source, depth + 1)
         if not queue:
-            problem = f"expected }} that closes {words[0].text!r}"
-            raise ConfigError(source, f"line {words[0].line + 1}", problem)
+            problem = f"expected }} that closes {tokens[0].text!r}"
+            raise ConfigError(source, f"line {tokens[0].line + 1}", problem)
         closing = queue.pop(0)
         if len(closing) > 1:
             raise ConfigError(
                 source, f"line {closing[0].line + 1}", f"expected a line end after }}, got {closing[1].text!r}"
             )
-        items.append(Item(tuple(words[:-1]), closing[0].line, True, block))
+        items.append(Item(tuple(tokens[:-1]), closing[0].line, True, block))
     return tuple(items)
 
 

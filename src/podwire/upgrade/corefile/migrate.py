@@ -20,7 +20,7 @@ import msgspec
 
 from podwire.errors import ConfigError
 from podwire.upgrade.corefile import changes
-from podwire.upgrade.corefile.document import Document, Edit, Item, edited, indentation, parse_document
+from podwire.upgrade.corefile.document import CorefileDocument, Edit, Item, edited, indentation, parse_document
 from podwire.upgrade.corefile.releases import (
     OPTIONS,
     PLUGINS,
@@ -31,7 +31,7 @@ from podwire.upgrade.corefile.releases import (
     numbers,
 )
 from podwire.upgrade.corefile.replacements import replaced_proxy, replaced_transfer, transfer_options
-from podwire.upgrade.plan.values import Finding
+from podwire.upgrade.plan.values import UpgradeFinding
 from podwire.upgrade.plan.versions import parse_version
 
 _TRANSFER_PLUGIN = "1.8.0"
@@ -40,13 +40,13 @@ _SEVERAL_FORWARDS = "1.9.4"
 """The first release that accepts several ``forward`` in a server block."""
 
 
-class Migration(msgspec.Struct, frozen=True):
+class CorefileMigration(msgspec.Struct, frozen=True):
     """A migrated Corefile."""
 
     text: str
     diff: str
     """A unified diff; empty: nothing changes."""
-    findings: tuple[Finding, ...]
+    findings: tuple[UpgradeFinding, ...]
     from_release: str
     to_release: str
 
@@ -56,7 +56,7 @@ class Migration(msgspec.Struct, frozen=True):
         return bool(self.diff)
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class CorefileJob(msgspec.Struct, frozen=True, kw_only=True):
     """What to migrate; ``object`` names the ConfigMap in findings and ``key`` its key."""
 
     object: str = "ConfigMap kube-system/coredns"
@@ -69,7 +69,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the text is directives that a server block imports, not server blocks."""
 
 
-def migrate(text: str, job: Job) -> Migration:
+def migrate(text: str, job: CorefileJob) -> CorefileMigration:
     """The Corefile for the target version.
 
     A text that cannot be parsed stays as it is, with a blocker that names the line.
@@ -84,13 +84,15 @@ def migrate(text: str, job: Job) -> Migration:
     except ConfigError as failure:
         remedy = "correct the Corefile first; the migration leaves it as it is"
         field = f"data.{job.key}: {failure.path}" if failure.path else f"data.{job.key}"
-        blocker = Finding(severity="blocker", object=job.object, field=field, message=failure.problem, remedy=remedy)
-        return Migration(text, "", (*findings, blocker), source, target)
+        blocker = UpgradeFinding(
+            severity="blocker", object=job.object, field=field, message=failure.problem, remedy=remedy
+        )
+        return CorefileMigration(text, "", (*findings, blocker), source, target)
     result = edited(document, edits)
     before, after = f"{job.key} (CoreDNS {source})", f"{job.key} (CoreDNS {target})"
     lines = difflib.unified_diff(text.splitlines(), result.splitlines(), before, after, lineterm="")
     diff = "".join(f"{line}\n" for line in lines) if result != text else ""
-    return Migration(result, diff, (*findings, *migrator.findings), source, target)
+    return CorefileMigration(result, diff, (*findings, *migrator.findings), source, target)
 
 
 def refused_lines(text: str, version: str, key: str = "Corefile") -> tuple[str, ...]:
@@ -114,22 +116,22 @@ def _nearest(text: str) -> str:
     return nearest_release(version) if version is not None else RELEASES[-1]
 
 
-def _release_of(text: str, job: Job) -> tuple[str, Finding | None]:
+def _release_of(text: str, job: CorefileJob) -> tuple[str, UpgradeFinding | None]:
     """The release of a version, and a finding where the version is none."""
     version = parse_version(text)
     release = _nearest(text)
     if version is None:
         message = f"the version {text!r} of CoreDNS is not known; the file is checked as for {release}"
         remedy = "check the migrated file with the real program"
-        return release, Finding(severity="warning", object=job.object, message=message, remedy=remedy)
+        return release, UpgradeFinding(severity="warning", object=job.object, message=message, remedy=remedy)
     if version.addition or version.release != numbers(release):
         message = f"CoreDNS {text} is a custom build or newer than {RELEASES[-1]}; the rules of {release} are used"
         remedy = "check plugins that were added to or left out of the build"
-        return release, Finding(severity="warning", object=job.object, message=message, remedy=remedy)
+        return release, UpgradeFinding(severity="warning", object=job.object, message=message, remedy=remedy)
     return release, None
 
 
-def _plugins(document: Document, *, fragment: bool) -> Iterator[Item]:
+def _plugins(document: CorefileDocument, *, fragment: bool) -> Iterator[Item]:
     """The directives of server blocks and snippets; those of a fragment are its own items."""
     for block in document.items:
         if fragment:
@@ -139,11 +141,11 @@ def _plugins(document: Document, *, fragment: bool) -> Iterator[Item]:
 
 
 class _Migrator:
-    def __init__(self, document: Document, job: Job, source: str, target: str) -> None:
+    def __init__(self, document: CorefileDocument, job: CorefileJob, source: str, target: str) -> None:
         self._document = document
         self._job = job
         self._source, self._target = source, target
-        self.findings: list[Finding] = []
+        self.findings: list[UpgradeFinding] = []
         self._unknown: set[str] = set()
 
     def edits(self) -> list[Edit]:
@@ -221,7 +223,7 @@ class _Migrator:
         return [Edit(option.line, option.last_line, (f"{indentation(line)}endpoint {option.arguments[0]}",))]
 
     def _note(self, plugin: Item) -> None:
-        for note in changes.NOTES:
+        for note in changes.BEHAVIOUR:
             alone = note.plugin == "forward" and _single_upstream(plugin)
             if note.plugin == plugin.name and self._between(note.release) and not alone:
                 self._find("info", plugin, f"since CoreDNS {note.release} {note.text}", note.remedy)
@@ -241,7 +243,7 @@ class _Migrator:
         added = tuple(f"{indent}   {line}" for line in lines)
         if plugin.opened:
             return [Edit(plugin.last_line, plugin.last_line - 1, added)]
-        end = plugin.words[-1].end
+        end = plugin.tokens[-1].end
         opened = f"{first[:end]} {{{first[end:]}"
         return [Edit(plugin.line, plugin.last_line, (opened, *added, f"{indent}}}"))]
 
@@ -268,7 +270,7 @@ class _Migrator:
     def _find(self, severity: str, item: Item, message: str, remedy: str = "") -> None:
         field = f"data.{self._job.key}: line {item.line + 1}"
         finding = {"severity": severity, "object": self._job.object, "field": field}
-        self.findings.append(msgspec.convert({**finding, "message": message, "remedy": remedy}, Finding))
+        self.findings.append(msgspec.convert({**finding, "message": message, "remedy": remedy}, UpgradeFinding))
 
 
 def _single_upstream(plugin: Item) -> bool:

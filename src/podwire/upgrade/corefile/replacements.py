@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from podwire.upgrade.corefile import changes
-from podwire.upgrade.corefile.document import Document, Edit, Item, indentation
+from podwire.upgrade.corefile.document import CorefileDocument, Edit, Item, indentation
 
 RENAMED_TRANSFER = frozenset(("kubernetes", "file", "auto", "secondary"))
 """The plugins whose option ``transfer to`` became the plugin ``transfer`` in 1.8.0."""
 
 
-def replaced_proxy(document: Document, plugin: Item) -> tuple[list[Edit], list[tuple[Item, str]]]:
+def replaced_proxy(document: CorefileDocument, plugin: Item) -> tuple[list[Edit], list[tuple[Item, str]]]:
     """The edits that make ``forward`` of ``proxy``, and the options without an equal with the reason."""
     line = document.lines[plugin.line]
     begin = line.index("proxy")
@@ -24,10 +24,10 @@ def replaced_proxy(document: Document, plugin: Item) -> tuple[list[Edit], list[t
             lost.append((option, "forward has no policy least_conn; its default is random"))
             edits.append(Edit(option.line, option.last_line))
         elif option.name == "protocol":
-            kept = _protocol(option.arguments)
-            if not kept:
+            equal = _protocol(option.arguments)
+            if not equal:
                 lost.append((option, "forward chooses the protocol by the address, as in tls://192.0.2.1"))
-            edits.append(Edit(option.line, option.last_line, tuple(f"{indent}{text}" for text in kept)))
+            edits.append(Edit(option.line, option.last_line, tuple(f"{indent}{text}" for text in equal)))
     return edits, lost
 
 
@@ -43,7 +43,7 @@ def transfer_options(plugin: Item) -> tuple[Item, ...]:
     return tuple(option for option in plugin.block if option.name == "transfer" and option.arguments[:1] == ("to",))
 
 
-def replaced_transfer(document: Document, plugin: Item, options: tuple[Item, ...]) -> tuple[list[Edit], str]:
+def replaced_transfer(document: CorefileDocument, plugin: Item, options: tuple[Item, ...]) -> tuple[list[Edit], str]:
     """The edits that make a plugin ``transfer`` of options ``transfer to``, and what they do."""
     zones = _zones(plugin)
     indent = indentation(document.lines[plugin.line])
@@ -56,7 +56,7 @@ def replaced_transfer(document: Document, plugin: Item, options: tuple[Item, ...
     return [*removed, Edit(plugin.last_line + 1, plugin.last_line, lines)], message
 
 
-def _siblings(document: Document, plugin: Item) -> Iterator[Item]:
+def _siblings(document: CorefileDocument, plugin: Item) -> Iterator[Item]:
     for block in (document.items, *(item.block for item in document.items)):
         if plugin in block:
             yield from block

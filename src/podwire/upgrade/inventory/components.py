@@ -9,8 +9,15 @@ from collections.abc import Iterator, Mapping
 from podwire.errors import ConfigError
 from podwire.model.meta import Fact
 from podwire.upgrade.inventory.inventory import SYSTEM, Inventory, InventoryPod, Json, containers_of
-from podwire.upgrade.inventory.layout import Layout, owner_of
-from podwire.upgrade.plan.values import Component, ComponentKind, ContainerImage, Finding, ImageReference, parse_image
+from podwire.upgrade.inventory.layout import ClusterLayout, owner_of
+from podwire.upgrade.plan.values import (
+    Component,
+    ComponentKind,
+    ContainerImage,
+    ImageReference,
+    UpgradeFinding,
+    parse_image,
+)
 from podwire.upgrade.plan.versions import Version, parse_version
 
 NETWORKS: Mapping[str, tuple[str, ...]] = {
@@ -72,16 +79,16 @@ class Components(Fact, frozen=True, kw_only=True):
     """The key of :data:`NETWORKS`; empty: no known network."""
     networks: tuple[str, ...] = ()
     """All networks that run; more than one is a fault unless one of them is policy only."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[UpgradeFinding, ...] = ()
 
     def component(self, name: str) -> Component | None:
         """The component of that name; None when it is not there."""
         return next((component for component in self.components if component.name == name), None)
 
 
-def find_components(inventory: Inventory, layout: Layout) -> Components:
+def find_components(inventory: Inventory, layout: ClusterLayout) -> Components:
     """All components of the cluster, those of networks first."""
-    findings: list[Finding] = []
+    findings: list[UpgradeFinding] = []
     components = []
     for kind, workloads in (("DaemonSet", inventory.daemonsets), ("Deployment", inventory.deployments)):
         for workload in workloads:
@@ -120,7 +127,9 @@ def _name(workload: Json) -> str:
     return ""
 
 
-def _component(name: str, kind: ComponentKind, workload: Json, layout: Layout, findings: list[Finding]) -> Component:
+def _component(
+    name: str, kind: ComponentKind, workload: Json, layout: ClusterLayout, findings: list[UpgradeFinding]
+) -> Component:
     meta, spec, status = (workload.get(key) or {} for key in ("metadata", "spec", "status"))
     namespace, workload_name = str(meta.get("namespace", "")), str(meta.get("name", ""))
     images = tuple(_images(workload, f"{kind} {namespace}/{workload_name}", findings))
@@ -148,7 +157,7 @@ def version_of(image: ImageReference) -> str:
     return str(version) if version is not None else ""
 
 
-def _images(workload: Json, title: str, findings: list[Finding]) -> Iterator[ContainerImage]:
+def _images(workload: Json, title: str, findings: list[UpgradeFinding]) -> Iterator[ContainerImage]:
     for container, init in containers_of(workload):
         name = str(container.get("name", ""))
         list_name = "initContainers" if init else "containers"
@@ -158,7 +167,7 @@ def _images(workload: Json, title: str, findings: list[Finding]) -> Iterator[Con
         except ConfigError as failure:
             remedy = "correct the image; the container is left out of the plan"
             text = failure.problem
-            findings.append(Finding(severity="warning", object=title, field=path, message=text, remedy=remedy))
+            findings.append(UpgradeFinding(severity="warning", object=title, field=path, message=text, remedy=remedy))
             continue
         yield ContainerImage(container=name, image=image, init=init)
 
@@ -179,7 +188,9 @@ def _pod_version(pod: InventoryPod) -> Version | None:
     return None
 
 
-def _static_components(inventory: Inventory, layout: Layout, findings: list[Finding]) -> Iterator[Component]:
+def _static_components(
+    inventory: Inventory, layout: ClusterLayout, findings: list[UpgradeFinding]
+) -> Iterator[Component]:
     for name in _STATIC:
         pods = [pod for pod in inventory.pods_with(SYSTEM, "component", name) if not _owned_by_daemonset(pod)]
         if not pods:
@@ -190,7 +201,7 @@ def _static_components(inventory: Inventory, layout: Layout, findings: list[Find
             try:
                 reference = parse_image(container.image, title)
             except ConfigError as failure:
-                findings.append(Finding(severity="warning", object=title, field="spec", message=failure.problem))
+                findings.append(UpgradeFinding(severity="warning", object=title, field="spec", message=failure.problem))
                 continue
             images.append(ContainerImage(container=container.name, image=reference))
         versions = [version for pod in pods if (version := _pod_version(pod)) is not None]

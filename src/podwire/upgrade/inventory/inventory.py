@@ -111,12 +111,12 @@ class StorageVersions(Fact, frozen=True):
     """As ``ippools.crd.projectcalico.org``."""
     storage: str
     """The version in which new objects are stored."""
-    stored: tuple[str, ...]
+    stored_versions: tuple[str, ...]
     """All versions in which objects may be stored."""
     served: tuple[str, ...]
 
 
-class IngressController(Fact, frozen=True):
+class IngressClassController(Fact, frozen=True):
     """An IngressClass and the controller that it names."""
 
     ingress_class: str
@@ -141,7 +141,7 @@ class Inventory(Fact, frozen=True, kw_only=True):
     budgets: tuple[PodDisruptionBudget, ...] = ()
     autoscalers: tuple[Json, ...] = ()
     """HorizontalPodAutoscalers of kube-system."""
-    ingress_controllers: tuple[IngressController, ...] = ()
+    ingress_controllers: tuple[IngressClassController, ...] = ()
     custom_kinds: tuple[StorageVersions, ...] = ()
     helm_charts: tuple[str, ...] = ()
     """HelmChart objects of k3s and RKE2, as ``namespace/name``."""

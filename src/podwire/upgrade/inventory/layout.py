@@ -20,7 +20,7 @@ from podwire.upgrade.inventory.inventory import SYSTEM, Inventory, Json
 from podwire.upgrade.plan.values import Owner
 
 
-class Layout(Fact, frozen=True, kw_only=True):
+class ClusterLayout(Fact, frozen=True, kw_only=True):
     """A layout and how its parts are upgraded."""
 
     name: str
@@ -32,8 +32,8 @@ class Layout(Fact, frozen=True, kw_only=True):
     """What differs from a cluster of kubeadm, one sentence each."""
 
 
-LAYOUTS: Mapping[str, Layout] = {
-    "kubeadm": Layout(
+LAYOUTS: Mapping[str, ClusterLayout] = {
+    "kubeadm": ClusterLayout(
         name="kubeadm",
         owner="cluster",
         upgrade=(
@@ -41,7 +41,7 @@ LAYOUTS: Mapping[str, Layout] = {
             "on the others: kubeadm upgrade node --skip-phases=addon"
         ),
     ),
-    "k3s": Layout(
+    "k3s": ClusterLayout(
         name="k3s",
         owner="distribution",
         upgrade="install k3s v{version}+k3s1 on the servers one after the other, then on the agents",
@@ -52,7 +52,7 @@ LAYOUTS: Mapping[str, Layout] = {
             "kube-system/coredns-custom or a HelmChartConfig",
         ),
     ),
-    "rke2": Layout(
+    "rke2": ClusterLayout(
         name="rke2",
         owner="distribution",
         upgrade="install RKE2 v{version}+rke2r1 on the servers one after the other, then on the agents",
@@ -61,7 +61,7 @@ LAYOUTS: Mapping[str, Layout] = {
             "CoreDNS and the network are HelmCharts; changes belong in a HelmChartConfig",
         ),
     ),
-    "eks": Layout(
+    "eks": ClusterLayout(
         name="eks",
         owner="cloud",
         upgrade="aws eks update-cluster-version --name CLUSTER --kubernetes-version {minor}",
@@ -70,7 +70,7 @@ LAYOUTS: Mapping[str, Layout] = {
             "add-ons that EKS manages are set back by EKS when they are changed by others",
         ),
     ),
-    "gke": Layout(
+    "gke": ClusterLayout(
         name="gke",
         owner="cloud",
         upgrade="gcloud container clusters upgrade CLUSTER --master --cluster-version {minor}",
@@ -79,7 +79,7 @@ LAYOUTS: Mapping[str, Layout] = {
             "kube-proxy is a static pod of the node image, and cluster DNS is kube-dns or Cloud DNS",
         ),
     ),
-    "aks": Layout(
+    "aks": ClusterLayout(
         name="aks",
         owner="cloud",
         upgrade="az aks upgrade --name CLUSTER --resource-group GROUP --control-plane-only -k {minor}",
@@ -88,13 +88,13 @@ LAYOUTS: Mapping[str, Layout] = {
             "AKS applies CoreDNS and kube-proxy again; changes of DNS belong in ConfigMap kube-system/coredns-custom",
         ),
     ),
-    "podwire": Layout(
+    "podwire": ClusterLayout(
         name="podwire",
         owner="cluster",
         upgrade="podwire up --version VERSION restarts the cluster with another version",
         differences=("the API server is a process of the machine and has no pod",),
     ),
-    "plain": Layout(name="plain", owner="cluster", upgrade="upgrade every API server to v{version}"),
+    "plain": ClusterLayout(name="plain", owner="cluster", upgrade="upgrade every API server to v{version}"),
 }
 
 ADDON_LABELS: Mapping[str, str] = {
@@ -109,7 +109,7 @@ DISTRIBUTION_ANNOTATION = "objectset.rio.cattle.io/owner-name"
 HELM_ANNOTATION = "helmcharts.helm.cattle.io/name"
 
 
-def recognize(inventory: Inventory) -> Layout:
+def recognize(inventory: Inventory) -> ClusterLayout:
     """The layout."""
     versions = {inventory.version, *(node.status.node_info.kubelet_version for node in inventory.nodes)}
     for mark, name in (("+k3s", "k3s"), ("+rke2", "rke2"), ("-eks-", "eks"), ("-gke.", "gke")):
@@ -122,7 +122,7 @@ def recognize(inventory: Inventory) -> Layout:
     return LAYOUTS["podwire" if "+podwire" in inventory.version else "plain"]
 
 
-def owner_of(workload: Json, layout: Layout) -> Owner:
+def owner_of(workload: Json, layout: ClusterLayout) -> Owner:
     """The side that upgrades a workload: the cloud or distribution for what carries its labels, else the cluster."""
     meta = workload.get("metadata") or {}
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}

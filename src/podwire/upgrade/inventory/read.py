@@ -26,7 +26,7 @@ from podwire.kube.resources import (
 )
 from podwire.upgrade.inventory.inventory import (
     SYSTEM,
-    IngressController,
+    IngressClassController,
     Inventory,
     InventoryNode,
     InventoryPod,
@@ -78,7 +78,7 @@ async def read_inventory(client: Client) -> Inventory:
         budgets=budgets,
         autoscalers=await reader.list(HORIZONTALPODAUTOSCALERS.raw, SYSTEM),
         ingress_controllers=tuple(
-            IngressController(ingress_class=item["metadata"]["name"], controller=_controller(item))
+            IngressClassController(ingress_class=item["metadata"]["name"], controller=_controller(item))
             for item in await reader.list(INGRESSCLASSES.raw)
         ),
         custom_kinds=tuple(map(_storage_versions, await reader.list(CUSTOMRESOURCEDEFINITIONS))),
@@ -160,6 +160,6 @@ def _storage_versions(item: Json) -> StorageVersions:
     return StorageVersions(
         name=item["metadata"]["name"],
         storage=next((str(version.get("name")) for version in versions if version.get("storage")), ""),
-        stored=tuple(item.get("status", {}).get("storedVersions") or ()),
+        stored_versions=tuple(item.get("status", {}).get("storedVersions") or ()),
         served=tuple(str(version.get("name")) for version in versions if version.get("served")),
     )

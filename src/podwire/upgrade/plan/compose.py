@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator
 from podwire.errors import ConfigError
 from podwire.upgrade.inventory.components import Components, api_servers, find_components
 from podwire.upgrade.inventory.inventory import SYSTEM, Inventory, InventoryPod
-from podwire.upgrade.inventory.layout import Layout, recognize
+from podwire.upgrade.inventory.layout import ClusterLayout, recognize
 from podwire.upgrade.plan.coredns import check_deployment
 from podwire.upgrade.plan.kubeproxy import check_configuration, read_configuration
 from podwire.upgrade.plan.networks import check_networks
 from podwire.upgrade.plan.retired import find_retired
 from podwire.upgrade.plan.skew import Versions, check_skew
-from podwire.upgrade.plan.steps import Situation, plan_steps
+from podwire.upgrade.plan.steps import PlanSituation, plan_steps
 from podwire.upgrade.plan.stock import differences
 from podwire.upgrade.plan.targets import Targets
-from podwire.upgrade.plan.values import SEVERITIES, Component, Finding, UpgradePlan, identified
+from podwire.upgrade.plan.values import SEVERITIES, Component, UpgradeFinding, UpgradePlan, identified
 from podwire.upgrade.plan.versions import Version, parse_version
 
 
@@ -31,7 +31,7 @@ def make_plan(inventory: Inventory, targets: Targets) -> UpgradePlan:
     _check_names(components, targets)
     versions = read_versions(inventory)
     proxy = read_configuration(inventory)
-    situation = Situation(
+    situation = PlanSituation(
         inventory=inventory,
         layout=layout,
         components=components,
@@ -105,18 +105,20 @@ def _check_names(components: Components, targets: Targets) -> None:
             raise ConfigError("--image", key, f"{component.title} has no container {container}, only {known}")
 
 
-def _of_layout(layout: Layout) -> Iterator[Finding]:
+def _of_layout(layout: ClusterLayout) -> Iterator[UpgradeFinding]:
     for text in layout.differences:
-        yield Finding(severity="info", object=f"layout {layout.name}", message=text)
+        yield UpgradeFinding(severity="info", object=f"layout {layout.name}", message=text)
 
 
-def _unreadable(inventory: Inventory) -> Iterator[Finding]:
+def _unreadable(inventory: Inventory) -> Iterator[UpgradeFinding]:
     for kind in inventory.unreadable:
         message = "must not be read by this user, so that the plan lacks what depends on it"
-        yield Finding(severity="warning", object=kind, message=message, remedy="use an account with the role view")
+        yield UpgradeFinding(
+            severity="warning", object=kind, message=message, remedy="use an account with the role view"
+        )
 
 
-def _of_workloads(inventory: Inventory, components: Components) -> Iterator[Finding]:
+def _of_workloads(inventory: Inventory, components: Components) -> Iterator[UpgradeFinding]:
     for component in components.components:
         workload = _workload(inventory, component)
         if workload is None:
@@ -127,11 +129,13 @@ def _of_workloads(inventory: Inventory, components: Components) -> Iterator[Find
             yield from differences(component.name, workload)
         if component.update_strategy == "OnDelete":
             message = "has the update strategy OnDelete: its pods change only when somebody deletes them"
-            yield Finding(severity="info", object=component.title, field="spec.updateStrategy", message=message)
+            yield UpgradeFinding(severity="info", object=component.title, field="spec.updateStrategy", message=message)
         if component.replicas > component.ready:
             message = f"{component.ready} of {component.replicas} pods are ready"
             remedy = "find out why before the upgrade: the gates wait for all of them"
-            yield Finding(severity="warning", object=component.title, field="status", message=message, remedy=remedy)
+            yield UpgradeFinding(
+                severity="warning", object=component.title, field="status", message=message, remedy=remedy
+            )
 
 
 def _workload(inventory: Inventory, component: Component) -> dict[str, object] | None:
@@ -142,11 +146,11 @@ def _workload(inventory: Inventory, component: Component) -> dict[str, object] |
     return None
 
 
-def sorted_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def sorted_findings(findings: Iterable[UpgradeFinding]) -> tuple[UpgradeFinding, ...]:
     """The findings without repetitions, the most serious first."""
     unique = dict.fromkeys((f.severity, f.object, f.field, f.message, f.remedy) for f in findings)
     ordered = sorted(unique, key=lambda values: SEVERITIES.index(values[0]))
     return tuple(
-        Finding(severity=severity, object=source, field=field, message=message, remedy=remedy)
+        UpgradeFinding(severity=severity, object=source, field=field, message=message, remedy=remedy)
         for severity, source, field, message, remedy in ordered
     )

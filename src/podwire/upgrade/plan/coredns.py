@@ -14,10 +14,10 @@ from typing import Any
 from podwire.errors import ConfigError
 from podwire.model.meta import Fact
 from podwire.model.selector import LabelSelector
-from podwire.upgrade.corefile.migrate import Job, Migration, migrate, refused_lines
+from podwire.upgrade.corefile.migrate import CorefileJob, CorefileMigration, migrate, refused_lines
 from podwire.upgrade.inventory.inventory import SYSTEM, Inventory, Json, containers_of, template_of
 from podwire.upgrade.plan.targets import Targets
-from podwire.upgrade.plan.values import Component, Finding, ImageReference, ObjectChange, Severity
+from podwire.upgrade.plan.values import Component, ImageReference, PlannedChange, Severity, UpgradeFinding
 from podwire.upgrade.plan.versions import Version, coredns_for, parse_version
 
 MAIN, CUSTOM = "coredns", "coredns-custom"
@@ -29,20 +29,20 @@ _GRACE_S = 30
 class CorefileChange(Fact, frozen=True, kw_only=True):
     """The changed ConfigMaps, and whether they change before the pods."""
 
-    changes: tuple[ObjectChange, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    changes: tuple[PlannedChange, ...] = ()
+    findings: tuple[UpgradeFinding, ...] = ()
     before_pods: bool = True
 
 
-def default_image(component: Component, target: Version) -> tuple[ImageReference | None, tuple[Finding, ...]]:
+def default_image(component: Component, target: Version) -> tuple[ImageReference | None, tuple[UpgradeFinding, ...]]:
     """The image for a version of Kubernetes; None where the image stays, with the reason."""
     if not component.images:
         return None, ()
     image = component.images[0].image
-    wanted, known = coredns_for(target.minor)
+    release, known = coredns_for(target.minor)
     findings = []
     if not known:
-        message = f"the version of CoreDNS for Kubernetes {target.minor_text} is not in the table; {wanted} is used"
+        message = f"the version of CoreDNS for Kubernetes {target.minor_text} is not in the table; {release} is used"
         findings.append(_finding("info", component.title, "image", message, "choose another by --image coredns=IMAGE"))
     current = parse_version(image.tag)
     if current is None or (current.addition and component.owner == "cluster"):
@@ -51,21 +51,21 @@ def default_image(component: Component, target: Version) -> tuple[ImageReference
             _finding("warning", component.title, "image", message, "name the new one by --image coredns=IMAGE")
         )
         return None, tuple(findings)
-    new = parse_version(wanted)
+    new = parse_version(release)
     assert new is not None
     if new.release <= current.release:
-        message = f"CoreDNS {current} is not older than {wanted}, the version for Kubernetes {target.minor_text}"
+        message = f"CoreDNS {current} is not older than {release}, the version for Kubernetes {target.minor_text}"
         findings.append(_finding("info", component.title, "image", message, "the image stays"))
         return None, tuple(findings)
     prefix = "v" if image.tag.startswith("v") else ""
-    return image.with_tag(f"{prefix}{wanted}"), tuple(findings)
+    return image.with_tag(f"{prefix}{release}"), tuple(findings)
 
 
 def change_corefile(inventory: Inventory, before: str, after: str, targets: Targets) -> CorefileChange:
     """The changes of the ConfigMaps between two versions of CoreDNS."""
-    changes: list[ObjectChange] = []
-    findings: list[Finding] = []
-    migrations: list[tuple[str, str, Migration]] = []
+    changes: list[PlannedChange] = []
+    findings: list[UpgradeFinding] = []
+    migrations: list[tuple[str, str, CorefileMigration]] = []
     for name in (MAIN, CUSTOM):
         data = inventory.config_maps.get(f"{SYSTEM}/{name}", {})
         patch: dict[str, str] = {}
@@ -81,7 +81,7 @@ def change_corefile(inventory: Inventory, before: str, after: str, targets: Targ
                 diffs.append(migration.diff)
         if patch:
             changes.append(
-                ObjectChange(
+                PlannedChange(
                     api_version="v1",
                     kind="ConfigMap",
                     namespace=SYSTEM,
@@ -99,8 +99,8 @@ def _is_corefile(name: str, key: str) -> bool:
     return key == "Corefile" if name == MAIN else key.endswith((".server", ".override"))
 
 
-def _job(name: str, key: str, before: str, after: str, targets: Targets) -> Job:
-    return Job(
+def _job(name: str, key: str, before: str, after: str, targets: Targets) -> CorefileJob:
+    return CorefileJob(
         object=f"ConfigMap {SYSTEM}/{name}",
         key=key,
         from_version=before,
@@ -110,12 +110,14 @@ def _job(name: str, key: str, before: str, after: str, targets: Targets) -> Job:
     )
 
 
-def _once(findings: list[Finding]) -> tuple[Finding, ...]:
+def _once(findings: list[UpgradeFinding]) -> tuple[UpgradeFinding, ...]:
     """Without repetitions: each key of a ConfigMap reports a version that is not known."""
     return tuple({(f.object, f.field, f.message): f for f in findings}.values())
 
 
-def _order(migrations: list[tuple[str, str, Migration]], before: str, after: str) -> tuple[bool, tuple[Finding, ...]]:
+def _order(
+    migrations: list[tuple[str, str, CorefileMigration]], before: str, after: str
+) -> tuple[bool, tuple[UpgradeFinding, ...]]:
     """Whether the file changes before the pods, and a warning where neither order is safe."""
     new_refused = [line for key, _, m in migrations for line in refused_lines(m.text, before, key)]
     if not new_refused:
@@ -134,7 +136,7 @@ def _order(migrations: list[tuple[str, str, Migration]], before: str, after: str
     return True, (_finding("warning", f"ConfigMap {SYSTEM}/{MAIN}", "data.Corefile", message, remedy),)
 
 
-def check_deployment(deployment: Json, component: Component, inventory: Inventory) -> tuple[Finding, ...]:
+def check_deployment(deployment: Json, component: Component, inventory: Inventory) -> tuple[UpgradeFinding, ...]:
     """What loses queries during a rollout: probes, replicas, strategy, limits.
 
     They are blockers where this command does the rollout, and warnings where others do it.
@@ -154,7 +156,7 @@ def _main(deployment: Json) -> Json:
     return containers[0][0] if containers else {}
 
 
-def _probe(deployment: Json, component: Component, severity: Severity) -> Iterator[Finding]:
+def _probe(deployment: Json, component: Component, severity: Severity) -> Iterator[UpgradeFinding]:
     path = "spec.template.spec.containers[coredns].readinessProbe"
     probe = _main(deployment).get("readinessProbe")
     if not probe:
@@ -173,7 +175,7 @@ def _http_path(probe: Json) -> str:
     return str((probe.get("httpGet") or {}).get("path", ""))
 
 
-def _replicas(deployment: Json, component: Component, severity: Severity) -> Iterator[Finding]:
+def _replicas(deployment: Json, component: Component, severity: Severity) -> Iterator[UpgradeFinding]:
     spec = deployment.get("spec") or {}
     rolling = (spec.get("strategy") or {}).get("rollingUpdate") or {}
     unavailable = rolling.get("maxUnavailable", "25%")
@@ -199,7 +201,7 @@ def _absolute(value: Any, replicas: int) -> int:
     return replicas * int(digits) // 100 if text.endswith("%") else int(digits)
 
 
-def _lameduck(deployment: Json, component: Component, inventory: Inventory) -> Iterator[Finding]:
+def _lameduck(deployment: Json, component: Component, inventory: Inventory) -> Iterator[UpgradeFinding]:
     corefile = inventory.config_maps.get(f"{SYSTEM}/{MAIN}", {}).get("Corefile", "")
     if corefile and "lameduck" not in corefile:
         message = f"health has no lameduck: a pod that ends loses the queries of the last {_LAMEDUCK_S} s"
@@ -211,7 +213,7 @@ def _lameduck(deployment: Json, component: Component, inventory: Inventory) -> I
         yield _finding("warning", component.title, path, message, f"set it to {_GRACE_S}")
 
 
-def _limits(deployment: Json, component: Component, inventory: Inventory) -> Iterator[Finding]:
+def _limits(deployment: Json, component: Component, inventory: Inventory) -> Iterator[UpgradeFinding]:
     limits = (_main(deployment).get("resources") or {}).get("limits") or {}
     path = "spec.template.spec.containers[coredns].resources.limits"
     if "cpu" in limits:
@@ -223,7 +225,7 @@ def _limits(deployment: Json, component: Component, inventory: Inventory) -> Ite
         yield _finding("warning", component.title, path, message, remedy)
 
 
-def _guards(component: Component, inventory: Inventory) -> Iterator[Finding]:
+def _guards(component: Component, inventory: Inventory) -> Iterator[UpgradeFinding]:
     for autoscaler in inventory.autoscalers:
         target = (autoscaler.get("spec") or {}).get("scaleTargetRef") or {}
         if target.get("kind") == component.kind and target.get("name") == component.workload:
@@ -239,5 +241,5 @@ def _covers(selector: LabelSelector | None) -> bool:
     return selector is not None and selector.matches({"k8s-app": "kube-dns"})
 
 
-def _finding(severity: Severity, source: str, field: str, message: str, remedy: str) -> Finding:
-    return Finding(severity=severity, object=source, field=field, message=message, remedy=remedy)
+def _finding(severity: Severity, source: str, field: str, message: str, remedy: str) -> UpgradeFinding:
+    return UpgradeFinding(severity=severity, object=source, field=field, message=message, remedy=remedy)

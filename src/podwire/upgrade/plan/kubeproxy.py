@@ -21,7 +21,7 @@ import yaml
 
 from podwire.model.meta import Fact
 from podwire.upgrade.inventory.inventory import SYSTEM, Inventory, containers_of
-from podwire.upgrade.plan.values import Finding, ObjectChange, Severity
+from podwire.upgrade.plan.values import PlannedChange, Severity, UpgradeFinding
 from podwire.upgrade.plan.versions import Version
 
 CONFIGURATIONS: tuple[tuple[str, str], ...] = (("kube-proxy", "config.conf"), ("kube-proxy-config", "config"))
@@ -53,7 +53,7 @@ _UNUSED: Mapping[str, tuple[int, str]] = {
 """Fields that lost their meaning, with the minor version."""
 
 
-class ProxyConfiguration(Fact, frozen=True, kw_only=True):
+class ProxyFile(Fact, frozen=True, kw_only=True):
     """The configuration of kube-proxy."""
 
     object: str = ""
@@ -64,7 +64,7 @@ class ProxyConfiguration(Fact, frozen=True, kw_only=True):
     fields: Mapping[str, Any] = {}
     flags: Mapping[str, str] = {}
     """Flags of the program, without dashes; the configuration file has priority over most of them."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[UpgradeFinding, ...] = ()
 
     @property
     def mode(self) -> str:
@@ -77,7 +77,7 @@ class ProxyConfiguration(Fact, frozen=True, kw_only=True):
         return value if isinstance(value, dict) else {}
 
 
-def read_configuration(inventory: Inventory) -> ProxyConfiguration:
+def read_configuration(inventory: Inventory) -> ProxyFile:
     """The configuration; a document that is no YAML is reported and has no fields."""
     flags = _flags(inventory)
     for name, key in CONFIGURATIONS:
@@ -90,10 +90,10 @@ def read_configuration(inventory: Inventory) -> ProxyConfiguration:
         except (yaml.YAMLError, RecursionError) as failure:
             line = str(failure).partition("\n")[0]
             finding = _finding("warning", title, f"data.{key}", f"is no YAML: {line}", "correct it")
-            return ProxyConfiguration(object=title, name=name, key=key, text=text, flags=flags, findings=(finding,))
+            return ProxyFile(object=title, name=name, key=key, text=text, flags=flags, findings=(finding,))
         fields = document if isinstance(document, dict) else {}
-        return ProxyConfiguration(object=title, name=name, key=key, text=text, fields=fields, flags=flags)
-    return ProxyConfiguration(flags=flags)
+        return ProxyFile(object=title, name=name, key=key, text=text, fields=fields, flags=flags)
+    return ProxyFile(flags=flags)
 
 
 def _flags(inventory: Inventory) -> dict[str, str]:
@@ -107,14 +107,14 @@ def _flags(inventory: Inventory) -> dict[str, str]:
     return flags
 
 
-def mode_in(configuration: ProxyConfiguration, minor: int) -> str:
+def mode_in(configuration: ProxyFile, minor: int) -> str:
     """The mode in force in Kubernetes 1.``minor``."""
     return configuration.mode or ("nftables" if minor >= NFTABLES_DEFAULT else "iptables")
 
 
 def check_configuration(
-    configuration: ProxyConfiguration, inventory: Inventory, before: Version, target: Version
-) -> tuple[Finding, ...]:
+    configuration: ProxyFile, inventory: Inventory, before: Version, target: Version
+) -> tuple[UpgradeFinding, ...]:
     """What the target version changes for this configuration."""
     findings = [*configuration.findings]
     source = configuration.object or f"DaemonSet {SYSTEM}/kube-proxy"
@@ -132,7 +132,7 @@ def check_configuration(
     return tuple(findings)
 
 
-def _mode(configuration: ProxyConfiguration, source: str, before: Version, target: Version) -> Iterator[Finding]:
+def _mode(configuration: ProxyFile, source: str, before: Version, target: Version) -> Iterator[UpgradeFinding]:
     mode = configuration.mode
     if mode == "userspace" and target.minor >= USERSPACE_REMOVED:
         text = f"the mode userspace was removed in 1.{USERSPACE_REMOVED}"
@@ -147,7 +147,7 @@ def _mode(configuration: ProxyConfiguration, source: str, before: Version, targe
         yield _finding("info", source, "mode", text, "set mode to iptables or nftables")
 
 
-def _ipvs(configuration: ProxyConfiguration, source: str, target: Version) -> Finding:
+def _ipvs(configuration: ProxyFile, source: str, target: Version) -> UpgradeFinding:
     gate = configuration.section("featureGates").get("KubeProxyIPVS") is True
     remedy = "move to nftables or iptables before the upgrade; podwire's own proxy also has the mode ipvs"
     if target.minor >= IPVS_REMOVED:
@@ -163,8 +163,8 @@ def _ipvs(configuration: ProxyConfiguration, source: str, target: Version) -> Fi
 
 
 def _lacks_of_nftables(
-    configuration: ProxyConfiguration, source: str, inventory: Inventory, target: Version
-) -> Iterator[Finding]:
+    configuration: ProxyFile, source: str, inventory: Inventory, target: Version
+) -> Iterator[UpgradeFinding]:
     """What the cluster uses and the mode nftables lacks; for ipvs too, since nftables takes its place."""
     old = _old_kernels(inventory)
     if old:
@@ -184,7 +184,7 @@ def _lacks_of_nftables(
             yield _finding("warning", source, f"ipvs.{field}", f"{value!r} is of mode ipvs only; {text}", "")
 
 
-def _localhost(configuration: ProxyConfiguration) -> bool:
+def _localhost(configuration: ProxyFile) -> bool:
     """Whether node ports answer on 127.0.0.1 in mode iptables, which is the default."""
     return configuration.section("iptables").get("localhostNodePorts") is not False
 
@@ -198,7 +198,7 @@ def _old_kernels(inventory: Inventory) -> list[str]:
     return old
 
 
-def pinned_mode(configuration: ProxyConfiguration, before: Version, target: Version) -> ObjectChange | None:
+def pinned_mode(configuration: ProxyFile, before: Version, target: Version) -> PlannedChange | None:
     """The change that writes the old default ``iptables`` into the configuration, where the default would change.
 
     None when the mode is set, when the default stays, or when the file has no line ``mode``.
@@ -208,7 +208,7 @@ def pinned_mode(configuration: ProxyConfiguration, before: Version, target: Vers
     text, count = _MODE_LINE.subn("mode: iptables", configuration.text)
     if count != 1:
         return None
-    return ObjectChange(
+    return PlannedChange(
         api_version="v1",
         kind="ConfigMap",
         namespace=SYSTEM,
@@ -226,5 +226,5 @@ def unified_diff(before: str, after: str, name: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _finding(severity: Severity, source: str, field: str, message: str, remedy: str) -> Finding:
-    return Finding(severity=severity, object=source, field=field, message=message, remedy=remedy)
+def _finding(severity: Severity, source: str, field: str, message: str, remedy: str) -> UpgradeFinding:
+    return UpgradeFinding(severity=severity, object=source, field=field, message=message, remedy=remedy)

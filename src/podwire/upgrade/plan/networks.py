@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 
 from podwire.upgrade.inventory.components import NETWORKS, Components
 from podwire.upgrade.inventory.inventory import Inventory
-from podwire.upgrade.inventory.layout import Layout
-from podwire.upgrade.plan.values import Finding
+from podwire.upgrade.inventory.layout import ClusterLayout
+from podwire.upgrade.plan.values import UpgradeFinding
 
 RISKS: Mapping[str, str] = {
     "podwire": "the data path stays in the kernel while the agent restarts; no packet of a pod is lost",
@@ -25,7 +25,7 @@ RISKS: Mapping[str, str] = {
 """What traffic an upgrade of the network may touch, by network."""
 UNKNOWN_RISK = "not known for this network; watch the flows of the canary node"
 
-_NOTES: Mapping[str, tuple[str, str]] = {
+_REQUIREMENTS: Mapping[str, tuple[str, str]] = {
     "calico": (
         "a new Typha refuses agents that are too old, so agents must not be left behind",
         "upgrade calico-node on all nodes in one run, and keep operator and node of the same version",
@@ -44,23 +44,25 @@ _NOTES: Mapping[str, tuple[str, str]] = {
 """What an upgrade needs to respect, and what to do."""
 
 
-def check_networks(components: Components, inventory: Inventory, layout: Layout) -> Iterator[Finding]:
+def check_networks(components: Components, inventory: Inventory, layout: ClusterLayout) -> Iterator[UpgradeFinding]:
     """Findings about the networks themselves."""
     if not components.networks and not inventory.nodes:
         return
     if not components.networks:
         message = "no known network of pods runs as a DaemonSet"
-        yield Finding(severity="info", object="cluster", message=message, remedy="its upgrade is not part of the plan")
+        yield UpgradeFinding(
+            severity="info", object="cluster", message=message, remedy="its upgrade is not part of the plan"
+        )
     full = [name for name in components.networks if name not in ("aws-node", "gke-dataplane")]
     if len(full) > 1:
-        yield Finding(
+        yield UpgradeFinding(
             severity="warning",
             object="cluster",
             message=f"several networks run: {', '.join(full)}",
             remedy="make sure that each node has the configuration of one of them first in /etc/cni/net.d",
         )
     for name in components.networks:
-        if name in _NOTES:
-            message, remedy = _NOTES[name]
+        if name in _REQUIREMENTS:
+            message, remedy = _REQUIREMENTS[name]
             first = next((c.title for c in components.components if c.name in NETWORKS[name]), name)
-            yield Finding(severity="info", object=first, message=message, remedy=remedy)
+            yield UpgradeFinding(severity="info", object=first, message=message, remedy=remedy)

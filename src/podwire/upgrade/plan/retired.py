@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from podwire.upgrade.inventory.components import Components
 from podwire.upgrade.inventory.inventory import Inventory
-from podwire.upgrade.plan.values import Finding, Severity
+from podwire.upgrade.plan.values import Severity, UpgradeFinding
 from podwire.upgrade.plan.versions import Version
 
 EXTERNAL_IPS_DEPRECATED, EXTERNAL_IPS_OFF, EXTERNAL_IPS_REMOVED = 36, 40, 43
@@ -16,7 +16,7 @@ _INGRESS_NGINX = "k8s.io/ingress-nginx"
 _LISTED = 3
 
 
-def find_retired(inventory: Inventory, components: Components, target: Version) -> tuple[Finding, ...]:
+def find_retired(inventory: Inventory, components: Components, target: Version) -> tuple[UpgradeFinding, ...]:
     """One finding for each retired part that is in use."""
     return (
         *_external_ips(inventory, target),
@@ -26,7 +26,7 @@ def find_retired(inventory: Inventory, components: Components, target: Version) 
     )
 
 
-def _external_ips(inventory: Inventory, target: Version) -> Iterator[Finding]:
+def _external_ips(inventory: Inventory, target: Version) -> Iterator[UpgradeFinding]:
     names = [f"{s.metadata.namespace}/{s.metadata.name}" for s in inventory.services if s.spec.external_ips]
     if not names:
         return
@@ -36,7 +36,7 @@ def _external_ips(inventory: Inventory, target: Version) -> Iterator[Finding]:
         severity = "blocker"
     elif target.minor >= EXTERNAL_IPS_DEPRECATED:
         severity = "warning"
-    yield Finding(
+    yield UpgradeFinding(
         severity=severity,
         object=f"Service {names[0]}",
         field="spec.externalIPs",
@@ -45,13 +45,13 @@ def _external_ips(inventory: Inventory, target: Version) -> Iterator[Finding]:
     )
 
 
-def _ingress_nginx(inventory: Inventory, components: Components) -> Iterator[Finding]:
+def _ingress_nginx(inventory: Inventory, components: Components) -> Iterator[UpgradeFinding]:
     component = components.component("ingress-nginx")
     classes = [item.ingress_class for item in inventory.ingress_controllers if item.controller == _INGRESS_NGINX]
     if component is None and not classes:
         return
     title = component.title if component is not None else f"IngressClass {classes[0]}"
-    yield Finding(
+    yield UpgradeFinding(
         severity="warning",
         object=title,
         message="ingress-nginx has had no releases and no security fixes since March 2026",
@@ -59,11 +59,11 @@ def _ingress_nginx(inventory: Inventory, components: Components) -> Iterator[Fin
     )
 
 
-def _kube_dns(components: Components) -> Iterator[Finding]:
+def _kube_dns(components: Components) -> Iterator[UpgradeFinding]:
     component = components.component("kube-dns")
     if component is None or component.owner == "cloud":
         return
-    yield Finding(
+    yield UpgradeFinding(
         severity="warning",
         object=component.title,
         message="kube-dns is retired; kubeadm installs only CoreDNS since 1.21",
@@ -71,11 +71,11 @@ def _kube_dns(components: Components) -> Iterator[Finding]:
     )
 
 
-def _weave(components: Components) -> Iterator[Finding]:
+def _weave(components: Components) -> Iterator[UpgradeFinding]:
     component = components.component("weave-net")
     if component is not None:
         text = "Weave Net was archived in June 2024"
-        yield Finding(severity="warning", object=component.title, message=text, remedy="move to another network")
+        yield UpgradeFinding(severity="warning", object=component.title, message=text, remedy="move to another network")
 
 
 def _listed(names: list[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from podwire.model.meta import Fact
-from podwire.upgrade.plan.values import Finding
+from podwire.upgrade.plan.values import UpgradeFinding
 from podwire.upgrade.plan.versions import KUBELET_OLDER, Version, minors_between
 
 _LISTED = 3
@@ -37,24 +37,24 @@ class Versions(Fact, frozen=True, kw_only=True):
         return max((version for _, version in self.api_servers), key=lambda version: version.release)
 
 
-def check_skew(versions: Versions, target: Version) -> tuple[Finding, ...]:
+def check_skew(versions: Versions, target: Version) -> tuple[UpgradeFinding, ...]:
     """What the policy forbids now or would forbid with API servers of the target version."""
     checks = (_api_servers, _target, _kubelets, _kube_proxies, _kubelets_of_proxies)
     return tuple(finding for check in checks for finding in check(versions, target))
 
 
-def _blocker(**fields: Any) -> Finding:
-    return Finding(severity="blocker", **fields)
+def _blocker(**fields: Any) -> UpgradeFinding:
+    return UpgradeFinding(severity="blocker", **fields)
 
 
-def _api_servers(versions: Versions, target: Version) -> Iterator[Finding]:
+def _api_servers(versions: Versions, target: Version) -> Iterator[UpgradeFinding]:
     if minors_between(versions.oldest, versions.newest) > 1:
         texts = ", ".join(f"{name} {version}" for name, version in versions.api_servers)
         message = f"the API servers are more than one minor version apart: {texts}"
         yield _blocker(object="API servers", message=message, remedy="upgrade the oldest API server first")
 
 
-def _target(versions: Versions, target: Version) -> Iterator[Finding]:
+def _target(versions: Versions, target: Version) -> Iterator[UpgradeFinding]:
     step = minors_between(versions.oldest, target)
     if step > 1:
         message = f"from {versions.oldest.minor_text} to {target.minor_text} skips {step - 1} minor versions"
@@ -65,15 +65,17 @@ def _target(versions: Versions, target: Version) -> Iterator[Finding]:
         yield _blocker(object="API servers", message=message, remedy="an API server cannot go back to an older minor")
 
 
-def _kubelets(versions: Versions, target: Version) -> Iterator[Finding]:
+def _kubelets(versions: Versions, target: Version) -> Iterator[UpgradeFinding]:
     yield from _of_nodes("kubelet", versions.kubelets, versions.oldest, target)
 
 
-def _kube_proxies(versions: Versions, target: Version) -> Iterator[Finding]:
+def _kube_proxies(versions: Versions, target: Version) -> Iterator[UpgradeFinding]:
     yield from _of_nodes("kube-proxy", versions.kube_proxies, versions.oldest, target)
 
 
-def _of_nodes(program: str, by_node: Mapping[str, Version], oldest: Version, target: Version) -> Iterator[Finding]:
+def _of_nodes(
+    program: str, by_node: Mapping[str, Version], oldest: Version, target: Version
+) -> Iterator[UpgradeFinding]:
     newer = [node for node, version in by_node.items() if minors_between(oldest, version) > 0]
     if newer:
         message = f"{program} is newer than the oldest API server ({oldest}) on {_nodes(newer)}"
@@ -89,7 +91,7 @@ def _of_nodes(program: str, by_node: Mapping[str, Version], oldest: Version, tar
         yield _blocker(object=f"{program}", message=message, remedy=remedy)
 
 
-def _kubelets_of_proxies(versions: Versions, target: Version) -> Iterator[Finding]:
+def _kubelets_of_proxies(versions: Versions, target: Version) -> Iterator[UpgradeFinding]:
     far = [
         node
         for node, version in versions.kube_proxies.items()
@@ -102,7 +104,7 @@ def _kubelets_of_proxies(versions: Versions, target: Version) -> Iterator[Findin
     planned = [node for node, version in versions.kubelets.items() if minors_between(version, target) == KUBELET_OLDER]
     if planned and not behind:
         message = f"the kubelets of {_nodes(planned)} are at the limit of {KUBELET_OLDER} minor versions after this"
-        yield Finding(
+        yield UpgradeFinding(
             severity="warning", object="kubelet", message=message, remedy="upgrade them before the next minor version"
         )
 

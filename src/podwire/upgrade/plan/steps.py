@@ -12,20 +12,20 @@ from podwire.model.meta import Fact
 from podwire.model.selector import LabelSelector
 from podwire.upgrade.inventory.components import NETWORK_COMPONENTS, PARTS_OF_PODWIRE, Components
 from podwire.upgrade.inventory.inventory import Inventory, InventoryPod
-from podwire.upgrade.inventory.layout import Layout
+from podwire.upgrade.inventory.layout import ClusterLayout
 from podwire.upgrade.plan.coredns import change_corefile, default_image
-from podwire.upgrade.plan.kubeproxy import ProxyConfiguration, pinned_mode
+from podwire.upgrade.plan.kubeproxy import ProxyFile, pinned_mode
 from podwire.upgrade.plan.networks import RISKS, UNKNOWN_RISK
 from podwire.upgrade.plan.skew import Versions
 from podwire.upgrade.plan.targets import Targets
 from podwire.upgrade.plan.values import (
     Action,
     Component,
-    Finding,
     Gate,
     ImageChange,
     ImageReference,
-    ObjectChange,
+    PlannedChange,
+    UpgradeFinding,
     UpgradeStep,
     Wave,
 )
@@ -57,21 +57,21 @@ class PlannedSteps(Fact, frozen=True, kw_only=True):
     """The steps and what was noticed while they were made."""
 
     steps: tuple[UpgradeStep, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[UpgradeFinding, ...]
 
 
-class Situation(Fact, frozen=True, kw_only=True):
+class PlanSituation(Fact, frozen=True, kw_only=True):
     """What the steps depend on."""
 
     inventory: Inventory
-    layout: Layout
+    layout: ClusterLayout
     components: Components
     versions: Versions
-    proxy: ProxyConfiguration
+    proxy: ProxyFile
     targets: Targets
 
 
-def plan_steps(situation: Situation) -> PlannedSteps:
+def plan_steps(situation: PlanSituation) -> PlannedSteps:
     """All steps.
 
     Raises: ConfigError when the canary or the size of waves is wrong.
@@ -96,12 +96,12 @@ def plan_steps(situation: Situation) -> PlannedSteps:
 
 
 class _Planner:
-    def __init__(self, situation: Situation) -> None:
+    def __init__(self, situation: PlanSituation) -> None:
         self._situation = situation
         self._targets = situation.targets
         self._steps: list[UpgradeStep] = []
         self._waves: dict[tuple[str, ...], tuple[Wave, ...]] = {}
-        self.findings: list[Finding] = []
+        self.findings: list[UpgradeFinding] = []
 
     def numbered(self) -> Iterator[UpgradeStep]:
         for number, step in enumerate(self._steps, start=1):
@@ -112,8 +112,8 @@ class _Planner:
         component: Component,
         gates: tuple[Gate, ...],
         default: ImageReference | None,
-        before: Sequence[ObjectChange] = (),
-        after: Sequence[ObjectChange] = (),
+        before: Sequence[PlannedChange] = (),
+        after: Sequence[PlannedChange] = (),
     ) -> None:
         """A step that changes images of a workload, with other objects before or after it."""
         changes = tuple(self._image_changes(component, default))
@@ -173,21 +173,25 @@ class _Planner:
     def _kube_proxy_image(self, component: Component, target: Version, oldest: Version) -> ImageReference | None:
         image = component.images[0].image
         current = parse_version(image.tag)
-        wanted = target
+        version = target
         if target.patch < 0 and minors_between(oldest, target) == 0:
-            wanted = oldest
+            version = oldest
         elif target.patch < 0 and component.owner == "cluster" and not self._targets.names("kube-proxy"):
             message = f"the patch release of {target.minor_text} is not known; v{target.minor_text}.0 is used"
             remedy = f"plan again with --to {target.minor_text}.N, the patch release of the API servers"
-            self.findings.append(Finding(severity="info", object=component.title, message=message, remedy=remedy))
+            self.findings.append(
+                UpgradeFinding(severity="info", object=component.title, message=message, remedy=remedy)
+            )
         if current is None or (current.addition and component.owner == "cluster"):
             message = f"the tag of {image} is a custom build; the plan leaves the image as it is"
             remedy = "name the new one by --image kube-proxy=IMAGE"
-            self.findings.append(Finding(severity="warning", object=component.title, message=message, remedy=remedy))
+            self.findings.append(
+                UpgradeFinding(severity="warning", object=component.title, message=message, remedy=remedy)
+            )
             return None
-        if current.release >= wanted.release:
+        if current.release >= version.release:
             return None
-        return image.with_tag(f"v{wanted.minor_text}.{max(wanted.patch, 0)}")
+        return image.with_tag(f"v{version.minor_text}.{max(version.patch, 0)}")
 
     def add_coredns(self, component: Component) -> None:
         target = self._targets.version
@@ -283,8 +287,8 @@ _CLOUD_COMMANDS: Mapping[str, str] = {
 }
 
 
-def _stays(component: Component) -> Finding:
-    return Finding(
+def _stays(component: Component) -> UpgradeFinding:
+    return UpgradeFinding(
         severity="info",
         object=component.title,
         field="image",
@@ -293,12 +297,12 @@ def _stays(component: Component) -> Finding:
     )
 
 
-def _patch(component: Component, changes: Iterable[ImageChange]) -> ObjectChange:
+def _patch(component: Component, changes: Iterable[ImageChange]) -> PlannedChange:
     pod: dict[str, list[dict[str, str]]] = {}
     for change in changes:
         entry = {"name": change.container, "image": str(change.after)}
         pod.setdefault("initContainers" if change.init else "containers", []).append(entry)
-    return ObjectChange(
+    return PlannedChange(
         api_version="apps/v1",
         kind=component.kind,
         namespace=component.namespace,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from podwire.upgrade.inventory.inventory import Json
-from podwire.upgrade.plan.values import Finding
+from podwire.upgrade.plan.values import UpgradeFinding
 
 _COREDNS: Json = {
     "replicas": 2,
@@ -116,7 +116,7 @@ _NAMES = ("name", "mountPath", "key")
 _LONGEST = 120
 
 
-def differences(component: str, workload: Json) -> tuple[Finding, ...]:
+def differences(component: str, workload: Json) -> tuple[UpgradeFinding, ...]:
     """What differs from the stock manifest, one finding each; none for a component without one."""
     stock = STOCK.get(component)
     if stock is None:
@@ -127,7 +127,7 @@ def differences(component: str, workload: Json) -> tuple[Finding, ...]:
     spec = workload.get("spec") or {}
     lines = [*_compare(stock, spec, "spec"), *_extras(stock, spec)]
     return tuple(
-        Finding(severity="info", object=title, field=path, message=message, remedy="the upgrade keeps it")
+        UpgradeFinding(severity="info", object=title, field=path, message=message, remedy="the upgrade keeps it")
         for path, message in lines
     )
 
@@ -148,8 +148,8 @@ def _compare_lists(stock: list[Any], live: list[Any], path: str) -> Iterator[tup
         missing = [item for item in stock if item not in live]
         added = [item for item in live if item not in stock]
         if missing or added:
-            words = [f"lacks {_text(item)}" for item in missing] + [f"also has {_text(item)}" for item in added]
-            yield path, ", ".join(words)
+            texts = [f"lacks {_text(item)}" for item in missing] + [f"also has {_text(item)}" for item in added]
+            yield path, ", ".join(texts)
         return
     present = {item[name]: item for item in live}
     for item in stock:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from podwire.upgrade.plan.values import SEVERITIES, Component, Finding, UpgradePlan, UpgradeStep
+from podwire.upgrade.plan.values import SEVERITIES, Component, UpgradeFinding, UpgradePlan, UpgradeStep
 
 _SHOWN_NODES = 4
 
@@ -12,7 +12,7 @@ def plan_text(plan: UpgradePlan) -> str:
     return "\n".join(_text_lines(plan)) + "\n"
 
 
-def findings_text(findings: Iterable[Finding]) -> str:
+def findings_text(findings: Iterable[UpgradeFinding]) -> str:
     """Findings as lines of text, each with its remedy on a line of its own."""
     return "".join(f"{line}\n" for finding in findings for line in _finding_lines(finding))
 
@@ -72,7 +72,7 @@ def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _finding_lines(finding: Finding) -> Iterator[str]:
+def _finding_lines(finding: UpgradeFinding) -> Iterator[str]:
     where = f"{finding.object}: {finding.field}" if finding.field else finding.object
     yield f"{finding.severity}: {where}: {finding.message}"
     if finding.remedy:

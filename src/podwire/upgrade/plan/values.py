@@ -146,7 +146,7 @@ class Component(Fact, frozen=True, kw_only=True):
         return f"{self.kind} {self.namespace}/{self.workload}" if self.namespace else f"{self.kind} {self.workload}"
 
 
-class Finding(Fact, frozen=True, kw_only=True):
+class UpgradeFinding(Fact, frozen=True, kw_only=True):
     """Something to know before an upgrade; a blocker stops it."""
 
     severity: Severity
@@ -171,7 +171,7 @@ class ImageChange(Fact, frozen=True, kw_only=True):
     init: bool = False
 
 
-class ObjectChange(Fact, frozen=True, kw_only=True):
+class PlannedChange(Fact, frozen=True, kw_only=True):
     """A change of one object: a strategic merge patch of the fields that the step changes."""
 
     api_version: str
@@ -209,7 +209,7 @@ class UpgradeStep(Fact, frozen=True, kw_only=True):
     action: Action
     scope: Scope = "whole"
     images: tuple[ImageChange, ...] = ()
-    changes: tuple[ObjectChange, ...] = ()
+    changes: tuple[PlannedChange, ...] = ()
     """In the order in which they are made. The reverse patches come from the backup."""
     gates: tuple[Gate, ...] = ()
     waves: tuple[Wave, ...] = ()
@@ -220,6 +220,10 @@ class UpgradeStep(Fact, frozen=True, kw_only=True):
     """One sentence: what traffic the step may touch."""
     command: str = ""
     """What a person does for the action ``manual``."""
+
+
+ObjectChange = PlannedChange
+"""The name by which the steps that are applied call a planned change."""
 
 
 class UpgradePlan(Fact, frozen=True, kw_only=True):
@@ -235,7 +239,7 @@ class UpgradePlan(Fact, frozen=True, kw_only=True):
     """The target, as ``1.36``, or ``1.36.1`` with a patch release."""
     nodes: int = 0
     components: tuple[Component, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[UpgradeFinding, ...] = ()
     """The most serious first."""
     steps: tuple[UpgradeStep, ...] = ()
     id: str = ""

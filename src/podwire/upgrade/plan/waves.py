@@ -20,7 +20,7 @@ from typing import Literal
 
 from podwire.errors import ConfigError
 from podwire.model.meta import Fact
-from podwire.upgrade.plan.values import Finding, Wave
+from podwire.upgrade.plan.values import UpgradeFinding, Wave
 
 
 class WaveNode(Fact, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ def schedule(nodes: Sequence[WaveNode], allowed: Mapping[str, int], options: Wav
     return tuple(_wave(wave) for wave in waves)
 
 
-def overfull(nodes: Iterable[WaveNode], allowed: Mapping[str, int]) -> tuple[Finding, ...]:
+def overfull(nodes: Iterable[WaveNode], allowed: Mapping[str, int]) -> tuple[UpgradeFinding, ...]:
     """A warning for each budget of which one node has more pods than may be disrupted."""
     worst: dict[str, tuple[int, str]] = {}
     for node in nodes:
@@ -86,7 +86,7 @@ def overfull(nodes: Iterable[WaveNode], allowed: Mapping[str, int]) -> tuple[Fin
             if count > allowed.get(budget, 0):
                 worst[budget] = max(worst.get(budget, (0, "")), (count, node.name))
     return tuple(
-        Finding(
+        UpgradeFinding(
             severity="warning",
             object=f"PodDisruptionBudget {budget}",
             field="status.disruptionsAllowed",

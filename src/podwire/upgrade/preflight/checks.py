@@ -11,7 +11,7 @@ from podwire.upgrade.inventory.components import NETWORK_COMPONENTS
 from podwire.upgrade.inventory.inventory import Inventory, InventoryNode
 from podwire.upgrade.plan.compose import sorted_findings
 from podwire.upgrade.plan.steps import pods_of
-from podwire.upgrade.plan.values import Component, Finding, Severity, UpgradePlan
+from podwire.upgrade.plan.values import Component, Severity, UpgradeFinding, UpgradePlan
 from podwire.upgrade.plan.versions import parse_version
 
 CONFIGURATIONS: Mapping[str, str] = {
@@ -44,13 +44,13 @@ class PreflightSituation(Fact, frozen=True, kw_only=True):
         return tuple(c for c in self.plan.components if c.kind == "DaemonSet" and c.name in names)
 
 
-def preflight(situation: PreflightSituation) -> tuple[Finding, ...]:
+def preflight(situation: PreflightSituation) -> tuple[UpgradeFinding, ...]:
     """The findings of the plan and of all checks, the most serious first."""
     results = [finding for check in CHECKS for finding in check(situation)]
     return sorted_findings([*situation.plan.findings, *results])
 
 
-def _nodes_ready(situation: PreflightSituation) -> Iterator[Finding]:
+def _nodes_ready(situation: PreflightSituation) -> Iterator[UpgradeFinding]:
     unready = [node for node in situation.inventory.nodes if not node.ready]
     if unready:
         message = f"{_names(unready)} not Ready: the gates of their waves cannot hold"
@@ -66,14 +66,14 @@ def _has(node: InventoryNode, kind: str) -> bool:
     return any(c.type == kind and c.status == "True" for c in node.status.conditions)
 
 
-def _cordoned(situation: PreflightSituation) -> Iterator[Finding]:
+def _cordoned(situation: PreflightSituation) -> Iterator[UpgradeFinding]:
     nodes = [node for node in situation.inventory.nodes if node.spec.unschedulable]
     if nodes:
         message = f"{_names(nodes)} cordoned; DaemonSets are upgraded there too, tests of pods are not run there"
         yield _finding("info", "Nodes", "spec.unschedulable", message, "uncordon them when their work is done")
 
 
-def _runtimes(situation: PreflightSituation) -> Iterator[Finding]:
+def _runtimes(situation: PreflightSituation) -> Iterator[UpgradeFinding]:
     target = parse_version(situation.plan.to_version)
     old = []
     for node in situation.inventory.nodes:
@@ -89,7 +89,7 @@ def _runtimes(situation: PreflightSituation) -> Iterator[Finding]:
         yield _finding("warning", "Nodes", "status.nodeInfo.containerRuntimeVersion", message, remedy)
 
 
-def _pods_everywhere(situation: PreflightSituation) -> Iterator[Finding]:
+def _pods_everywhere(situation: PreflightSituation) -> Iterator[UpgradeFinding]:
     for component in situation.daemonsets:
         pods = pods_of(component, situation.inventory)
         broken = sorted(pod.spec.node_name for pod in pods if not pod.ready)
@@ -98,7 +98,7 @@ def _pods_everywhere(situation: PreflightSituation) -> Iterator[Finding]:
             yield _finding("blocker", component.title, "status", message, "repair them first: the gates wait for them")
 
 
-def _mixed_images(situation: PreflightSituation) -> Iterator[Finding]:
+def _mixed_images(situation: PreflightSituation) -> Iterator[UpgradeFinding]:
     """DaemonSets in the middle of another rollout."""
     for component in situation.daemonsets:
         images: dict[str, list[str]] = defaultdict(list)
@@ -111,7 +111,7 @@ def _mixed_images(situation: PreflightSituation) -> Iterator[Finding]:
             yield _finding("warning", component.title, "", message, "let the earlier rollout end first")
 
 
-def _pod_ranges(situation: PreflightSituation) -> Iterator[Finding]:
+def _pod_ranges(situation: PreflightSituation) -> Iterator[UpgradeFinding]:
     nodes = situation.inventory.nodes
     with_range = [node for node in nodes if node.spec.cidrs]
     if with_range and len(with_range) < len(nodes):
@@ -126,22 +126,22 @@ def _pod_ranges(situation: PreflightSituation) -> Iterator[Finding]:
             yield _finding("blocker", "Nodes", "spec.podCIDRs", message, "each node needs a range of its own")
 
 
-def _storage_versions(situation: PreflightSituation) -> Iterator[Finding]:
+def _storage_versions(situation: PreflightSituation) -> Iterator[UpgradeFinding]:
     for kind in situation.inventory.custom_kinds:
         title = f"CustomResourceDefinition {kind.name}"
-        gone = [version for version in kind.stored if version not in kind.served]
+        gone = [version for version in kind.stored_versions if version not in kind.served]
         if gone:
             message = f"objects are stored as {', '.join(gone)}, which is no longer served"
             remedy = "write every object again, then remove the version from status.storedVersions"
             yield _finding("blocker", title, "status.storedVersions", message, remedy)
-        elif any(version != kind.storage for version in kind.stored):
-            old = ", ".join(version for version in kind.stored if version != kind.storage)
+        elif any(version != kind.storage for version in kind.stored_versions):
+            old = ", ".join(version for version in kind.stored_versions if version != kind.storage)
             message = f"objects may still be stored as {old}; a new definition without that version is refused"
             remedy = f"write every object again in {kind.storage}, then remove {old} from status.storedVersions"
             yield _finding("warning", title, "status.storedVersions", message, remedy)
 
 
-def _configurations(situation: PreflightSituation) -> Iterator[Finding]:
+def _configurations(situation: PreflightSituation) -> Iterator[UpgradeFinding]:
     """The order of files in /etc/cni/net.d: as they were read, else as the networks write them."""
     networks = _networks(situation)
     own = {CONFIGURATIONS[name]: name for name in networks if name in CONFIGURATIONS}
@@ -167,8 +167,8 @@ def _networks(situation: PreflightSituation) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _finding(severity: Severity, source: str, field: str, message: str, remedy: str) -> Finding:
-    return Finding(severity=severity, object=source, field=field, message=message, remedy=remedy)
+def _finding(severity: Severity, source: str, field: str, message: str, remedy: str) -> UpgradeFinding:
+    return UpgradeFinding(severity=severity, object=source, field=field, message=message, remedy=remedy)
 
 
 def _names(nodes: list[InventoryNode]) -> str:
@@ -186,7 +186,7 @@ def _listed(names: list[str]) -> str:
     return f"{noun} {', '.join(sorted(names)[:_LISTED])}" + (f" and {more} more" if more > 0 else "")
 
 
-CHECKS: tuple[Callable[[PreflightSituation], Iterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[PreflightSituation], Iterator[UpgradeFinding]], ...] = (
     _nodes_ready, _cordoned, _runtimes, _pods_everywhere, _mixed_images, _pod_ranges, _storage_versions,
     _configurations,
 )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from podwire.errors import ApiError, NotFound
 from podwire.kube.client import Client
 from podwire.kube.resources import PODS, Json
-from podwire.upgrade.plan.values import Finding
+from podwire.upgrade.plan.values import UpgradeFinding
 
 NAME = "podwire-preflight"
 NAMESPACE = "kube-system"
@@ -60,7 +60,7 @@ def configurations(listing: str) -> tuple[str, ...]:
 
 async def read_configurations(
     client: Client, nodes: Iterable[str], image: str, directory: str
-) -> tuple[dict[str, tuple[str, ...]], tuple[Finding, ...]]:
+) -> tuple[dict[str, tuple[str, ...]], tuple[UpgradeFinding, ...]]:
     """By node its configurations, and a warning for each node that could not be read.
 
     Raises: ApiUnreachable.
@@ -87,7 +87,7 @@ async def read_configurations(
         if failure is not None:
             raise failure
     findings = tuple(
-        Finding(
+        UpgradeFinding(
             severity="warning",
             object=f"Node {node}",
             field=directory,

@@ -1,12 +1,12 @@
 import pytest
 from tests.unit.upgrade.corefile_texts import CHANGED, K3S, KUBEADM_1_12, KUBEADM_1_35
 
-from podwire.upgrade.corefile.migrate import Job, Migration, migrate, refused_lines
+from podwire.upgrade.corefile.migrate import CorefileJob, CorefileMigration, migrate, refused_lines
 from podwire.upgrade.corefile.releases import RELEASES
 
 
-def moved(text: str, before: str, after: str, *, defaults: bool = False) -> Migration:
-    return migrate(text, Job(from_version=before, to_version=after, defaults=defaults))
+def moved(text: str, before: str, after: str, *, defaults: bool = False) -> CorefileMigration:
+    return migrate(text, CorefileJob(from_version=before, to_version=after, defaults=defaults))
 
 
 def block(*lines: str) -> str:
@@ -163,7 +163,7 @@ def test_broken_corefile_is_a_blocker_and_stays() -> None:
 
 
 def test_fragment_of_an_import_is_migrated() -> None:
-    job = Job(key="log.override", from_version="1.4.0", to_version="1.8.0", fragment=True)
+    job = CorefileJob(key="log.override", from_version="1.4.0", to_version="1.8.0", fragment=True)
     migration = migrate("kubernetes corp.example {\n  upstream\n}\n", job)
     assert migration.text == "kubernetes corp.example {\n}\n"
 

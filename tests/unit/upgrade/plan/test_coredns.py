@@ -8,13 +8,13 @@ from podwire.upgrade.inventory.inventory import Inventory
 from podwire.upgrade.inventory.layout import recognize
 from podwire.upgrade.plan.coredns import change_corefile, check_deployment
 from podwire.upgrade.plan.targets import Targets
-from podwire.upgrade.plan.values import Finding
+from podwire.upgrade.plan.values import UpgradeFinding
 from podwire.upgrade.plan.versions import parse_target
 
 TARGETS = Targets(version=parse_target("1.36", "t"))
 
 
-def findings(present: Inventory) -> dict[str, Finding]:
+def findings(present: Inventory) -> dict[str, UpgradeFinding]:
     deployment = present.deployment("kube-system", "coredns")
     component = find_components(present, recognize(present)).component("coredns")
     assert deployment is not None and component is not None
@@ -85,7 +85,7 @@ def test_new_option_is_taken_out_before_the_pods_go_back() -> None:
     assert change.before_pods and len(change.changes) == 1
 
 
-def test_file_changes_after_the_pods_when_the_old_release_refuses_it() -> None:
+def test_file_changes_after_pods_when_the_old_release_refuses_it() -> None:
     change = change_corefile(corefile(".:53 {\n  kubernetes cluster.local\n}\n"), "v1.4.0", "v1.6.2", TARGETS)
     assert not change.before_pods
     assert "ready" in change.changes[0].patch["data"]["Corefile"]

@@ -5,10 +5,10 @@ from podwire.errors import ConfigError
 from podwire.upgrade.plan.values import (
     Component,
     ContainerImage,
-    Finding,
     ImageChange,
     ImageReference,
-    ObjectChange,
+    PlannedChange,
+    UpgradeFinding,
     UpgradePlan,
     UpgradeStep,
     Wave,
@@ -89,7 +89,7 @@ def make_plan() -> UpgradePlan:
         scope="nodes",
         images=(ImageChange(container="kube-proxy", before=old, after=new),),
         changes=(
-            ObjectChange(
+            PlannedChange(
                 api_version="apps/v1",
                 kind="DaemonSet",
                 namespace="kube-system",
@@ -109,7 +109,9 @@ def make_plan() -> UpgradePlan:
         images=(ContainerImage(container="kube-proxy", image=old),),
         version="1.35.0",
     )
-    warning = Finding(severity="warning", object="Node a", field="status", message="old kernel", remedy="update it")
+    warning = UpgradeFinding(
+        severity="warning", object="Node a", field="status", message="old kernel", remedy="update it"
+    )
     return identified(
         UpgradePlan(
             from_version="1.35.0", to_version="1.36", components=(component,), findings=(warning,), steps=(step,)

@@ -42,7 +42,7 @@ def test_budget_limits_a_wave() -> None:
     assert names(nodes, {"db": 2}, max_unavailable=4) == ["plain", "n0,n1", "n2,n3"]
 
 
-def test_node_that_exceeds_a_budget_is_a_wave_of_its_own() -> None:
+def test_node_that_exceeds_a_budget_is_a_wave_alone() -> None:
     nodes = [*fleet(3, 1), WaveNode(name="full", pods={"db": 3})]
     assert names(nodes, {"db": 1}, max_unavailable=3) == ["n0000", "full", "n0001,n0002"]
     assert str(overfull(nodes, {"db": 1})[0]) == (

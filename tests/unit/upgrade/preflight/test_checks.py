@@ -9,7 +9,7 @@ from tests.cases.upgrade_clusters import VERSIONS, Json, cluster, inventory_of, 
 from podwire.upgrade.inventory.inventory import StorageVersions
 from podwire.upgrade.plan.compose import make_plan
 from podwire.upgrade.plan.targets import Targets, parse_images
-from podwire.upgrade.plan.values import Finding
+from podwire.upgrade.plan.values import UpgradeFinding
 from podwire.upgrade.plan.versions import parse_target
 from podwire.upgrade.preflight.checks import PreflightSituation, preflight
 from podwire.upgrade.preflight.nodepods import configurations, pod_of
@@ -19,7 +19,7 @@ FLANNEL = ("flannel=ghcr.io/flannel-io/flannel:v0.27.0",)
 
 def findings(
     items: list[Json], files: Mapping[str, tuple[str, ...]] | None = None, kinds: tuple[StorageVersions, ...] = ()
-) -> list[Finding]:
+) -> list[UpgradeFinding]:
     """The findings that are more than information."""
     present = msgspec.structs.replace(inventory_of(items, VERSIONS["kubeadm"]), custom_kinds=kinds)
     targets = Targets(version=parse_target("1.36.1", "t"), images=parse_images(FLANNEL, "t"))
@@ -79,12 +79,15 @@ def test_broken_and_mixed_pods_of_a_daemonset_are_found() -> None:
 
 
 KINDS = {
-    "one version": (StorageVersions(name="a.x", storage="v1", stored=("v1",), served=("v1",)), ""),
+    "one version": (StorageVersions(name="a.x", storage="v1", stored_versions=("v1",), served=("v1",)), ""),
     "old objects": (
-        StorageVersions(name="a.x", storage="v1", stored=("v1beta1", "v1"), served=("v1", "v1beta1")),
+        StorageVersions(name="a.x", storage="v1", stored_versions=("v1beta1", "v1"), served=("v1", "v1beta1")),
         "warning",
     ),
-    "gone version": (StorageVersions(name="a.x", storage="v1", stored=("v1alpha1", "v1"), served=("v1",)), "blocker"),
+    "gone version": (
+        StorageVersions(name="a.x", storage="v1", stored_versions=("v1alpha1", "v1"), served=("v1",)),
+        "blocker",
+    ),
 }
 
 
