@@ -42,6 +42,7 @@ BENCHMARKS = (
     "dns_faults",
     "dns_kernel",
     "state",
+    "upgrade",
 )
 """Their names, in the order of the page."""
 

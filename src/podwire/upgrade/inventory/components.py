@@ -173,11 +173,12 @@ def _images(workload: Json, title: str, findings: list[UpgradeFinding]) -> Itera
 
 
 def api_servers(inventory: Inventory) -> tuple[tuple[str, Version | None], ...]:
-    """The API servers with their versions: the pods by name, and the one that answered as ``/version``."""
+    """The API servers with their versions: pods, the addresses that were asked, and the one that answered."""
     servers: list[tuple[str, Version | None]] = [
         (f"Pod {SYSTEM}/{pod.metadata.name}", _pod_version(pod))
         for pod in inventory.pods_with(SYSTEM, "component", "kube-apiserver")
     ]
+    servers += [(f"API server {address}", parse_version(text)) for address, text in sorted(inventory.servers.items())]
     return (*servers, ("/version", parse_version(inventory.version)))
 
 

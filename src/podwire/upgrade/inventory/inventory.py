@@ -130,6 +130,8 @@ class Inventory(Fact, frozen=True, kw_only=True):
     """The UID of the namespace kube-system."""
     version: str = ""
     """``gitVersion`` of the API server that answered."""
+    servers: Mapping[str, str] = {}
+    """By address the version of each API server, empty where it did not answer; empty with one API server."""
     nodes: tuple[InventoryNode, ...] = ()
     pods: tuple[InventoryPod, ...] = ()
     """Those of kube-system, of namespaces of networks, and of namespaces with a PodDisruptionBudget."""

@@ -7,9 +7,7 @@ objects; a kind that the user must not read is named in ``unreadable``.
 
 from typing import Any, TypeVar
 
-import msgspec
-
-from podwire.errors import ApiError, NotFound, PodwireError
+from podwire.errors import ApiError, NotFound
 from podwire.kube.client import Client
 from podwire.kube.resources import (
     CONFIGMAPS,
@@ -32,6 +30,7 @@ from podwire.upgrade.inventory.inventory import (
     InventoryPod,
     StorageVersions,
 )
+from podwire.upgrade.inventory.servers import all_versions, own_version
 
 T = TypeVar("T")
 
@@ -51,10 +50,6 @@ _PAGE = 500
 """Objects of one answer: a page of 500 pods is about 3 MB."""
 
 
-class _VersionAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    git_version: str = ""
-
-
 async def read_inventory(client: Client) -> Inventory:
     """The inventory.
 
@@ -68,7 +63,8 @@ async def read_inventory(client: Client) -> Inventory:
     pods = [pod for namespace in sorted(namespaces) for pod in await reader.list(_PODS, namespace)]
     return Inventory(
         cluster=await reader.cluster(),
-        version=await reader.version(),
+        version=await own_version(client),
+        servers=await all_versions(client),
         nodes=tuple(sorted(await reader.nodes(), key=lambda node: node.name)),
         pods=tuple(pods),
         daemonsets=daemonsets,
@@ -119,13 +115,6 @@ class _Reader:
             token = page.continue_
             if not token:
                 return tuple(items)
-
-    async def version(self) -> str:
-        answer = await self._client.raw("GET", "/version")
-        try:
-            return msgspec.json.decode(answer.body, type=_VersionAnswer).git_version
-        except msgspec.DecodeError as failure:
-            raise PodwireError(f"GET /version: expected a version, got status {answer.status}") from failure
 
     async def cluster(self) -> str:
         try:

@@ -45,12 +45,13 @@ def make_plan(inventory: Inventory, targets: Targets) -> UpgradePlan:
         *components.findings,
         *_of_layout(layout),
         *_unreadable(inventory),
+        *_silent(inventory),
         *check_networks(components, inventory, layout),
         *find_retired(inventory, components, targets.version),
         *planned.findings,
         *_of_workloads(inventory, components),
     ]
-    if components.component("kube-proxy") is not None or proxy.object:
+    if components.component("kube-proxy") is not None or proxy.object or proxy.flags:
         findings += check_configuration(proxy, inventory, versions.oldest, targets.version)
     return identified(
         UpgradePlan(
@@ -115,6 +116,19 @@ def _unreadable(inventory: Inventory) -> Iterator[UpgradeFinding]:
         message = "must not be read by this user, so that the plan lacks what depends on it"
         yield UpgradeFinding(
             severity="warning", object=kind, message=message, remedy="use an account with the role view"
+        )
+
+
+def _silent(inventory: Inventory) -> Iterator[UpgradeFinding]:
+    """API servers whose version nobody tells: no pod, no answer."""
+    silent = [address for address, text in inventory.servers.items() if parse_version(text) is None]
+    pods = sum(1 for _ in inventory.pods_with(SYSTEM, "component", "kube-apiserver"))
+    if silent and pods < len(inventory.servers):
+        yield UpgradeFinding(
+            severity="warning",
+            object="API servers",
+            message=f"{', '.join(sorted(silent))} did not answer, so their versions are not known",
+            remedy="run the command where all API servers can be reached, or ask each for /version",
         )
 
 

@@ -15,8 +15,10 @@ alpha option of 1.37 changes that, KEP-6032).
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
+import msgspec
 import yaml
 
 from podwire.model.meta import Fact
@@ -33,6 +35,7 @@ USERSPACE_REMOVED = 26
 NFTABLES_KERNEL = (5, 13)
 
 _MODE_LINE = re.compile(r"(?m)^mode:[ \t]*(?:\"\"|''|null|)[ \t]*$")
+_NODE_ARGUMENTS = "k3s.io/node-args"
 _KERNEL = re.compile(r"(\d+)\.(\d+)")
 
 _ONLY_IPVS: Mapping[str, str] = {
@@ -86,7 +89,7 @@ def read_configuration(inventory: Inventory) -> ProxyFile:
             continue
         title = f"ConfigMap {SYSTEM}/{name}"
         try:
-            document = yaml.safe_load(text)
+            document = yaml.load(text, Loader=yaml.CSafeLoader)
         except (yaml.YAMLError, RecursionError) as failure:
             line = str(failure).partition("\n")[0]
             finding = _finding("warning", title, f"data.{key}", f"is no YAML: {line}", "correct it")
@@ -100,10 +103,25 @@ def _flags(inventory: Inventory) -> dict[str, str]:
     daemonset = inventory.daemonset(SYSTEM, "kube-proxy")
     flags = {}
     for container, _ in containers_of(daemonset) if daemonset is not None else ():
-        for word in (*(container.get("command") or ()), *(container.get("args") or ())):
-            name, equals, value = str(word).partition("=")
+        for argument in (*(container.get("command") or ()), *(container.get("args") or ())):
+            name, equals, value = str(argument).partition("=")
             if name.startswith("--") and equals:
                 flags[name[2:]] = value
+    return flags or _flags_of_nodes(inventory)
+
+
+def _flags_of_nodes(inventory: Inventory) -> dict[str, str]:
+    """The flags that k3s gives to the kube-proxy in it, from the annotation with the arguments of k3s."""
+    flags = {}
+    for node in inventory.nodes:
+        try:
+            arguments = msgspec.json.decode(node.metadata.annotations.get(_NODE_ARGUMENTS, "[]"), type=tuple[str, ...])
+        except msgspec.DecodeError:
+            continue
+        for name, value in pairwise(arguments):
+            if name.lstrip("-") == "kube-proxy-arg":
+                flag, _, setting = value.partition("=")
+                flags[flag.lstrip("-")] = setting
     return flags
 
 
@@ -117,7 +135,7 @@ def check_configuration(
 ) -> tuple[UpgradeFinding, ...]:
     """What the target version changes for this configuration."""
     findings = [*configuration.findings]
-    source = configuration.object or f"DaemonSet {SYSTEM}/kube-proxy"
+    source = configuration.object or "kube-proxy"
     findings += _mode(configuration, source, before, target)
     if mode_in(configuration, target.minor) == "nftables" or configuration.mode == "ipvs":
         findings += _lacks_of_nftables(configuration, source, inventory, target)

@@ -110,3 +110,18 @@ def test_mode_of_a_flag_counts() -> None:
     ]
     items[0]["spec"]["template"]["spec"]["containers"][0]["command"].append("--proxy-mode=ipvs")
     assert findings(inventory_of(items, "v1.42.0"), "1.42", "1.43")["mode"][0] == "blocker"
+
+
+@pytest.mark.parametrize(
+    "arguments", ['["server","--kube-proxy-arg","proxy-mode=ipvs"]', '["--kube-proxy-arg","--proxy-mode=ipvs"]']
+)
+def test_mode_of_the_kube_proxy_in_k3s_counts(arguments: str) -> None:
+    present = node("server-1", "v1.42.0+k3s1")
+    present["metadata"]["annotations"] = {"k3s.io/node-args": arguments}
+    assert findings(inventory_of([present], "v1.42.0+k3s1"), "1.42", "1.43")["mode"][0] == "blocker"
+
+
+def test_broken_arguments_of_k3s_are_left_out() -> None:
+    present = node("server-1", "v1.42.0+k3s1")
+    present["metadata"]["annotations"] = {"k3s.io/node-args": "{"}
+    assert findings(inventory_of([present], "v1.42.0+k3s1"), "1.42", "1.43") == {}
