@@ -7,11 +7,13 @@ the random clusters with another seed than 0, ``SEEDS=n`` tries so many.
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+import msgspec
 import pytest
-from tests.unit.policy.dataplanes.nftables.test_contents import LAYOUTS, Kernel, follow, fresh
+from tests.unit.policy.dataplanes.nftables.test_contents import LAYOUTS, Kernel, follow, fresh, grown
 from tests.unit.policy.test_changes_in_place import COUNT, FIRST, Blocks, Selectors
 from tests.unit.policy.test_compile import Chaos
 
+from podwire.model.policy import NetworkPolicy
 from podwire.policy.dataplanes.nftables import rangechains
 from podwire.policy.dataplanes.nftables.steps import steps
 from podwire.state.address import pack_ip
@@ -136,3 +138,30 @@ def packets(chaos: Chaos, moments: Sequence[tuple[Rules, Elements]]) -> list[Pac
                 peers.update(address for key, element in own.items() for address in (key, element.end))
     chosen = [chaos.random.choice(sorted(peers)) for _ in range(4)] + [pack_ip("203.0.113.9")]
     return [(name, key, peer, *chaos.random.choice(PORTS)) for name, key in sorted(pods) for peer in chosen]
+
+
+def test_range_that_some_addresses_leave_keeps_its_table() -> None:
+    """Half of a block gets a policy of its own, which allows the port of a policy that goes in the same change."""
+    compiler = grown(0)
+    for name, port in (("a", 1000), ("b", 1001)):
+        compiler.set_policy(f"shop/{name}", of_block(name, "203.0.113.0/24", port))
+    compiler.flush()
+    contents = fresh(LAYOUTS["ip"], compiler)
+    contents.commit()
+    kernel = Kernel(contents.table())
+    compiler.set_policy("shop/c", of_block("c", "203.0.113.0/25", 1001))
+    compiler.set_policy("shop/b", None)
+    follow(contents, compiler, compiler.flush())
+    moments = [moment(kernel)]
+    for step in steps(contents.commit(), end_accepts=contents.end_accepts):
+        kernel.commit(step)
+        moments.append(moment(kernel))
+    (key,) = kernel.elements["ingress"]
+    for address in ("203.0.113.1", "203.0.113.200"):
+        assert not wrong(("ingress", key, pack_ip(address), "tcp", 1001), moments)
+
+
+def of_block(name: str, cidr: str, port: int) -> NetworkPolicy:
+    rule = {"from": [{"ipBlock": {"cidr": cidr}}], "ports": [{"port": port}]}
+    spec = {"podSelector": {}, "ingress": [rule]}
+    return msgspec.convert({"metadata": {"name": name, "namespace": "shop"}, "spec": spec}, NetworkPolicy)
