@@ -251,9 +251,9 @@ class Profile:
         self._tables.clear()
         deleted = rules.take_out(before.key) if before is not None else ()
         added = rules.add(after) if after is not None else ()
-        changed, torn = self._cover(deleted, added)
-        if torn:
-            self._surround(deleted, added, {*moving, *(address for part in torn for address in peers.within(*part))})
+        changed, cut = self._cover(deleted, added)
+        if cut:
+            self._surround(deleted, added, {*moving, *(address for part in cut for address in peers.within(*part))})
         for number in added:
             self._spread(number, peers)
         ending = self.peers.groups() if deleted else ()
@@ -275,7 +275,7 @@ class Profile:
         Returns the ranges that changed, and those among them in which groups of peers must be cut.
         """
         changed: list[AddressRange] = []
-        torn: list[AddressRange] = []
+        cut: list[AddressRange] = []
         for numbers, adds in ((deleted, False), (added, True)):
             for number in numbers:
                 own = self._rules[number].blocks
@@ -294,12 +294,12 @@ class Profile:
                     self._enclose(group, replaced[group.key.around], number)
                 changed += ranges
                 if adds and (filled or replaced.keys() != touched):
-                    torn += ranges
+                    cut += ranges
         for family, blocks in self.blocks.items():
             regions = blocks.take_regions()
             if regions:
                 self.peers.change.ranges.setdefault(family, []).extend(regions)
-        return changed, torn
+        return changed, cut
 
     def _enclose(self, group: HostGroup, around: frozenset[int], number: int) -> None:
         """Gives a group the rules of the ranges around all of its addresses; ``number`` is the rule that differs."""
