@@ -70,7 +70,7 @@ class AnswerForms:
     def __init__(self, index: RecordIndex, domain: str, ttl_s: int, fallthrough: frozenset[str]) -> None:
         self._index = index
         self._domain = domain
-        self._ttl_s = ttl_s
+        self.ttl_s = ttl_s
         self._fallthrough = fallthrough
         self._soas: dict[tuple[int, int], bytes] = {}
 
@@ -86,7 +86,7 @@ class AnswerForms:
         chosen = addresses.v4 if qtype == wire.A else addresses.v6 if qtype == wire.AAAA else ()
         if not chosen:
             return self.records(question, ())
-        return ZoneAnswer(ring=wire.make_ring(chosen, qtype, self._ttl_s), zone=question.zone)
+        return ZoneAnswer(ring=wire.make_ring(chosen, qtype, self.ttl_s), zone=question.zone)
 
     def missing(self, question: ZoneQuestion) -> ZoneAnswer:
         """The answer for a name that does not exist in the zone."""
@@ -115,7 +115,7 @@ class AnswerForms:
 
     def soa(self, question: ZoneQuestion) -> ResourceRecord:
         """The SOA record of the zone in the question."""
-        numbers = (self._index.serial & 0xFFFFFFFF, 7200, 1800, 86400, self._ttl_s)
+        numbers = (self._index.serial & 0xFFFFFFFF, 7200, 1800, 86400, self.ttl_s)
         try:
             names = (join_labels(("ns", "dns"), question.suffix), join_labels(("hostmaster",), question.suffix))
         except ProtocolError:
@@ -123,14 +123,14 @@ class AnswerForms:
         return ResourceRecord(
             question.suffix,
             wire.SOA,
-            min(self._ttl_s, _SOA_TTL_S),
+            min(self.ttl_s, _SOA_TTL_S),
             names=names,
             tail=b"".join(n.to_bytes(4, "big") for n in numbers),
         )
 
     def address_record(self, name: bytes, packed: bytes) -> ResourceRecord:
         """The record of an address."""
-        return ResourceRecord(name, wire.A if len(packed) == 4 else wire.AAAA, self._ttl_s, tail=packed)
+        return ResourceRecord(name, wire.A if len(packed) == 4 else wire.AAAA, self.ttl_s, tail=packed)
 
     def all_addresses(self, name: bytes, addresses: Addresses) -> tuple[ResourceRecord, ...]:
         """The records of the addresses of both families."""

@@ -16,7 +16,7 @@ MAX_LABEL = 63
 ROOT = b"\x00"
 _DASHED = re.compile(r"[0-9a-f]*(-[0-9a-f]*)+")
 _NIBBLES = re.compile(rb"[0-9a-f]{32}")
-_OCTETS = {b"%d" % number: number for number in range(256)}
+OCTETS = {b"%d" % number: number for number in range(256)}
 
 
 def encode_name(text: str) -> bytes:
@@ -135,7 +135,7 @@ def parse_reverse(labels: list[bytes]) -> bytes:
     (in-addr.arpa), RFC 3596 section 2.5 (ip6.arpa, nibbles).
     """
     if len(labels) == 6 and labels[-2:] == [b"in-addr", b"arpa"]:
-        octets = [_OCTETS.get(label) for label in labels[3::-1]]
+        octets = [OCTETS.get(label) for label in labels[3::-1]]
         return bytes(octet for octet in octets if octet is not None) if None not in octets else b""
     if len(labels) == 34 and labels[-2:] == [b"ip6", b"arpa"]:
         nibbles = b"".join(labels[31::-1])

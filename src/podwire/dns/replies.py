@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from podwire.dns import wire
-from podwire.dns.absent import AbsentNames
 from podwire.dns.foreign import FreshReply
 from podwire.dns.metrics import SAMPLED, Buckets, QueryCounters, QueryLabels
+from podwire.dns.plainnames import PlainNames
 from podwire.dns.plugins.chain import DnsClient, PluginChain, ReplyStream
 from podwire.dns.querylog import LoggedQuery, QueryLog
 from podwire.dns.respond import Reply, UpstreamQuery, respond
@@ -87,11 +87,11 @@ class ReplyCache:
         self.by_request: dict[bytes, CachedReply] = {}
         self.foreign: dict[bytes, ForeignReply] = {}
         """The replies for foreign names, under the same keys."""
-        self._absent = AbsentNames(zone, udp_size)
+        self._plain = PlainNames(zone, udp_size)
         self._durations: dict[tuple[str, str], Buckets] = {}
         # A listener has one family, so that is no part of the key.
         self._cells: dict[tuple[str, int, int, tuple[str, str, tuple[str, ...]], bool, int, int], list[int]] = {}
-        self._absent_cells: dict[tuple[int, bool, int, int], list[int]] = {}
+        self._plain_cells: dict[tuple[int, bool, int, str, int, int], list[int]] = {}
         self.chain: PluginChain | None = None
         """The plugins that handle requests, if there are any."""
         self.server = ("", 53)
@@ -121,19 +121,19 @@ class ReplyCache:
             self._keep(replies, data, CachedReply(outcome, cell))
         return outcome
 
-    def absent(self, data: bytes, family: str) -> CachedReply | None:
-        """The reply to a request for a missing name, put into the cache; None: ask :meth:`respond`."""
+    def plain(self, data: bytes, family: str) -> CachedReply | None:
+        """The reply to a plain question, put into the cache; None: ask :meth:`respond`."""
         replies = self.by_request
-        outcome = self._absent.reply(data) if self.chain is None and self._log is None else None
+        outcome = self._plain.reply(data) if self.chain is None and self._log is None else None
         if outcome is None:
             return None
-        tail, qtype, dnssec_ok = outcome
-        key = (qtype, dnssec_ok, len(data), len(tail))
-        cell = self._absent_cells.get(key)
+        tail, qtype, dnssec_ok, rcode, zone = outcome
+        reply = Reply(data[:2] + tail, qtype, rcode, zone, dnssec_ok)
+        key = (qtype, dnssec_ok, rcode, zone, len(data), len(tail))
+        cell = self._plain_cells.get(key)
         if cell is None:
-            reply = Reply(data[:2] + tail, qtype, wire.NXDOMAIN, self._zone.domain, dnssec_ok)
-            cell = self._absent_cells[key] = self._cell(reply, family, len(data))
-        entry = CachedReply(Reply(data[:2] + tail, zone=self._zone.domain), cell)
+            cell = self._plain_cells[key] = self._cell(reply, family, len(data))
+        entry = CachedReply(reply, cell)
         self._keep(replies, data, entry)
         return entry
 

@@ -213,7 +213,7 @@ class _Connection(asyncio.Protocol):
     def _respond(self, request: bytes) -> bool:
         """Answers a request or asks upstream; False for what is no request."""
         replies = self._listener.replies
-        entry = replies.by_request.get(request[2:]) or replies.absent(request, self._family)
+        entry = replies.by_request.get(request[2:]) or replies.plain(request, self._family)
         if entry is not None:
             entry.cell[0] += 1
             if not entry.cell[0] % SAMPLED:

@@ -84,7 +84,7 @@ class UdpListener:
                 if entry is None:
                     foreign = replies.foreign.get(key)
                     if foreign is None:
-                        entry = replies.absent(data, family)
+                        entry = replies.plain(data, family)
                     elif now_s() < foreign.until_s:
                         entry = foreign.entry
                         foreign.hits[foreign.kind] += 1

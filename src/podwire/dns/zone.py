@@ -379,4 +379,10 @@ class Zone:
     def plain(self) -> bool:
         """Whether missing names of the zone depend on its objects alone, not on fixed names or options."""
         passed_on = self.domain in self._fallthrough or "" in self._fallthrough
-        return not (self._hosts.names or self._options.namespaces or passed_on)
+        below = self.imported is not None and match_zone(self.imported.apex[0], self.apex) is not None
+        return not (self._hosts.names or self._options.namespaces or passed_on or below)
+
+    @property
+    def plain_reverse(self) -> bool:
+        """Whether all reverse names of IPv4 addresses are in the zone ``in-addr.arpa``."""
+        return [zone for zone in self._zones.values() if zone.endswith("in-addr.arpa")] == ["in-addr.arpa"]

@@ -1,4 +1,4 @@
-"""Replies for missing names, made from the bytes of the request: the same as those of the zone."""
+"""Replies to plain questions, made from the bytes of the request: the same as those of the zone."""
 
 import pytest
 from hypothesis import given
@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tests.unit.dns.names_of_cluster import fill_cluster
 
 from podwire.dns import wire
-from podwire.dns.absent import AbsentNames
 from podwire.dns.names import encode_name
+from podwire.dns.plainnames import PlainNames
 from podwire.dns.respond import Reply, respond
 from podwire.dns.wire import DnsMessage, Edns
 from podwire.dns.zone import Zone, ZoneOptions
@@ -26,12 +26,13 @@ ZONE = a_zone()
 
 def same_as_the_zone(data: bytes, udp_size: int = 1232) -> bool:
     """Whether the short way has a reply, which must be that of the zone."""
-    outcome = AbsentNames(ZONE, udp_size).reply(data)
+    outcome = PlainNames(ZONE, udp_size).reply(data)
     if outcome is None:
         return False
     expected = respond(ZONE, data, udp_ceiling=udp_size)
     assert isinstance(expected, Reply)
-    assert data[:2] + outcome[0] == expected.data and outcome[1:] == (expected.qtype, expected.dnssec_ok)
+    assert data[:2] + outcome.tail == expected.data
+    assert outcome[1:] == (expected.qtype, expected.dnssec_ok, expected.rcode, expected.zone)
     return True
 
 
@@ -44,7 +45,9 @@ def same_as_the_zone(data: bytes, udp_size: int = 1232) -> bool:
         ("www.example.com.cluster.local", True),
         ("gone.shop.svc.cluster.local", True),
         ("web.gone.svc.cluster.local", True),
-        ("web.shop.svc.cluster.local", False),
+        ("web.shop.svc.cluster.local", True),
+        ("WEB.shop.svc.cluster.local", True),
+        ("db.shop.svc.cluster.local", False),
         ("gone.web.shop.svc.cluster.local", False),
         ("shop.svc.cluster.local", False),
         ("10-0-0-1.shop.pod.cluster.local", False),
@@ -59,6 +62,28 @@ def same_as_the_zone(data: bytes, udp_size: int = 1232) -> bool:
 def test_missing_names_take_the_short_way(name: str, short: bool, edns: Edns | None, udp_size: int) -> None:
     request = wire.encode(DnsMessage(7, wire.RD | wire.CD, encode_name(name), wire.AAAA, edns=edns))
     assert same_as_the_zone(request, udp_size) == short
+
+
+@pytest.mark.parametrize(
+    ("name", "qtype", "short"),
+    [
+        ("web.shop.svc.cluster.local", wire.A, True),
+        ("web.shop.svc.cluster.local", wire.SRV, False),
+        ("out.shop.svc.cluster.local", wire.A, False),
+        ("db.shop.svc.cluster.local", wire.A, False),
+        ("1.0.96.10.in-addr.arpa", wire.PTR, True),
+        ("1.0.96.10.IN-ADDR.arpa", wire.PTR, False),
+        ("1.0.96.10.in-addr.arpa", wire.A, False),
+        ("01.0.96.10.in-addr.arpa", wire.PTR, False),
+        ("20.1.244.10.in-addr.arpa", wire.PTR, False),
+        ("9.0.96.10.in-addr.arpa", wire.PTR, False),
+        ("0.96.10.in-addr.arpa", wire.PTR, False),
+    ],
+)
+@pytest.mark.parametrize("edns", [None, Edns(1400), Edns(100, dnssec_ok=True, options=b"\x00\x0a\x00\x02ab")])
+def test_services_and_their_addresses_take_the_short_way(name: str, qtype: int, short: bool, edns: Edns | None) -> None:
+    request = wire.encode(DnsMessage(7, wire.RD | wire.CD, encode_name(name), qtype, edns=edns))
+    assert same_as_the_zone(request) == short
 
 
 @given(
@@ -88,9 +113,14 @@ def test_damaged_requests_have_the_same_reply(noise: bytes, at: int, byte: int) 
 )
 def test_zones_with_other_rules_are_asked_themselves(options: dict[str, object]) -> None:
     request = wire.encode(DnsMessage(7, 0, encode_name("gone.shop.svc.cluster.local"), wire.A))
-    assert AbsentNames(a_zone(**options), 1232).reply(request) is None
+    assert PlainNames(a_zone(**options), 1232).reply(request) is None
 
 
 def test_before_everything_is_listed_the_zone_is_asked() -> None:
     request = wire.encode(DnsMessage(7, 0, encode_name("gone.shop.svc.cluster.local"), wire.A))
-    assert AbsentNames(Zone(ZoneOptions()), 1232).reply(request) is None
+    assert PlainNames(Zone(ZoneOptions()), 1232).reply(request) is None
+
+
+def test_names_of_a_clusterset_below_the_zone_are_asked_from_the_zone() -> None:
+    request = wire.encode(DnsMessage(7, 0, encode_name("web.shop.svc.set.cluster.local"), wire.A))
+    assert PlainNames(a_zone(clusterset="set.cluster.local"), 1232).reply(request) is None
