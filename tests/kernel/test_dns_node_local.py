@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from tests.kernel.agent_cluster import Machine, eventually, inside
@@ -25,7 +26,7 @@ from podwire.dns import wire
 from podwire.dns.names import encode_name
 from podwire.dns.wire import DnsMessage
 from podwire.kernel import netns
-from podwire.kube.resources import ENDPOINTSLICES, NETWORKPOLICIES, SERVICES
+from podwire.kube.resources import ENDPOINTSLICES, NETWORKPOLICIES, NODES, SERVICES
 
 SERVER, WEB = "10.96.0.10", "web.default.svc.cluster.local"
 NODE_TTL, CLUSTER_TTL = 5, 33
@@ -93,6 +94,13 @@ class Node:
 
     def clients(self) -> str:
         return inside(self.netns, "nft", "list", "set", "ip", "podwire-dns", "clients")
+
+    def counted(self, protocol: str) -> float:
+        """The metric of what the rules led to the node's server."""
+        with netns.inside(self.netns), urlopen("http://127.0.0.1:9440/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        (line,) = (line for line in lines if line.startswith(f'podwire_dns_node_local_total{{protocol="{protocol}"}}'))
+        return float(line.rpartition(" ")[2])
 
     def serve(self) -> None:
         """Starts the node's server; returns when it takes the queries."""
@@ -235,6 +243,7 @@ def test_queries_reach_the_own_server_untracked_and_policies_hold(node: Node) ->
         own.connect((SERVER, 53))
         own.send(query(1))
         assert ttl(wire.parse_message(own.recv(512))) == CLUSTER_TTL, "processes of the node ask the cluster"
+    assert node.counted("udp") >= 50
     inside(node.netns, "nft", "delete", "table", "ip", "podwire-dns")
     eventually(lambda: ttl(node.ask()) == NODE_TTL)
     node.machine.api("create", NETWORKPOLICIES, DENY, "default")
@@ -279,3 +288,13 @@ def test_tcp_connections_stay_where_they_began(node: Node) -> None:
     node.end_server(signal.SIGTERM)
     with node.client(socket.SOCK_STREAM, 41000) as third:
         assert ask(third) == CLUSTER_TTL
+
+
+def test_rules_are_left_out_where_a_device_has_the_address(node: Node) -> None:
+    """As with IPVS, and with another server of this kind."""
+    inside(node.netns, "ip", "address", "add", f"{SERVER}/32", "dev", "lo")
+    eventually(lambda: "podwire-dns" not in inside(node.netns, "nft", "list", "tables"))
+    text = f"the node's own DNS server is not used: the device lo has its address {SERVER}"
+    eventually(lambda: text in str(node.machine.api("get", NODES, "node-1")["metadata"].get("annotations")))
+    inside(node.netns, "ip", "address", "del", f"{SERVER}/32", "dev", "lo")
+    eventually(lambda: node.rules("queries"))

@@ -17,6 +17,7 @@ def add(shared: Shared, enforcement: Enforcement | None) -> None:
     section = shared.config.dns
     if not section.kernel or enforcement is None:
         remove_folder(section.folder)
+        shared.tasks["dns announcement"] = lambda: shared.announcer.insist({NODE_DNS: ""})
         if section.kernel:
             problem = "DNS answers in the kernel need the parts cni and policy of this agent; the servers answer"
             shared.degraded.report("dns", FEATURE_MISSING, problem)

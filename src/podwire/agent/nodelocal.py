@@ -10,6 +10,7 @@ from podwire.dns.nodelocal.runner import NodeLocalRules, remove_rules
 from podwire.errors import Unsupported
 from podwire.kube.informer import Informer
 from podwire.kube.resources import SERVICES
+from podwire.model.node import Node
 from podwire.model.service import Service
 from podwire.observe.health import Sample
 from podwire.policy.runner import Enforcement
@@ -28,8 +29,9 @@ def add(shared: Shared, enforcement: Enforcement | None) -> None:
     """
     section = shared.config.dns
     if section.node_local and enforcement is not None:
-        _connect(shared, enforcement)
+        NodeDnsPart(shared).connect(enforcement)
         return
+    shared.tasks["dns node announcement"] = lambda: shared.announcer.insist({NODE_LOCAL_DNS: ""})
     try:
         remove_rules()
     except Unsupported:
@@ -39,45 +41,59 @@ def add(shared: Shared, enforcement: Enforcement | None) -> None:
         shared.degraded.report("dns node", FEATURE_MISSING, problem)
 
 
-def _connect(shared: Shared, enforcement: Enforcement) -> None:
-    section = shared.config.dns
-    namespace, _, name = section.service.partition("/")
-    services: Informer[Service] = Informer(
-        shared.client, SERVICES, namespace=namespace, field_selector=f"metadata.name={name}"
-    )
+class NodeDnsPart:
+    """The rules of one node, and what they follow: the DNS Service and the addresses of the node."""
 
-    def addresses() -> tuple[str, ...] | None:
-        if not services.synced.is_set():
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        namespace, _, name = shared.config.dns.service.partition("/")
+        self._services: Informer[Service] = Informer(
+            shared.client, SERVICES, namespace=namespace, field_selector=f"metadata.name={name}"
+        )
+        self._rules = NodeLocalRules(shared.clock, self._addresses, self._sources)
+        self._rules.report = lambda problem: shared.degraded.report("dns node", FEATURE_MISSING, problem)
+        self._services.subscribe(lambda *_: self._rules.changed())
+        shared.nodes.subscribe(self._node_changed)
+
+    def _addresses(self) -> tuple[str, ...] | None:
+        if not self._services.synced.is_set():
             return None
-        service = services.objects.get(section.service)
+        service = self._services.objects.get(self._shared.config.dns.service)
         return tuple(a for a in service.spec.cluster_ips if a != "None") if service is not None else ()
 
-    def sources() -> tuple[str, ...]:
-        node = shared.own_node()
+    def _sources(self) -> tuple[str, ...]:
+        node = self._shared.own_node()
         return node.internal_ips if node is not None else ()
 
-    rules = NodeLocalRules(shared.clock, addresses, sources)
-    rules.report = lambda problem: shared.degraded.report("dns node", FEATURE_MISSING, problem)
-    services.subscribe(lambda *_: rules.changed())
-    enforcement.shortcuts.append(rules)
-    kernel = shared.state_page.parts.get("dns")
+    def _node_changed(self, name: str, old: Node | None, new: Node | None) -> None:
+        before, now = (node.internal_ips if node is not None else () for node in (old, new))
+        if name == self._shared.config.node_name and before != now:
+            self._rules.changed()
 
-    def shares() -> Iterable[Share]:
-        if kernel is not None:
-            yield from kernel()
-        if rules.desired:
-            yield Share(part="dns", protocol=OWNER.route_protocol, desired=rules.desired)
+    def _shares(self) -> Iterable[Share]:
+        if self._rules.desired:
+            yield Share(part="dns", protocol=OWNER.route_protocol, desired=self._rules.desired)
 
-    async def announce() -> None:
+    def _samples(self) -> Iterable[Sample]:
+        for chain, count in self._rules.samples().items():
+            if chain in _PROTOCOLS:
+                yield Sample(_METRIC, _TEXT, count, {"protocol": _PROTOCOLS[chain]}, kind="counter")
+
+    async def _announce(self) -> None:
         while True:
-            rules.switched.clear()
-            await shared.announcer.insist({NODE_LOCAL_DNS: "yes" if rules.desired else ""})
-            await rules.switched.wait()
+            self._rules.switched.clear()
+            await self._shared.announcer.insist({NODE_LOCAL_DNS: "yes" if self._rules.desired else ""})
+            await self._rules.switched.wait()
 
-    shared.state_page.parts["dns"] = shares
-    shared.health.metrics["dns node"] = lambda: [
-        Sample(_METRIC, _TEXT, count, {"protocol": _PROTOCOLS[chain]}, kind="counter")
-        for chain, count in rules.samples().items()
-        if chain in _PROTOCOLS
-    ]
-    shared.tasks |= {"dns service": services.run, "dns node": rules.run, "dns node announcement": announce}
+    def connect(self, enforcement: Enforcement) -> None:
+        """Adds the tasks, metrics and state of the rules to the agent."""
+        shared = self._shared
+        enforcement.shortcuts.append(self._rules)
+        kernel = shared.state_page.parts.get("dns")
+        shared.state_page.parts["dns"] = lambda: [*(kernel() if kernel is not None else ()), *self._shares()]
+        shared.health.metrics["dns node"] = self._samples
+        shared.tasks |= {
+            "dns service": self._services.run,
+            "dns node": self._rules.run,
+            "dns node announcement": self._announce,
+        }

@@ -48,8 +48,8 @@ FreePods = Mapping[str, tuple[str, ...]]
 class NodeLocalRules:
     """The rules on one node.
 
-    ``addresses`` returns the addresses of the DNS Service (None: not known yet), ``sources`` those of the node;
-    ``report`` gets the problem, or empty text.
+    ``addresses`` returns the addresses of the DNS Service (None: not known yet), ``sources`` those of the node (empty:
+    not known yet); ``report`` gets the problem, or empty text.
     """
 
     def __init__(
@@ -140,8 +140,8 @@ class NodeLocalRules:
 
         Raises: KernelError.
         """
-        free, known, problem = self._free, self._addresses(), ""
-        if free is None or known is None:
+        free, known, sources, problem = self._free, self._addresses(), self._sources(), ""
+        if free is None or known is None or not sources:
             return ""
         addresses = tuple(known)
         with Netlink() as netlink, Nft() as nft:
@@ -150,7 +150,7 @@ class NodeLocalRules:
                 addresses = ()
                 problem = f"the node's own DNS server is not used: the device {device} has its address {conflict}"
             tables = {family_of(address): plan_table(address, free) for address in addresses}
-            routes = plan_routes(addresses, self._sources())
+            routes = plan_routes(addresses, sources)
             for family in FAMILIES:
                 if family not in tables:
                     nft.delete(family, TABLE)
