@@ -7,13 +7,14 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import grpc
 import msgspec
 from tests.fakes.certificates import make_certificate
+from tests.kernel.gateway_backends import Backends, GrpcBackends
 
 from podwire.gateway.envoy.ads import DiscoveryServer
 from podwire.gateway.envoy.bootstrap import bootstrap
@@ -30,12 +31,25 @@ SETTINGS = EngineSettings(listen_address="127.0.0.1", header_timeout=2)
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a client got; ``backend`` is what the backend tells of the request, empty for other answers."""
+    """What a client got; ``backend`` is what the backend tells of the request, empty for other answers.
+
+    Status 0 says that the connection was refused.
+    """
 
     status: int
     headers: dict[str, list[str]]
     backend: dict[str, Any]
     certificate: bytes | None = None
+
+
+REFUSED = Answer(0, {}, {})
+
+
+class GrpcAnswer(msgspec.Struct, frozen=True):
+    """The code of a call and what the backend told."""
+
+    code: str
+    backend: dict[str, Any]
 
 
 def free_port() -> int:
@@ -45,80 +59,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Backends:
-    """HTTP servers on every address of 127.0.0.0/8 at one port; each answer tells its address and the request.
-
-    A request says with ``X-Backend-Headers: name:value,...`` what headers its answer has, and with a path such as
-    ``/status/401`` its status.
-    """
-
-    def __init__(self) -> None:
-        self.port = 0
-        self.connections = 0
-        self.peers: set[str] = set()
-        self.requests: Counter[str] = Counter()
-        self._server: asyncio.Server | None = None
-
-    async def start(self) -> None:
-        """Listens."""
-        self._server = await asyncio.start_server(self._serve, "0.0.0.0", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        self.peers.add(writer.get_extra_info("peername")[0])
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-                pairs = [line.partition(":") for line in head[1:] if line]
-                headers: dict[str, str] = {}
-                for name, _, text in pairs:
-                    known = headers.get(name.lower())
-                    headers[name.lower()] = text.strip() if known is None else f"{known},{text.strip()}"
-                if headers.get("upgrade") == "websocket":
-                    await _echo(reader, writer)
-                    return
-                await _read_body(reader, headers)
-                address = writer.get_extra_info("sockname")[0]
-                body = json.dumps({"address": address, "line": head[0], "headers": headers}).encode()
-                self.requests[address] += 1
-                await asyncio.sleep(_delay_s(head[0]))
-                more = "".join(
-                    f"{pair.strip()}\r\n" for pair in headers.get("x-backend-headers", "").split(",") if pair
-                )
-                status = re.search(r"/status/(\d{3})", head[0])
-                line = f"HTTP/1.1 {status[1] if status else 200} OK\r\n"
-                writer.write(f"{line}Content-Type: application/json\r\n{more}".encode())
-                writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
-
-
-def _delay_s(line: str) -> float:
-    """How long the answer to a request takes, as its query says in milliseconds or seconds."""
-    delay = re.search(r"[?&]delay=([\d.]+)(ms|s)", line)
-    return float(delay[1]) * (0.001 if delay[2] == "ms" else 1) if delay else 0
-
-
-async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Sends back what comes after the handshake of a WebSocket, as it is."""
-    writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
-    while data := await reader.read(4096):
-        writer.write(data)
-    writer.close()
-
-
-async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> None:
-    if "content-length" in headers:
-        await reader.readexactly(int(headers["content-length"]))
-    elif headers.get("transfer-encoding") == "chunked":
-        size = 1
-        while size:
-            size = int(await reader.readline(), 16)
-            await reader.readexactly(size + 2)
-
-
 class Engine:
     """Envoy, the server that feeds it, and a loop in a thread on which they run."""
 
@@ -126,12 +66,13 @@ class Engine:
         self.settings = settings
         self.refusals: list[EngineRefusal] = []
         self.backends = Backends()
+        self.grpc_backends = GrpcBackends()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._ready_port = free_port()
         self._sockets = (directory / "xds.sock", directory / "admin.sock")
-        self.discovery = self._run(self._started())
+        self.discovery = self.run(self._started())
         file = directory / "envoy.json"
         file.write_text(bootstrap("test", str(self._sockets[0]), str(self._sockets[1]), settings), encoding="utf-8")
         arguments = ["--disable-hot-restart", "--concurrency", "1", "--log-path", str(directory / "envoy.log")]
@@ -152,7 +93,9 @@ class Engine:
         """Ends Envoy and the loop."""
         self._process.terminate()
         self._process.wait()
-        self._run(self.discovery.stop())
+        self.backends.close()
+        self.run(self.grpc_backends.stop())
+        self.run(self.discovery.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -161,7 +104,8 @@ class Engine:
         wanted = resources(entry, settings or self.settings)
         wanted[LISTENER] |= {READY_LISTENER: ready_listener("127.0.0.1", self._ready_port)}
         self._loop.call_soon_threadsafe(self.discovery.publish, wanted)
-        assert wait_until(lambda: self._served(wanted), 30)
+        ports = [listener.port for listener in entry.listeners if listener.protocol != "UDP"]
+        assert wait_until(lambda: self._served(wanted) and all(map(_open, ports)), 30)
 
     def _served(self, wanted: dict[str, dict[str, Any]]) -> bool:
         discovery = self.discovery
@@ -169,10 +113,15 @@ class Engine:
 
     def ask(self, port: int, request: "ClientRequest") -> Answer:
         """Sends a request on a connection of its own."""
-        return self._run(_ask(port, request))
+        return self.run(ask_once(port, request))
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+    def ask_grpc(self, port: int, call: "GrpcCall") -> list[GrpcAnswer]:
+        """Makes calls of a method one after another."""
+        return self.run(_ask_grpc(port, call))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs work on the engine's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
 
 class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +133,18 @@ class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     body: int = 0
     server_name: str = ""
+    client_certificate: tuple[str, str] | None = None
+    """Files of the chain and the key."""
+
+
+class GrpcCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of a method; with ``authority``, the certificate of the server, over TLS."""
+
+    host: str
+    method: str
+    metadata: dict[str, str] = {}
+    repeat: int = 1
+    authority: str = ""
 
 
 def _open(port: int) -> bool:
@@ -191,14 +152,20 @@ def _open(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def _ask(port: int, request: ClientRequest) -> Answer:
+async def ask_once(port: int, request: ClientRequest) -> Answer:
+    """The answer to a request on a connection of its own."""
     context = None
     if request.server_name:
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
+        if request.client_certificate is not None:
+            context.load_cert_chain(*request.client_certificate)
     name = request.server_name or None
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
+    except (ConnectionError, ssl.SSLError):
+        return REFUSED
     tls = writer.get_extra_info("ssl_object")
     headers = {"Host": request.host, "Connection": "close"} | request.headers
     headers |= {"Content-Length": str(request.body)} if request.body else {}
@@ -209,10 +176,42 @@ async def _ask(port: int, request: ClientRequest) -> Answer:
         async with asyncio.timeout(20):
             while not _complete(data) and (chunk := await reader.read(65536)):
                 data += chunk
-    except ConnectionError:
+    except (ConnectionError, ssl.SSLError):
         pass  # the engine refused the body; its answer came before
     writer.close()
+    if not data:
+        return REFUSED
     return _answer(data, tls.getpeercert(binary_form=True) if tls else None)
+
+
+async def _ask_grpc(port: int, call: GrpcCall) -> list[GrpcAnswer]:
+    target = f"127.0.0.1:{port}"
+    if call.authority:
+        credentials = grpc.ssl_channel_credentials(call.authority.encode())
+        channel = grpc.aio.secure_channel(target, credentials, [("grpc.ssl_target_name_override", call.host)])
+    else:
+        channel = grpc.aio.insecure_channel(target, [("grpc.default_authority", call.host)])
+    answers = []
+    async with channel:
+        method = channel.unary_unary(call.method)
+        for _ in range(call.repeat):
+            try:
+                told = await method(b"", metadata=tuple(call.metadata.items()), timeout=20)
+                answers.append(GrpcAnswer("OK", json.loads(told)))
+            except grpc.aio.AioRpcError as failure:
+                answers.append(GrpcAnswer(failure.code().name, {}))
+    return answers
+
+
+def ask_datagram(port: int, timeout_s: float = 10) -> str:
+    """What a new client gets for a datagram; empty for nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.settimeout(timeout_s)
+        client.sendto(b"hello", ("127.0.0.1", port))
+        try:
+            return client.recv(2048).decode()
+        except TimeoutError:
+            return ""
 
 
 def _complete(data: bytes) -> bool:

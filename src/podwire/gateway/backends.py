@@ -41,31 +41,36 @@ class Resolved(EntryValue, frozen=True):
     """The backend of a reference, or why there is none: in one word, as Gateway API has it, and in a sentence."""
 
     backend: EntryBackend | None = None
+    port: ServicePort | None = None
     reason: str = "BackendNotFound"
     problem: str = ""
 
 
-def resolve(facts: UpstreamFacts, namespace: str, name: str, port: str | int) -> Resolved:
+def resolve(
+    facts: UpstreamFacts, namespace: str, name: str, port: str | int, transport: Literal["TCP", "UDP"] = "TCP"
+) -> Resolved:
     """The backend of a port, by its number or name, of a Service."""
     service = facts.services.get(f"{namespace}/{name}")
     if service is None:
         return Resolved(problem=f"Service {namespace}/{name} does not exist")
     if service.spec.type == "ExternalName":
         return Resolved(problem=f"Service {namespace}/{name} is of type ExternalName, which is not served")
-    service_port = next((entry for entry in service.spec.ports if port in (entry.port, entry.name)), None)
-    if service_port is None:
+    ports = [entry for entry in service.spec.ports if port in (entry.port, entry.name)]
+    if not ports:
         return Resolved(problem=f"Service {namespace}/{name} has no port {port}")
-    if service_port.protocol != "TCP":
-        problem = f"port {port} of Service {namespace}/{name} is for {service_port.protocol}, not for TCP"
+    service_port = next((entry for entry in ports if entry.protocol == transport), ports[0])
+    if service_port.protocol != transport:
+        problem = f"port {port} of Service {namespace}/{name} is for {service_port.protocol}, not for {transport}"
         return Resolved(reason="UnsupportedProtocol", problem=problem)
     slices = facts.slices(f"{namespace}/{name}")
     return Resolved(
         backend=EntryBackend(
             key=f"{namespace}/{name}:{service_port.port}",
             endpoints=endpoints_of(slices, service_port, facts.place),
-            protocol=_protocol(service_port),
+            protocol="udp" if transport == "UDP" else _protocol(service_port),
             health_path=_health_path(service),
-        )
+        ),
+        port=service_port,
     )
 
 

@@ -1,11 +1,16 @@
-"""Certificates for engines from Secrets of type ``kubernetes.io/tls``, and the one that serves where there is none."""
+"""Certificates for engines from Secrets of type ``kubernetes.io/tls``, and the one that serves where there is none.
+
+Authorities come from the key ``ca.crt`` of ConfigMaps, and from the file that the system has.
+"""
 
 import base64
 import binascii
 import datetime
+import ssl
+from pathlib import Path
 from typing import Any
 
-from podwire.gateway.routes import Certificate
+from podwire.gateway.routes import Authority, Certificate
 
 _DEFAULT_NAME = "podwire default certificate"
 _YEARS = 10
@@ -41,6 +46,32 @@ def certificate_of(name: str, secret: dict[str, Any] | None) -> Certificate | st
     if chain[0].public_key() != key.public_key():
         return f"Secret {name}: tls.key does not belong to the first certificate of tls.crt"
     return Certificate(name=name, chain=values["tls.crt"].decode(), key=values["tls.key"].decode())
+
+
+def authority_of(name: str, config_map: dict[str, Any] | None) -> Authority | str:
+    """The certificates of authorities in a ConfigMap, or the reason why they cannot be used."""
+    from cryptography import x509
+
+    if config_map is None:
+        return f"ConfigMap {name} does not exist"
+    text = (config_map.get("data") or {}).get("ca.crt") or ""
+    if not text:
+        return f"ConfigMap {name} has no ca.crt"
+    try:
+        x509.load_pem_x509_certificates(text.encode())
+    except ValueError as problem:
+        return f"ConfigMap {name}: ca.crt holds no certificate in PEM form: {problem}"
+    return Authority(name=name, chain=text)
+
+
+def system_authorities() -> str:
+    """The certificates of authorities that this system trusts, in PEM form; empty where it has none."""
+    paths = ssl.get_default_verify_paths()
+    file = Path(paths.cafile or paths.openssl_cafile)
+    for candidate in (file, Path("/etc/ssl/certs/ca-certificates.crt")):
+        if candidate.is_file():
+            return candidate.read_text(encoding="utf-8")
+    return ""
 
 
 def self_signed(now: datetime.datetime) -> Certificate:

@@ -12,6 +12,7 @@ from podwire.gateway.envoy.ads import DiscoveryServer
 from podwire.gateway.envoy.clusters import endpoints
 from podwire.gateway.envoy.resources import ENDPOINTS, MAKE_ORDER, Resources, resources
 from podwire.gateway.envoy.settings import EngineSettings
+from podwire.gateway.envoy.snapshot import ResourceKey
 from podwire.gateway.routes import EntryBackend, GatewayEntry
 
 
@@ -43,10 +44,17 @@ class EngineFeed:
         entry = self._entries.get(part)
         if entry is None or not backends:
             return
-        self._entries[part] = msgspec.structs.replace(entry, backends={**entry.backends, **backends})
-        self._resources[part][ENDPOINTS] |= {key: endpoints(backend) for key, backend in backends.items()}
+        known = {**entry.backends, **backends}
+        self._entries[part] = msgspec.structs.replace(entry, backends=known)
+        shared = {key for key, backend in known.items() if any(share.key in backends for share in backend.shares)}
+        changed = {key: endpoints(known[key], known) for key in {*backends, *shared}}
+        self._resources[part][ENDPOINTS] |= changed
         if self.complete:
-            self._server.publish_some(ENDPOINTS, {key: self._resources[part][ENDPOINTS][key] for key in backends})
+            self._server.publish_some(ENDPOINTS, changed)
+
+    def refused(self) -> dict[ResourceKey, str] | None:
+        """What engines say about the newest resources that they refuse; None while one has not answered."""
+        return self._server.refused() if self.complete else None
 
     @property
     def entries(self) -> Mapping[str, GatewayEntry]:

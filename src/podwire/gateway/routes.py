@@ -3,7 +3,8 @@
 Ingress and Gateway API are translated into an :class:`GatewayEntry`; the engine's configuration is made from it, and
 :mod:`podwire.gateway.matching` says which route a request takes. An entry has listeners (a port and its TLS settings),
 which name route tables; a table has virtual hosts, each with routes in order of precedence; a route's action names
-backends by key. Each route carries its ``source``, the object and field that it comes from.
+backends by key. Connections and datagrams that are not HTTP go to a stream target, which names backends too. Each route
+carries its ``source``, the object and field that it comes from.
 
 Durations are in seconds; an absent one (None) means the default of the engine's configuration, 0 means no limit.
 """
@@ -79,11 +80,12 @@ class PathRewrite(EntryValue, frozen=True):
 
 
 class Retry(EntryValue, frozen=True):
-    """When a request is sent again, and how often."""
+    """When a request is sent again, and how often; ``on_reset`` also when the endpoint may have acted on it."""
 
     attempts: int = 1
     on_codes: tuple[int, ...] = ()
     on_connection_error: bool = True
+    on_reset: bool = False
     backoff: float | None = None
 
 
@@ -104,6 +106,14 @@ class Cookie(EntryValue, frozen=True):
     attributes: tuple[tuple[str, str], ...] = ()
 
 
+class Session(EntryValue, frozen=True):
+    """The cookie or header that names the endpoint of a client; ``ttl`` None makes it a session cookie."""
+
+    kind: Literal["cookie", "header"]
+    name: str
+    ttl: float | None = None
+
+
 class Forward(EntryValue, frozen=True):
     """The request goes to one of the backends, by weight."""
 
@@ -115,6 +125,7 @@ class Forward(EntryValue, frozen=True):
     retry: Retry | None = None
     mirrors: tuple[Mirror, ...] = ()
     cookie: Cookie | None = None
+    session: Session | None = None
     hash_on: str = ""
 
 
@@ -141,7 +152,11 @@ Action = Forward | HttpRedirect | FixedAnswer
 
 
 class Cors(EntryValue, frozen=True):
-    """Origins that may read answers; ``*`` in an origin stands for any text."""
+    """Origins that may read answers; ``*`` in an origin stands for any text.
+
+    With ``echo``, the method and headers that a browser asks for are named in place of ``*``. Without
+    ``forward_others``, a preflight request of another origin is not forwarded.
+    """
 
     origins: tuple[str, ...] = ("*",)
     methods: tuple[str, ...] = ()
@@ -149,6 +164,8 @@ class Cors(EntryValue, frozen=True):
     expose_headers: tuple[str, ...] = ()
     credentials: bool = False
     max_age: int | None = None
+    echo: bool = False
+    forward_others: bool = True
 
 
 class BasicAuth(EntryValue, frozen=True):
@@ -230,26 +247,47 @@ class RouteTable(EntryValue, frozen=True):
     fallback: int = 404
 
 
+class StreamTarget(EntryValue, frozen=True):
+    """Where connections or datagrams go: to one of the backends, by weight. A backend that is missing gets nothing."""
+
+    source: str
+    backends: tuple[WeightedBackend, ...] = ()
+
+
+class ClientValidation(EntryValue, frozen=True):
+    """The authority of clients' certificates; where it is not ``required``, any certificate or none will do."""
+
+    authority: str
+    required: bool = True
+
+
 class TlsServer(EntryValue, frozen=True):
-    """Certificates for server names (empty: all others) and the table that requests over them use."""
+    """Server names (empty: all others) and what becomes of their connections.
+
+    Requests use the ``table``; with a ``stream``, connections are not read as HTTP. Without certificates, TLS is left
+    to the backend.
+    """
 
     names: tuple[str, ...]
-    certificates: tuple[str, ...]
-    table: str
+    certificates: tuple[str, ...] = ()
+    table: str = ""
+    stream: StreamTarget | None = None
+    clients: ClientValidation | None = None
 
 
 class EntryListener(EntryValue, frozen=True):
-    """A port of an entry. HTTP has a table; HTTPS has servers by name.
+    """A port of an entry. HTTP has a table; HTTPS has servers by name; TCP and UDP have a stream.
 
     ``client_port`` is the port that clients use, where something in front translates it; 0 is the same port.
     """
 
     name: str
     port: int
-    protocol: Literal["HTTP", "HTTPS"]
+    protocol: Literal["HTTP", "HTTPS", "TCP", "UDP"]
     client_port: int = 0
     table: str = ""
     servers: tuple[TlsServer, ...] = ()
+    stream: StreamTarget | None = None
 
 
 class EntryEndpoint(EntryValue, frozen=True):
@@ -259,17 +297,34 @@ class EntryEndpoint(EntryValue, frozen=True):
     port: int
 
 
+class BackendTls(EntryValue, frozen=True):
+    """TLS to a backend: the server name, the authority of its certificate, and the names of which that has one.
+
+    ``names`` are host names, ``uris`` URIs. ``certificate`` is shown to the backend.
+    """
+
+    server_name: str
+    authority: str
+    names: tuple[str, ...] = ()
+    uris: tuple[str, ...] = ()
+    certificate: str = ""
+
+
 class EntryBackend(EntryValue, frozen=True):
     """The endpoints of a Service port. The key is ``namespace/service:port``, with ``#`` and a variant where needed.
 
     With ``fixed``, the endpoints do not follow the Service; with ``dns``, the address of the only one is a name that
     the engine resolves, again and again. With ``health_path``, endpoints get requests only while they answer 200 there.
+    ``tls`` alone speaks TLS without a check of the certificate; ``verify`` says what is checked. A backend with
+    ``shares`` has the endpoints of other backends, by weight.
     """
 
     key: str
     endpoints: tuple[EntryEndpoint, ...] = ()
-    protocol: Literal["http", "h2c"] = "http"
+    protocol: Literal["http", "h2c", "tcp", "udp"] = "http"
     tls: bool = False
+    verify: BackendTls | None = None
+    shares: tuple[WeightedBackend, ...] = ()
     connect_timeout: float = 5
     balance: Literal["round_robin", "least_request", "ring_hash"] = "round_robin"
     fixed: bool = False
@@ -285,6 +340,13 @@ class Certificate(EntryValue, frozen=True):
     key: str = ""
 
 
+class Authority(EntryValue, frozen=True):
+    """Certificates of authorities in PEM form."""
+
+    name: str
+    chain: str
+
+
 class GatewayEntry(EntryValue, frozen=True):
     """Everything that one set of engines serves."""
 
@@ -292,3 +354,4 @@ class GatewayEntry(EntryValue, frozen=True):
     tables: dict[str, RouteTable] = {}
     backends: dict[str, EntryBackend] = {}
     certificates: dict[str, Certificate] = {}
+    authorities: dict[str, Authority] = {}

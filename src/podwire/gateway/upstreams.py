@@ -1,4 +1,4 @@
-"""What both kinds of objects need of the API: Services with their endpoints, and certificates from Secrets.
+"""What both kinds of objects need of the API: Services with their endpoints, certificates and authorities.
 
 A change of endpoints is published at once, without a translation, for the backends that the entry of a part has.
 """
@@ -6,12 +6,12 @@ A change of endpoints is published at once, without a translation, for the backe
 import msgspec
 
 from podwire.gateway.backends import Place, UpstreamFacts, endpoints_of
-from podwire.gateway.certificates import certificate_of
+from podwire.gateway.certificates import authority_of, certificate_of
 from podwire.gateway.engines import EngineFeed
-from podwire.gateway.routes import Certificate, EntryBackend
+from podwire.gateway.routes import Authority, Certificate, EntryBackend
 from podwire.kube.controller import Environment
 from podwire.kube.index import Index
-from podwire.kube.resources import ENDPOINTSLICES, SECRETS, SERVICES
+from podwire.kube.resources import CONFIGMAPS, ENDPOINTSLICES, SECRETS, SERVICES
 from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice
 
 
@@ -27,7 +27,9 @@ class Upstreams:
         self._slices: Index[EndpointSlice] = Index(slices, _service_of)
         self.place = Place()
         """Where the engine of this pod is."""
+        self._config_maps = environment.of(CONFIGMAPS)
         self._certificates: dict[str, tuple[str, Certificate | str]] = {}
+        self._authorities: dict[str, tuple[str, Authority | str]] = {}
         slices.subscribe(self._endpoints_changed, replay=False)
 
     @property
@@ -44,6 +46,15 @@ class Upstreams:
             self._certificates[key] = cached
         return cached[1]
 
+    def authority(self, key: str) -> Authority | str:
+        """The certificates of authorities in a ConfigMap, or the reason why it has none."""
+        version = self._config_maps.versions.get(key, "")
+        cached = self._authorities.get(key)
+        if cached is None or cached[0] != version:
+            cached = (version, authority_of(key, self._config_maps.get(key)))
+            self._authorities[key] = cached
+        return cached[1]
+
     def _slices_of(self, service_key: str) -> tuple[EndpointSlice, ...]:
         return tuple(self._slices.of(service_key).values())
 
@@ -54,6 +65,8 @@ class Upstreams:
         changed = {service for item in (old, new) if item is not None for service in _service_of(item)}
         backends: dict[str, EntryBackend] = {}
         for key, backend in entry.backends.items():
+            if backend.shares:
+                continue
             service_key, _, port = key.partition("#")[0].rpartition(":")
             if service_key in changed and not backend.fixed:
                 fresh = self._with_endpoints(backend, service_key, int(port))
@@ -64,7 +77,8 @@ class Upstreams:
     def _with_endpoints(self, backend: EntryBackend, service_key: str, number: int) -> EntryBackend:
         service = self._services.get(service_key)
         ports = service.spec.ports if service is not None else ()
-        port = next((entry for entry in ports if entry.port == number), None)
+        transport = "UDP" if backend.protocol == "udp" else "TCP"
+        port = next((entry for entry in ports if (entry.port, entry.protocol) == (number, transport)), None)
         if port is None:
             return backend
         return msgspec.structs.replace(backend, endpoints=endpoints_of(self._slices_of(service_key), port, self.place))

@@ -10,9 +10,11 @@ from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
 from podwire.model.autoscaling import HorizontalPodAutoscaler
+from podwire.model.backendtls import BackendTlsPolicy
 from podwire.model.bgp import BgpConfigurationObject, BgpFilterObject, BgpPeerObject, IpPoolObject
 from podwire.model.egress import EgressPolicy
-from podwire.model.gatewayapi import Gateway, GatewayClass, HttpRoute, ReferenceGrant
+from podwire.model.gatewayapi import Gateway, GatewayClass, HttpRoute, ListenerSet, ReferenceGrant
+from podwire.model.gatewayroutes import GrpcRoute, TcpRoute, TlsRoute, UdpRoute
 from podwire.model.ingress import Ingress, IngressClass
 from podwire.model.ipam import IpamBlock
 from podwire.model.meta import Object
@@ -141,6 +143,14 @@ CUSTOMRESOURCEDEFINITIONS = _raw(
 GATEWAYCLASSES = Resource("gateway.networking.k8s.io", "v1", "gatewayclasses", "GatewayClass", False, GatewayClass)
 GATEWAYS = Resource("gateway.networking.k8s.io", "v1", "gateways", "Gateway", True, Gateway)
 HTTPROUTES = Resource("gateway.networking.k8s.io", "v1", "httproutes", "HTTPRoute", True, HttpRoute)
+GRPCROUTES = Resource("gateway.networking.k8s.io", "v1", "grpcroutes", "GRPCRoute", True, GrpcRoute)
+TLSROUTES = Resource("gateway.networking.k8s.io", "v1", "tlsroutes", "TLSRoute", True, TlsRoute)
+TCPROUTES = Resource("gateway.networking.k8s.io", "v1", "tcproutes", "TCPRoute", True, TcpRoute)
+UDPROUTES = Resource("gateway.networking.k8s.io", "v1", "udproutes", "UDPRoute", True, UdpRoute)
+LISTENERSETS = Resource("gateway.networking.k8s.io", "v1", "listenersets", "ListenerSet", True, ListenerSet)
+BACKENDTLSPOLICIES = Resource(
+    "gateway.networking.k8s.io", "v1", "backendtlspolicies", "BackendTLSPolicy", True, BackendTlsPolicy
+)
 REFERENCEGRANTS = Resource("gateway.networking.k8s.io", "v1", "referencegrants", "ReferenceGrant", True, ReferenceGrant)
 BGPCONFIGURATIONS = Resource(
     "projectcalico.org", "v3", "bgpconfigurations", "BGPConfiguration", False, BgpConfigurationObject

@@ -1,9 +1,7 @@
-"""GatewayClass, Gateway, HTTPRoute and ReferenceGrant (``gateway.networking.k8s.io/v1``), as far as they are used.
+"""GatewayClass, Gateway, ListenerSet, HTTPRoute, ReferenceGrant (``gateway.networking.k8s.io/v1``), as they are used.
 
-Fields that are not served are raw values, so that their presence can be reported. Source: Gateway API v1.6.
+Source: Gateway API v1.6.
 """
-
-from typing import Any
 
 import msgspec
 
@@ -62,7 +60,7 @@ class CertificateReference(Fact, frozen=True):
 
 
 class ListenerTls(Fact, frozen=True):
-    """How a listener ends TLS."""
+    """Whether a listener ends TLS (Terminate) or leaves it to backends (Passthrough), and its certificates."""
 
     mode: str = "Terminate"
     certificate_refs: tuple[CertificateReference, ...] = ()
@@ -101,6 +99,68 @@ class GatewayListener(Fact, frozen=True):
     allowed_routes: AllowedRoutes = AllowedRoutes()
 
 
+class ObjectRef(Fact, frozen=True):
+    """An object by its kind; an empty group is the core group, no namespace that of the object that refers."""
+
+    group: str = ""
+    kind: str = ""
+    name: str = ""
+    namespace: str | None = None
+
+
+class FrontendValidation(Fact, frozen=True):
+    """The authorities of clients' certificates; ``mode`` is AllowValidOnly or AllowInsecureFallback."""
+
+    ca_certificate_refs: tuple[ObjectRef, ...] = ()
+    mode: str = "AllowValidOnly"
+
+
+class FrontendTls(Fact, frozen=True):
+    """How the certificates of clients are checked; without a validation none is asked for."""
+
+    validation: FrontendValidation | None = None
+
+
+class FrontendPortTls(Fact, frozen=True):
+    """What replaces the default for a port."""
+
+    port: int = 0
+    tls: FrontendTls = FrontendTls()
+
+
+class GatewayFrontend(Fact, frozen=True):
+    """Certificates of clients, for all HTTPS listeners and by port."""
+
+    default: FrontendTls = FrontendTls()
+    per_port: tuple[FrontendPortTls, ...] = ()
+
+
+class GatewayBackendTls(Fact, frozen=True):
+    """The certificate that a Gateway shows to backends."""
+
+    client_certificate_ref: CertificateReference | None = None
+
+
+class GatewayTls(Fact, frozen=True):
+    """TLS of a whole Gateway."""
+
+    frontend: GatewayFrontend | None = None
+    backend: GatewayBackendTls | None = None
+
+
+class AllowedListeners(Fact, frozen=True):
+    """The namespaces whose ListenerSets may attach; ``from`` is All, Same, Selector or None."""
+
+    namespaces: RouteNamespaces = RouteNamespaces(origin="None")
+
+
+class GatewayAddress(Fact, frozen=True):
+    """An address that a Gateway asks for; without a value any address."""
+
+    type: str = "IPAddress"
+    value: str = ""
+
+
 class GatewayInfrastructure(Fact, frozen=True):
     """What the objects made for a Gateway get."""
 
@@ -114,9 +174,10 @@ class GatewaySpec(Fact, frozen=True):
 
     gateway_class_name: str = ""
     listeners: tuple[GatewayListener, ...] = ()
-    addresses: tuple[dict[str, Any], ...] = ()
+    addresses: tuple[GatewayAddress, ...] = ()
     infrastructure: GatewayInfrastructure = GatewayInfrastructure()
-    tls: dict[str, Any] | None = None
+    allowed_listeners: AllowedListeners = AllowedListeners()
+    tls: GatewayTls | None = None
 
 
 class GatewayStatusAddress(Fact, frozen=True):
@@ -141,6 +202,7 @@ class GatewayStatus(Fact, frozen=True):
     addresses: tuple[GatewayStatusAddress, ...] = ()
     conditions: tuple[Condition, ...] = ()
     listeners: tuple[ListenerStatus, ...] = ()
+    attached_listener_sets: int = 0
 
 
 class Gateway(Fact, frozen=True):
@@ -154,7 +216,7 @@ class Gateway(Fact, frozen=True):
 
 
 class ParentReference(Fact, frozen=True):
-    """The Gateway, and maybe its listener by name and port, to which a route attaches."""
+    """The Gateway or ListenerSet, and maybe its listener by name and port, to which a route attaches."""
 
     group: str = GROUP
     kind: str = "Gateway"
@@ -162,6 +224,39 @@ class ParentReference(Fact, frozen=True):
     name: str = ""
     section_name: str | None = None
     port: int | None = None
+
+
+class ParentGateway(Fact, frozen=True):
+    """The Gateway of a ListenerSet."""
+
+    group: str = GROUP
+    kind: str = "Gateway"
+    namespace: str | None = None
+    name: str = ""
+
+
+class ListenerSetSpec(Fact, frozen=True):
+    """Listeners that are added to those of a Gateway."""
+
+    parent_ref: ParentGateway = ParentGateway()
+    listeners: tuple[GatewayListener, ...] = ()
+
+
+class ListenerSetStatus(Fact, frozen=True):
+    """What the controller says about a ListenerSet."""
+
+    conditions: tuple[Condition, ...] = ()
+    listeners: tuple[ListenerStatus, ...] = ()
+
+
+class ListenerSet(Fact, frozen=True):
+    """``gateway.networking.k8s.io/v1`` ListenerSet."""
+
+    api_version: str = API_VERSION
+    kind: str = "ListenerSet"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ListenerSetSpec = ListenerSetSpec()
+    status: ListenerSetStatus = ListenerSetStatus()
 
 
 class HttpPathMatch(Fact, frozen=True):
@@ -253,6 +348,17 @@ class HttpMirrorFilter(Fact, frozen=True):
     fraction: MirrorFraction | None = None
 
 
+class HttpCorsFilter(Fact, frozen=True):
+    """Which origins may read answers; ``max_age`` is in seconds."""
+
+    allow_origins: tuple[str, ...] = ()
+    allow_credentials: bool = False
+    allow_methods: tuple[str, ...] = ()
+    allow_headers: tuple[str, ...] = ()
+    expose_headers: tuple[str, ...] = ()
+    max_age: int = 5
+
+
 class HttpRouteFilter(Fact, frozen=True):
     """A filter; ``type`` names the field that is set. Other types than these are refused."""
 
@@ -262,6 +368,7 @@ class HttpRouteFilter(Fact, frozen=True):
     request_redirect: HttpRedirectFilter | None = None
     url_rewrite: HttpRewriteFilter | None = None
     request_mirror: HttpMirrorFilter | None = None
+    cors: HttpCorsFilter | None = None
 
 
 class HttpBackendRef(BackendReference, frozen=True):
@@ -278,6 +385,30 @@ class HttpRouteTimeouts(Fact, frozen=True):
     backend_request: str | None = None
 
 
+class HttpRouteRetry(Fact, frozen=True):
+    """When a request is sent again: on these status codes and when the connection fails."""
+
+    codes: tuple[int, ...] = ()
+    attempts: int | None = None
+    backoff: str | None = None
+
+
+class SessionCookie(Fact, frozen=True):
+    """The cookie of a session; ``lifetime_type`` is Session or Permanent."""
+
+    lifetime_type: str = "Session"
+
+
+class SessionPersistence(Fact, frozen=True):
+    """How requests of a session keep their endpoint; ``type`` is Cookie or Header."""
+
+    session_name: str = ""
+    type: str = "Cookie"
+    absolute_timeout: str | None = None
+    idle_timeout: str | None = None
+    cookie_config: SessionCookie = SessionCookie()
+
+
 class HttpRouteRule(Fact, frozen=True):
     """Requests that have one of the matches, and what becomes of them."""
 
@@ -286,8 +417,8 @@ class HttpRouteRule(Fact, frozen=True):
     filters: tuple[HttpRouteFilter, ...] = ()
     backend_refs: tuple[HttpBackendRef, ...] = ()
     timeouts: HttpRouteTimeouts | None = None
-    retry: dict[str, Any] | None = None
-    session_persistence: dict[str, Any] | None = None
+    retry: HttpRouteRetry | None = None
+    session_persistence: SessionPersistence | None = None
 
 
 class HttpRouteSpec(Fact, frozen=True):

@@ -1,17 +1,22 @@
-"""Which listeners of a Gateway a route attaches to, and the hosts that it serves there.
+"""Which listeners a route attaches to by a parent reference, and the hosts that it serves there.
 
 A route must name the listener (or none), the listener must allow the route's kind and namespace, and their host names
-must have something in common. A wildcard stands for one or more labels.
+must have something in common. A wildcard stands for one or more labels. Of an HTTPRoute and a GRPCRoute for the same
+host of a listener, the older one alone attaches.
 """
 
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from podwire.gateway.api.listeners import HTTP_ROUTE, CheckedListener
-from podwire.model.gatewayapi import Gateway, ParentReference, RouteNamespaces
+from podwire.gateway.api.listeners import CheckedListener
+from podwire.model.gatewayapi import GROUP, ParentReference, RouteGroupKind, RouteNamespaces
+from podwire.model.gatewayroutes import ApiRoute, hostnames_of
+from podwire.model.meta import key_of
 
 ANY_HOST = "*"
+RouteKey = tuple[str, str]
+"""The kind of a route, and its namespace and name."""
 
 
 class RouteAttachment(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,41 +27,78 @@ class RouteAttachment(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
+def route_key(route: ApiRoute) -> RouteKey:
+    """The key of a route among those of all kinds."""
+    return route.kind, key_of(route.metadata)
+
+
+def by_age(route: ApiRoute) -> tuple[str, RouteKey]:
+    """Sorts routes: older ones first, then by namespace and name."""
+    return route.metadata.creation_timestamp or "", (key_of(route.metadata), route.kind)
+
+
 def attach(
-    gateway: Gateway,
-    listeners: Iterable[CheckedListener],
-    parent: ParentReference,
-    namespace: str,
-    labels: Mapping[str, str],
-    hostnames: tuple[str, ...],
+    listeners: Iterable[CheckedListener], parent: ParentReference, route: ApiRoute, labels: Mapping[str, str]
 ) -> RouteAttachment:
-    """The attachment of a route of a namespace with these labels by one of its parent references."""
+    """The attachment of a route of a namespace with these labels to the listeners of one of its parents."""
     named = [
         entry
         for entry in listeners
         if parent.section_name in (None, "", entry.listener.name) and parent.port in (None, entry.listener.port)
     ]
     if not named:
-        return RouteAttachment(reason="NoMatchingParent", message="the Gateway has no listener of this name and port")
+        return RouteAttachment(
+            reason="NoMatchingParent", message=f"the {parent.kind} has no listener of this name and port"
+        )
+    kind = RouteGroupKind(group=GROUP, kind=route.kind)
+    namespace = route.metadata.namespace
     allowed = [
         entry
         for entry in named
         if entry.accepted
-        and HTTP_ROUTE in entry.kinds
-        and _allows(entry.listener.allowed_routes.namespaces, gateway.metadata.namespace, namespace, labels)
+        and kind in entry.kinds
+        and allows(entry.listener.allowed_routes.namespaces, entry.namespace, namespace, labels)
     ]
     if not allowed:
         return RouteAttachment(
-            reason="NotAllowedByListeners", message="no listener allows HTTPRoutes of this namespace"
+            reason="NotAllowedByListeners", message=f"no listener allows {route.kind}s of this namespace"
         )
-    hosts = {entry.listener.name: common_hosts(entry.listener.hostname, hostnames) for entry in allowed}
+    hostnames = hostnames_of(route)
+    hosts = {entry.id: common_hosts(entry.listener.hostname, hostnames) for entry in allowed}
     hosts = {name: common for name, common in hosts.items() if common}
     if not hosts:
         return RouteAttachment(reason="NoMatchingListenerHostname", message="no listener has a host name of this route")
     return RouteAttachment(hosts=hosts)
 
 
-def _allows(rule: RouteNamespaces, own: str, namespace: str, labels: Mapping[str, str]) -> bool:
+def without_rivals(
+    attached: Iterable[tuple[ApiRoute, RouteAttachment]], rivals: Iterable[tuple[ApiRoute, RouteAttachment]]
+) -> list[tuple[ApiRoute, RouteAttachment]]:
+    """Attachments to the listeners of a Gateway, each without the hosts that an older route of the rival kind has.
+
+    HTTPRoute and GRPCRoute are rivals: a request would match routes of both.
+    """
+    result = []
+    known = list(rivals)
+    for route, attachment in attached:
+        claimed = {
+            listener
+            for other, theirs in known
+            if {route.kind, other.kind} == {"HTTPRoute", "GRPCRoute"} and by_age(other) < by_age(route)
+            for listener, hosts in attachment.hosts.items()
+            if any(overlap(own, host) for own in hosts for host in theirs.hosts.get(listener, ()))
+        }
+        free = {listener: hosts for listener, hosts in attachment.hosts.items() if listener not in claimed}
+        if attachment.hosts and not free:
+            text = "an older route of another kind (HTTPRoute or GRPCRoute) has the same host name"
+            result.append((route, RouteAttachment(reason="Conflicted", message=text)))
+        else:
+            result.append((route, msgspec.structs.replace(attachment, hosts=free)))
+    return result
+
+
+def allows(rule: RouteNamespaces, own: str, namespace: str, labels: Mapping[str, str]) -> bool:
+    """Whether a rule of an object in a namespace allows another namespace with these labels."""
     if rule.origin == "Selector":
         return rule.selector is not None and rule.selector.matches(dict(labels))
     return rule.origin == "All" or (rule.origin == "Same" and own == namespace)
@@ -75,6 +117,11 @@ def common_hosts(listener: str, hostnames: tuple[str, ...]) -> tuple[str, ...]:
         elif covers(name, own):
             common.append(own)
     return tuple(dict.fromkeys(common))
+
+
+def overlap(first: str, second: str) -> bool:
+    """Whether there is a host that both stand for."""
+    return covers(first, second) or covers(second, first)
 
 
 def covers(pattern: str, name: str) -> bool:

@@ -2,33 +2,55 @@
 
 Guarantees: 1. a change is served at once, further ones at most every 50 ms; a change of endpoints at once and
 without a translation; 2. before the first lists nothing is published; 3. an API that does not serve these kinds has no
-objects of them. The status is written by :mod:`podwire.gateway.api.writer`.
+objects of them; 4. an object that engines refuse stays as it was, and all others go on being served. The status is
+written by :mod:`podwire.gateway.api.writer`.
 
 Cost of a change of an object: a translation of all.
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar, cast
 
+import msgspec
+
+from podwire.gateway.api.acceptance import Acceptance, ResourceRefusal
+from podwire.gateway.api.causes import contributors, owns
+from podwire.gateway.api.listenersets import parent_of
+from podwire.gateway.api.served import ServedCertificates
 from podwire.gateway.api.services import addresses_of_service, engine_ports, gateway_services
 from podwire.gateway.api.translate import ApiTranslation, GatewayApiFacts, translate_api
 from podwire.gateway.backends import Place
+from podwire.gateway.certificates import system_authorities
 from podwire.gateway.engines import EngineFeed
+from podwire.gateway.envoy.resources import SECRET
 from podwire.gateway.envoy.settings import EngineSettings
+from podwire.gateway.envoy.snapshot import ResourceKey
 from podwire.gateway.upstreams import Upstreams
 from podwire.kube.controller import Environment
 from podwire.kube.informer import Informer
 from podwire.kube.optional import follow_when_served
 from podwire.kube.resources import (
+    BACKENDTLSPOLICIES,
+    CONFIGMAPS,
     GATEWAYCLASSES,
     GATEWAYS,
+    GRPCROUTES,
     HTTPROUTES,
+    LISTENERSETS,
     NAMESPACES,
     REFERENCEGRANTS,
     SECRETS,
     SERVICES,
+    TCPROUTES,
+    TLSROUTES,
+    UDPROUTES,
 )
+from podwire.model.gatewayapi import Gateway
+from podwire.model.meta import key_of
 from podwire.runtime.supervise import Supervisor
 
+T = TypeVar("T")
 PART = "gateway-api"
 _ALL = "all"
 _INTERVAL_S = 0.05
@@ -50,27 +72,41 @@ class GatewayApiController:
         self._upstreams = Upstreams(environment, feed, PART)
         self._namespaces = environment.of(NAMESPACES)
         self._services = environment.of(SERVICES)
-        secrets = environment.of(SECRETS)
+        secrets, config_maps = environment.of(SECRETS), environment.of(CONFIGMAPS)
+        self._system = system_authorities()
         self.classes = Informer(client, GATEWAYCLASSES)
         self.gateways = Informer(client, GATEWAYS)
-        self.routes = Informer(client, HTTPROUTES)
+        self.sets = Informer(client, LISTENERSETS)
+        self.routes: tuple[Informer[Any], ...] = tuple(
+            Informer(client, resource) for resource in (HTTPROUTES, GRPCROUTES, TLSROUTES, TCPROUTES, UDPROUTES)
+        )
+        self.policies = Informer(client, BACKENDTLSPOLICIES)
         self.grants = Informer(client, REFERENCEGRANTS)
+        self._own: tuple[Informer[Any], ...] = (
+            self.classes,
+            self.gateways,
+            self.sets,
+            *self.routes,
+            self.policies,
+            self.grants,
+        )
         self._loop = environment.loop(PART, self._reconcile, interval_s=_INTERVAL_S)
+        self._acceptance = Acceptance[Any]()
+        self._served_certificates = ServedCertificates()
+        self._published = 0
+        self._learned: tuple[int, dict[ResourceKey, str]] = (0, {})
         self.translation = ApiTranslation()
         self.translated = False
         self.on_translated: Callable[[], None] = lambda: None
         """Called after each translation."""
-        for informer in (self._namespaces, self._services, secrets):
+        followed: tuple[Informer[Any], ...] = (self._namespaces, self._services, secrets, config_maps, *self._own)
+        for informer in followed:
             informer.subscribe(lambda _key, _old, _new: self._loop.touch(_ALL), replay=False)
-        for own in (self.classes, self.gateways, self.routes, self.grants):
-            own.subscribe(lambda _key, _old, _new: self._loop.touch(_ALL), replay=False)
 
     def start(self, supervisor: Supervisor) -> None:
         """Starts to follow the objects, then the loop."""
-        supervisor.start("gateway classes", lambda: follow_when_served(self._client, self.classes))
-        supervisor.start("gateways", lambda: follow_when_served(self._client, self.gateways))
-        supervisor.start("http routes", lambda: follow_when_served(self._client, self.routes))
-        supervisor.start("reference grants", lambda: follow_when_served(self._client, self.grants))
+        for informer in self._own:
+            supervisor.start(informer.resource.plural, partial(follow_when_served, self._client, informer))
         self._loop.touch(_ALL)
         self._loop.start(supervisor, workers=1)
 
@@ -79,24 +115,69 @@ class GatewayApiController:
         self._upstreams.place = place
         self._loop.touch(_ALL)
 
+    def named_ports(self, gateway: Gateway) -> set[int]:
+        """The ports that listeners of a Gateway and of its ListenerSets name."""
+        key = key_of(gateway.metadata)
+        sets = (entry for entry in self.sets.objects.values() if parent_of(entry) == key)
+        listeners = (*gateway.spec.listeners, *(listener for entry in sets for listener in entry.spec.listeners))
+        return {listener.port for listener in listeners}
+
     async def _reconcile(self, _key: str) -> None:
-        for informer in (self.classes, self.gateways, self.routes, self.grants):
+        for informer in self._own:
             await informer.synced.wait()
         services = gateway_services(self._services.objects.values(), self.namespace)
-        self.translation = translate_api(
+        gateways = {("Gateway", key): gateway for key, gateway in self.gateways.objects.items()}
+        routes = {
+            (informer.resource.kind, key): route for informer in self.routes for key, route in informer.objects.items()
+        }
+        certificate = self._served_certificates.of(self._upstreams.certificate)
+        choice = self._acceptance.choose({key: value.spec for key, value in (gateways | routes).items()})
+        translation = translate_api(
             GatewayApiFacts(
                 controller=self.controller,
                 classes=tuple(self.classes.objects.values()),
-                gateways=tuple(self.gateways.objects.values()),
-                routes=tuple(self.routes.objects.values()),
+                gateways=tuple(_with_spec(value, choice.objects.get(key)) for key, value in gateways.items()),
+                sets=tuple(self.sets.objects.values()),
+                routes=tuple(_with_spec(value, choice.objects.get(key)) for key, value in routes.items()),
+                policies=tuple(self.policies.objects.values()),
                 grants=tuple(self.grants.objects.values()),
                 namespaces={key: value.metadata.labels for key, value in self._namespaces.objects.items()},
                 ports=engine_ports(services),
                 addresses={key: addresses_of_service(service) for key, service in services.items()},
                 upstreams=self._upstreams.facts,
-                certificate=self._upstreams.certificate,
+                certificate=certificate,
+                authority=self._upstreams.authority,
+                system=self._system,
+                refused=self._acceptance.refused | self._served_certificates.refused,
+                withheld=choice.withheld,
             )
         )
-        self.translated = True
-        self._feed.publish(PART, self.translation.entry, self._settings)
-        self.on_translated()
+        self._feed.publish(PART, translation.entry, self._settings)
+        self._published += 1
+        if not self._acceptance.searching or not self.translated:
+            self.translation = translation
+            self.translated = True
+            self.on_translated()
+        self.answered()
+
+    def answered(self) -> None:
+        """Takes the answers of engines to what was published last, once all have answered."""
+        refused = self._feed.refused()
+        entry = self._feed.entries.get(PART)
+        if refused is None or entry is None or (self._published, refused) == self._learned:
+            return
+        self._learned = (self._published, refused)
+        own = {key: message for key, message in refused.items() if owns(entry, *key)}
+        names = {name: message for (kind, name), message in own.items() if kind == SECRET}
+        is_new = self._served_certificates.learn(entry.certificates.values(), names)
+        refusals = [
+            ResourceRefusal(objects, message) for key, message in own.items() if (objects := contributors(entry, *key))
+        ]
+        was_searching = self._acceptance.searching
+        if self._acceptance.learn(refusals) or is_new or was_searching:
+            self._loop.touch(_ALL)
+
+
+def _with_spec(value: T, spec: Any) -> T:
+    """An object with the specification that is served; its own where none is."""
+    return value if spec is None else cast("T", msgspec.structs.replace(cast("Any", value), spec=spec))

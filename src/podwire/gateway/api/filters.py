@@ -1,11 +1,13 @@
-"""Filters and matches of HTTPRoutes as values of the route model; what cannot be served is an UnsupportedRule."""
+"""Filters and matches of routes as values of the route model; what cannot be served is an UnsupportedRule."""
 
 import re
 
 import msgspec
 
-from podwire.gateway.routes import HeaderChanges, HttpRedirect, PathMatch, PathRewrite, RequestMatch, ValueMatch
+from podwire.gateway.api.references import ReferenceProblem
+from podwire.gateway.routes import Cors, HeaderChanges, HttpRedirect, PathMatch, PathRewrite, RequestMatch, ValueMatch
 from podwire.model.gatewayapi import (
+    HttpCorsFilter,
     HttpHeaderFilter,
     HttpPathModifier,
     HttpRedirectFilter,
@@ -13,6 +15,7 @@ from podwire.model.gatewayapi import (
     HttpRouteMatch,
     HttpValueMatch,
 )
+from podwire.model.gatewayroutes import GrpcRouteFilter
 
 _PATH_KINDS = {"Exact": "exact", "PathPrefix": "prefix", "RegularExpression": "regex"}
 _WELL_KNOWN = {"http": 80, "https": 443}
@@ -28,12 +31,17 @@ FIELDS = {
     "RequestRedirect": "request_redirect",
     "URLRewrite": "url_rewrite",
     "RequestMirror": "request_mirror",
+    "CORS": "cors",
 }
 """The filters that are served, and the attribute with the settings of each."""
 
 
 class UnsupportedRule(Exception):
     """A field of a route that cannot be served; the text begins with its path."""
+
+    def __init__(self, message: str, reason: str = "UnsupportedValue") -> None:
+        super().__init__(message)
+        self.problem = ReferenceProblem(reason, message)
 
 
 class Scheme(msgspec.Struct, frozen=True, gc=False):
@@ -43,7 +51,7 @@ class Scheme(msgspec.Struct, frozen=True, gc=False):
     port: int
 
 
-def filter_of(value: HttpRouteFilter, path: str, allowed: tuple[str, ...]) -> object:
+def filter_of(value: HttpRouteFilter | GrpcRouteFilter, path: str, allowed: tuple[str, ...]) -> object:
     """The settings of a filter.
 
     Raises: UnsupportedRule.
@@ -63,29 +71,41 @@ def request_match(match: HttpRouteMatch, path: str) -> RequestMatch:
     if kind is None:
         raise UnsupportedRule(f"{path}.path.type: expected one of {', '.join(_PATH_KINDS)}, got {match.path.type!r}")
     if kind == "regex":
-        _check_regex(match.path.value, f"{path}.path.value")
+        check_regex(match.path.value, f"{path}.path.value")
     elif not match.path.value.startswith("/"):
         raise UnsupportedRule(f"{path}.path.value: expected a text that begins with /, got {match.path.value!r}")
-    headers = {header.name.lower(): header for header in reversed(match.headers)}
     query = {parameter.name: parameter for parameter in reversed(match.query_params)}
     return RequestMatch(
         path=msgspec.convert({"kind": kind, "path": match.path.value}, PathMatch),
         method=match.method or "",
-        headers=tuple(_value(header, f"{path}.headers") for header in reversed(headers.values())),
+        headers=value_matches(match.headers, f"{path}.headers"),
         query=tuple(_value(parameter, f"{path}.queryParams") for parameter in reversed(query.values())),
     )
 
 
+def value_matches(headers: tuple[HttpValueMatch, ...], path: str) -> tuple[ValueMatch, ...]:
+    """Matches of headers.
+
+    Raises: UnsupportedRule.
+    """
+    by_name = {header.name.lower(): header for header in reversed(headers)}
+    return tuple(_value(header, path) for header in reversed(by_name.values()))
+
+
 def _value(match: HttpValueMatch, path: str) -> ValueMatch:
     if match.type == "RegularExpression":
-        _check_regex(match.value, f"{path}[{match.name}].value")
+        check_regex(match.value, f"{path}[{match.name}].value")
         return ValueMatch(name=match.name, kind="regex", value=match.value)
     if match.type != "Exact":
         raise UnsupportedRule(f"{path}[{match.name}].type: expected Exact or RegularExpression, got {match.type!r}")
     return ValueMatch(name=match.name, value=match.value)
 
 
-def _check_regex(text: str, path: str) -> None:
+def check_regex(text: str, path: str) -> None:
+    """Refuses a regular expression that engines cannot have.
+
+    Raises: UnsupportedRule.
+    """
     try:
         re.compile(text)
     except re.error as problem:
@@ -100,6 +120,21 @@ def header_changes(value: HttpHeaderFilter) -> HeaderChanges:
         set=tuple((header.name, header.value) for header in value.set),
         add=tuple((header.name, header.value) for header in value.add),
         remove=value.remove,
+    )
+
+
+def cors(value: HttpCorsFilter) -> Cors:
+    """Which origins may read answers. With credentials browsers take no ``*``: what they ask for is named."""
+    wild = value.allow_credentials and "*" in (*value.allow_methods, *value.allow_headers)
+    return Cors(
+        origins=value.allow_origins,
+        methods=value.allow_methods,
+        headers=value.allow_headers,
+        expose_headers=value.expose_headers,
+        credentials=value.allow_credentials,
+        max_age=value.max_age,
+        echo=wild,
+        forward_others=False,
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from podwire.gateway.api.attachment import ANY_HOST, breadth, covers
 from podwire.gateway.api.rules import RankedRoute
-from podwire.gateway.routes import EntryRoute, VirtualHost
+from podwire.gateway.routes import EntryRoute, FixedAnswer, RequestMatch, VirtualHost
 
 
 class HostRoutes(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -35,6 +35,16 @@ def virtual_hosts(listeners: Mapping[str, Iterable[HostRoutes]]) -> tuple[Virtua
             if not any(covers(other, host) for other in narrower):
                 result[host] = VirtualHost(hosts=(host,), routes=_routes(host, entries))
     return tuple(result[host] for host in sorted(result, key=lambda name: (breadth(name), name)))
+
+
+def misdirected(hosts: Iterable[VirtualHost], rivals: Iterable[str], source: str) -> tuple[VirtualHost, ...]:
+    """Virtual hosts of which those of other listeners answer 421 (Misdirected Request)."""
+    elsewhere = set(rivals)
+    answer = EntryRoute(source=source, match=RequestMatch(), action=FixedAnswer(status=421))
+    return tuple(
+        VirtualHost(hosts=host.hosts, routes=(answer,)) if elsewhere.intersection(host.hosts) else host
+        for host in hosts
+    )
 
 
 def _routes(host: str, entries: Iterable[HostRoutes]) -> tuple[EntryRoute, ...]:

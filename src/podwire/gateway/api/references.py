@@ -14,6 +14,9 @@ class ReferenceProblem(msgspec.Struct, frozen=True, gc=False):
     message: str
 
 
+NO_PROBLEM = ReferenceProblem("", "")
+
+
 class ReferenceTarget(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The object that a reference names; Secrets and Services are of the core group."""
 

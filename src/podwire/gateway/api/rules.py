@@ -4,14 +4,18 @@ A rule without backends answers 500, and so does the share of a backend whose re
 field that is not served is refused as a whole: the condition names the field.
 """
 
+import hashlib
 from collections.abc import Iterable
 
 import msgspec
 
+from podwire.gateway.api.backendrefs import BackendCollector, BackendFacts, Use
+from podwire.gateway.api.backendtls import ServicePortName
 from podwire.gateway.api.filters import (
     FIELDS,
     Scheme,
     UnsupportedRule,
+    cors,
     filter_of,
     header_changes,
     path_rewrite,
@@ -19,10 +23,11 @@ from podwire.gateway.api.filters import (
     request_match,
     seconds,
 )
-from podwire.gateway.api.references import ReferenceProblem, ReferenceTarget, is_granted, not_granted
-from podwire.gateway.backends import UpstreamFacts, resolve
+from podwire.gateway.api.references import NO_PROBLEM, ReferenceProblem
 from podwire.gateway.routes import (
     Action,
+    Authority,
+    Cors,
     EntryBackend,
     EntryRoute,
     FixedAnswer,
@@ -33,26 +38,30 @@ from podwire.gateway.routes import (
     PathRewrite,
     RequestMatch,
     Retry,
+    RouteLimits,
+    Session,
     WeightedBackend,
 )
 from podwire.model.gatewayapi import (
-    BackendReference,
     HttpBackendRef,
+    HttpCorsFilter,
     HttpHeaderFilter,
     HttpMirrorFilter,
     HttpRedirectFilter,
     HttpRewriteFilter,
     HttpRoute,
+    HttpRouteFilter,
     HttpRouteMatch,
+    HttpRouteRetry,
     HttpRouteRule,
-    ReferenceGrant,
+    SessionPersistence,
 )
+from podwire.model.gatewayroutes import GrpcRouteFilter
 from podwire.model.meta import key_of
 
-VARIANT = "#gateway-api"
-"""Behind the keys of these backends, so that settings for Ingresses do not change them."""
 _RETRY = Retry(attempts=2)
 _BACKEND_FILTERS = ("RequestHeaderModifier", "ResponseHeaderModifier")
+_SESSION_HEADER = "X-Session"
 
 
 class RankedRoute(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,16 +72,18 @@ class RankedRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompiledRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """The routes of an HTTPRoute for one scheme and its backends; ``unsupported`` names a field: nothing is served."""
+    """The routes of an API route for one scheme, and its backends; with a problem in ``refused`` nothing is served."""
 
     routes: tuple[RankedRoute, ...] = ()
     backends: dict[str, EntryBackend] = {}
-    references: ReferenceProblem = ReferenceProblem("", "")
-    unsupported: str = ""
+    authorities: dict[str, Authority] = {}
+    ports: frozenset[ServicePortName] = frozenset()
+    references: ReferenceProblem = NO_PROBLEM
+    refused: ReferenceProblem = NO_PROBLEM
 
 
-class _RuleParts(msgspec.Struct):
-    """What the filters of a rule say."""
+class RuleFilters(msgspec.Struct):
+    """What the filters of a rule or of a backend say."""
 
     request_headers: HeaderChanges = HeaderChanges()
     response_headers: HeaderChanges = HeaderChanges()
@@ -80,32 +91,84 @@ class _RuleParts(msgspec.Struct):
     host: str = ""
     path: PathRewrite | None = None
     mirrors: tuple[Mirror, ...] = ()
+    cors: Cors | None = None
 
 
-def compile_route(
-    route: HttpRoute, scheme: Scheme, grants: tuple[ReferenceGrant, ...], upstreams: UpstreamFacts
-) -> CompiledRoute:
+def compile_route(route: HttpRoute, scheme: Scheme, facts: BackendFacts) -> CompiledRoute:
     """An HTTPRoute for listeners of a scheme."""
-    compiler = _Compiler(route, scheme, grants, upstreams)
+    compiler = _Compiler(route, scheme, facts)
+    collector = compiler.collector
     try:
         routes = tuple(compiler.routes())
-    except UnsupportedRule as problem:
-        return CompiledRoute(unsupported=str(problem), references=compiler.problem)
-    return CompiledRoute(routes=routes, backends=compiler.backends, references=compiler.problem)
+    except UnsupportedRule as unsupported:
+        return CompiledRoute(refused=unsupported.problem, references=collector.problem)
+    return CompiledRoute(
+        routes=routes,
+        backends=collector.backends,
+        authorities=collector.authorities,
+        ports=frozenset(collector.ports),
+        references=collector.problem,
+    )
+
+
+def route_filters(
+    value: HttpRouteFilter | GrpcRouteFilter, field: str, allowed: tuple[str, ...], filters: RuleFilters
+) -> object:
+    """Takes over a filter that changes headers; returns the settings of any other one.
+
+    Raises: UnsupportedRule.
+    """
+    settings = filter_of(value, field, allowed)
+    if isinstance(settings, HttpHeaderFilter):
+        if value.type == "RequestHeaderModifier":
+            filters.request_headers = header_changes(settings)
+        else:
+            filters.response_headers = header_changes(settings)
+    return settings
+
+
+def mirror_of(value: HttpMirrorFilter, field: str, collector: BackendCollector, use: Use) -> Mirror:
+    """The backend that gets copies, and its share."""
+    key = collector.backend(value.backend_ref, f"{field}.backendRef", use)
+    if value.fraction is not None:
+        return Mirror(key=key, numerator=value.fraction.numerator, denominator=value.fraction.denominator)
+    return Mirror(key=key, numerator=100 if value.percent is None else value.percent)
+
+
+def session_of(
+    value: SessionPersistence | None, shares: tuple[WeightedBackend, ...], field: str, identity: str
+) -> Session | None:
+    """How a session keeps its endpoint; its name follows from the rule (``identity``) where none is asked for.
+
+    Raises: UnsupportedRule.
+    """
+    if value is None:
+        return None
+    if value.idle_timeout is not None:
+        raise UnsupportedRule(f"{field}.idleTimeout: is not supported")
+    if sum(share.weight > 0 for share in shares) > 1:
+        raise UnsupportedRule(f"{field}: is supported for rules with one backend")
+    lifetime = seconds(value.absolute_timeout, f"{field}.absoluteTimeout")
+    if value.type == "Header":
+        if lifetime is not None:
+            raise UnsupportedRule(f"{field}.absoluteTimeout: is supported for cookies of type Permanent")
+        return Session(kind="header", name=value.session_name or _SESSION_HEADER)
+    permanent = value.cookie_config.lifetime_type == "Permanent"
+    if value.type != "Cookie":
+        raise UnsupportedRule(f"{field}.type: expected Cookie or Header, got {value.type!r}")
+    if permanent != (lifetime is not None):
+        raise UnsupportedRule(f"{field}.absoluteTimeout: expected with the lifetime type Permanent, and only with it")
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
+    return Session(kind="cookie", name=value.session_name or f"session-{digest}", ttl=lifetime)
 
 
 class _Compiler:
-    """One HTTPRoute; collects backends and the first problem of a reference."""
+    """One HTTPRoute."""
 
-    def __init__(
-        self, route: HttpRoute, scheme: Scheme, grants: tuple[ReferenceGrant, ...], upstreams: UpstreamFacts
-    ) -> None:
+    def __init__(self, route: HttpRoute, scheme: Scheme, facts: BackendFacts) -> None:
         self._route = route
         self._scheme = scheme
-        self._grants = grants
-        self._upstreams = upstreams
-        self.backends: dict[str, EntryBackend] = {}
-        self.problem = ReferenceProblem("", "")
+        self.collector = BackendCollector(route, facts)
 
     def routes(self) -> Iterable[RankedRoute]:
         """All rules.
@@ -114,9 +177,6 @@ class _Compiler:
         """
         for index, rule in enumerate(self._route.spec.rules or (HttpRouteRule(),)):
             path = f"spec.rules[{index}]"
-            for field, value in (("retry", rule.retry), ("sessionPersistence", rule.session_persistence)):
-                if value is not None:
-                    raise UnsupportedRule(f"{path}.{field}: is not supported")
             matches = tuple(
                 request_match(match, f"{path}.matches[{number}]")
                 for number, match in enumerate(rule.matches or (HttpRouteMatch(),))
@@ -130,6 +190,7 @@ class _Compiler:
                         source=f"HTTPRoute {key_of(self._route.metadata)} {path}.matches[{number}]",
                         match=match,
                         action=action,
+                        limits=RouteLimits(cors=filters.cors),
                         request_headers=filters.request_headers,
                         response_headers=filters.response_headers,
                     ),
@@ -149,28 +210,29 @@ class _Compiler:
             number,
         )
 
-    def _filters(self, rule: HttpRouteRule, matches: tuple[RequestMatch, ...], path: str) -> _RuleParts:
-        parts = _RuleParts()
+    def _filters(self, rule: HttpRouteRule, matches: tuple[RequestMatch, ...], path: str) -> RuleFilters:
+        filters = RuleFilters()
         for number, value in enumerate(rule.filters):
             field = f"{path}.filters[{number}]"
-            settings = filter_of(value, field, tuple(FIELDS))
-            if isinstance(settings, HttpHeaderFilter):
-                if value.type == "RequestHeaderModifier":
-                    parts.request_headers = header_changes(settings)
-                else:
-                    parts.response_headers = header_changes(settings)
-            elif isinstance(settings, HttpRedirectFilter):
+            settings = route_filters(value, field, tuple(FIELDS), filters)
+            if isinstance(settings, HttpRedirectFilter):
                 field = f"{field}.requestRedirect"
                 rewrite = path_rewrite(settings.path, matches, f"{field}.path")
-                parts.redirect = redirect(settings, rewrite, self._scheme, field)
+                filters.redirect = redirect(settings, rewrite, self._scheme, field)
             elif isinstance(settings, HttpRewriteFilter):
-                parts.host = settings.hostname or ""
-                parts.path = path_rewrite(settings.path, matches, f"{field}.urlRewrite.path")
+                filters.host = settings.hostname or ""
+                filters.path = path_rewrite(settings.path, matches, f"{field}.urlRewrite.path")
             elif isinstance(settings, HttpMirrorFilter):
-                parts.mirrors += (self._mirror(settings, f"{field}.requestMirror"),)
-        return parts
+                filters.mirrors += (mirror_of(settings, f"{field}.requestMirror", self.collector, "http"),)
+            elif isinstance(settings, HttpCorsFilter):
+                filters.cors = cors(settings)
+        kinds = {value.type for value in rule.filters}
+        if {"RequestRedirect", "URLRewrite"} <= kinds:
+            text = f"{path}.filters: RequestRedirect and URLRewrite exclude each other"
+            raise UnsupportedRule(text, "IncompatibleFilters")
+        return filters
 
-    def _action(self, rule: HttpRouteRule, filters: _RuleParts, path: str) -> Action:
+    def _action(self, rule: HttpRouteRule, filters: RuleFilters, path: str) -> Action:
         shares = tuple(
             self._share(reference, f"{path}.backendRefs[{number}]")
             for number, reference in enumerate(rule.backend_refs)
@@ -182,55 +244,39 @@ class _Compiler:
         if not any(share.weight for share in shares):
             return FixedAnswer(status=500)
         timeouts = rule.timeouts
+        identity = f"{key_of(self._route.metadata)} {path}"
         return Forward(
             backends=shares,
             host=filters.host,
             path=filters.path,
             mirrors=filters.mirrors,
-            retry=_RETRY,
+            retry=_retry(rule.retry, f"{path}.retry"),
+            session=session_of(rule.session_persistence, shares, f"{path}.sessionPersistence", identity),
             timeout=seconds(timeouts.request, f"{path}.timeouts.request") if timeouts else None,
             attempt_timeout=seconds(timeouts.backend_request, f"{path}.timeouts.backendRequest") if timeouts else None,
         )
 
     def _share(self, reference: HttpBackendRef, path: str) -> WeightedBackend:
-        request, response = HeaderChanges(), HeaderChanges()
+        filters = RuleFilters()
         for number, value in enumerate(reference.filters):
-            settings = filter_of(value, f"{path}.filters[{number}]", _BACKEND_FILTERS)
-            assert isinstance(settings, HttpHeaderFilter)
-            if value.type == "RequestHeaderModifier":
-                request = header_changes(settings)
-            else:
-                response = header_changes(settings)
+            route_filters(value, f"{path}.filters[{number}]", _BACKEND_FILTERS, filters)
         return WeightedBackend(
-            key=self._backend(reference, path),
+            key=self.collector.backend(reference, path, "http"),
             weight=reference.weight,
-            request_headers=request,
-            response_headers=response,
+            request_headers=filters.request_headers,
+            response_headers=filters.response_headers,
         )
 
-    def _mirror(self, value: HttpMirrorFilter, path: str) -> Mirror:
-        key = self._backend(value.backend_ref, f"{path}.backendRef")
-        if value.fraction is not None:
-            return Mirror(key=key, numerator=value.fraction.numerator, denominator=value.fraction.denominator)
-        return Mirror(key=key, numerator=100 if value.percent is None else value.percent)
 
-    def _backend(self, reference: BackendReference, path: str) -> str:
-        """The key of a backend; one that does not exist where the reference is not followed."""
-        namespace = reference.namespace or self._route.metadata.namespace
-        target = ReferenceTarget(kind="Service", namespace=namespace, name=reference.name)
-        problem = None
-        if (reference.group, reference.kind) != ("", "Service"):
-            text = f"{path}: expected a Service, got {reference.kind} of group {reference.group!r}"
-            problem = ReferenceProblem("InvalidKind", text)
-        elif not is_granted(self._grants, "HTTPRoute", self._route.metadata.namespace, target):
-            problem = not_granted(path, target)
-        else:
-            result = resolve(self._upstreams, namespace, reference.name, reference.port or 0)
-            if result.backend is None:
-                problem = ReferenceProblem(result.reason, f"{path}: {result.problem}")
-            else:
-                backend = msgspec.structs.replace(result.backend, key=result.backend.key + VARIANT)
-                self.backends[backend.key] = backend
-                return backend.key
-        self.problem = self.problem if self.problem.reason else problem
-        return f"{problem.reason} {namespace}/{reference.name}:{reference.port or 0}"
+def _retry(value: HttpRouteRetry | None, field: str) -> Retry:
+    if value is None:
+        return _RETRY
+    for code in value.codes:
+        if not 400 <= code < 600:
+            raise UnsupportedRule(f"{field}.codes: expected 400 to 599, got {code}")
+    return Retry(
+        attempts=value.attempts or 1,
+        on_codes=value.codes,
+        on_reset=True,
+        backoff=seconds(value.backoff, f"{field}.backoff"),
+    )

@@ -18,9 +18,15 @@ from podwire.model.service import Service
 
 ENGINE_PORTS = range(10000, 20000)
 SELECTOR = {"app": "podwire-gateway"}
+ADDRESSES = "metallb.io/loadBalancerIPs"
+"""The annotation by which a Service asks a load balancer for addresses."""
+GATEWAY_NAME = "gateway.networking.k8s.io/gateway-name"
+_LABEL_LENGTH = 63
 
 Json = dict[str, Any]
 PortsOfGateways = dict[str, dict[int, int]]
+ServedPort = tuple[int, str]
+"""A port of a Gateway and its transport protocol. TCP and UDP share the number on the engines too."""
 
 
 def service_name(gateway: str) -> str:
@@ -49,7 +55,9 @@ def engine_ports(services: Mapping[str, Service]) -> PortsOfGateways:
         result[key] = {}
         for port in service.spec.ports:
             target = port.target_port
-            if isinstance(target, int) and target in ENGINE_PORTS and target not in reserved:
+            if not isinstance(target, int) or target not in ENGINE_PORTS:
+                continue
+            if target not in reserved or result[key].get(port.port) == target:
                 reserved.add(target)
                 result[key][port.port] = target
     return result
@@ -77,19 +85,46 @@ def addresses_of_service(service: Service) -> tuple[GatewayStatusAddress, ...]:
     )
 
 
-def desired_service(gateway: Gateway, namespace: str, ports: Mapping[int, int], existing: Service | None) -> Json:
-    """The Service of a Gateway; node ports that exist stay."""
-    node_ports = {port.port: port.node_port for port in existing.spec.ports} if existing is not None else {}
+def needed_ports(served: Iterable[ServedPort], named: Iterable[int], existing: Service | None) -> set[ServedPort]:
+    """The ports of a Service: those that are served, and those that it has and that listeners still name."""
+    known = set(named)
+    owned = {
+        (port.port, port.protocol)
+        for port in (existing.spec.ports if existing is not None else ())
+        if port.port in known
+    }
+    return {*served, *owned}
+
+
+def desired_service(
+    gateway: Gateway,
+    namespace: str,
+    ports: Mapping[int, int],
+    needed: Iterable[ServedPort],
+    existing: Service | None,
+) -> Json:
+    """The Service of a Gateway; node ports that exist stay. None as an annotation takes it away."""
+    had = existing.spec.ports if existing is not None else ()
+    node_ports = {(port.port, port.protocol): port.node_port for port in had}
     infrastructure = gateway.spec.infrastructure
     key = key_of(gateway.metadata)
+    labels = {**infrastructure.labels, GATEWAY_SERVICE: "true"}
+    if len(gateway.metadata.name) <= _LABEL_LENGTH:
+        labels[GATEWAY_NAME] = gateway.metadata.name
+    annotations: dict[str, str | None] = {**infrastructure.annotations, GATEWAY_OF_SERVICE: key}
+    addresses = [entry.value for entry in gateway.spec.addresses if entry.value]
+    if addresses:
+        annotations[ADDRESSES] = ",".join(addresses)
+    elif existing is not None and ADDRESSES in existing.metadata.annotations:
+        annotations.setdefault(ADDRESSES, None)
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
             "name": service_name(key),
             "namespace": namespace,
-            "labels": {**infrastructure.labels, GATEWAY_SERVICE: "true"},
-            "annotations": {**infrastructure.annotations, GATEWAY_OF_SERVICE: key},
+            "labels": labels,
+            "annotations": annotations,
         },
         "spec": {
             "type": "LoadBalancer",
@@ -97,13 +132,14 @@ def desired_service(gateway: Gateway, namespace: str, ports: Mapping[int, int], 
             "selector": SELECTOR,
             "ports": [
                 {
-                    "name": f"port-{port}",
+                    "name": f"port-{port}" if protocol == "TCP" else f"port-{port}-{protocol.lower()}",
                     "port": port,
-                    "protocol": "TCP",
-                    "targetPort": target,
-                    **({"nodePort": node_ports[port]} if node_ports.get(port) else {}),
+                    "protocol": protocol,
+                    "targetPort": ports[port],
+                    **({"nodePort": node_ports[port, protocol]} if node_ports.get((port, protocol)) else {}),
                 }
-                for port, target in sorted(ports.items())
+                for port, protocol in sorted(needed)
+                if port in ports
             ],
         },
     }
@@ -112,12 +148,12 @@ def desired_service(gateway: Gateway, namespace: str, ports: Mapping[int, int], 
 def differs(existing: Service, desired: Json) -> bool:
     """Whether a Service lacks something of the desired one; what others added counts for nothing."""
     meta = existing.metadata
-    ports = [(port.port, port.target_port) for port in existing.spec.ports]
-    desired_ports = [(port["port"], port["targetPort"]) for port in desired["spec"]["ports"]]
+    ports = [(port.port, port.protocol, port.target_port) for port in existing.spec.ports]
+    desired_ports = [(port["port"], port["protocol"], port["targetPort"]) for port in desired["spec"]["ports"]]
     return (
         ports != desired_ports
         or existing.spec.type != "LoadBalancer"
         or existing.spec.selector != SELECTOR
         or not desired["metadata"]["labels"].items() <= meta.labels.items()
-        or not desired["metadata"]["annotations"].items() <= meta.annotations.items()
+        or any(meta.annotations.get(name) != text for name, text in desired["metadata"]["annotations"].items())
     )

@@ -1,10 +1,12 @@
 """The status of classes, Gateways and routes as values, with the generation that each condition is about."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import msgspec
 
 from podwire.gateway.api.attachment import RouteAttachment
 from podwire.gateway.api.listeners import CheckedListener
-from podwire.gateway.api.references import ReferenceProblem
+from podwire.gateway.api.references import NO_PROBLEM, ReferenceProblem
 from podwire.model.gatewayapi import (
     Gateway,
     GatewayClass,
@@ -18,15 +20,29 @@ from podwire.model.meta import Condition
 
 _MESSAGE_LENGTH = 1000
 FEATURES = (
+    "BackendTLSPolicy",
+    "BackendTLSPolicySANValidation",
+    "GRPCRoute",
+    "GRPCRouteNamedRouteRule",
     "Gateway",
+    "GatewayAddressEmpty",
+    "GatewayBackendClientCertificate",
+    "GatewayFrontendClientCertificateValidation",
+    "GatewayFrontendClientCertificateValidationInsecureFallback",
     "GatewayHTTPListenerIsolation",
+    "GatewayHTTPSListenerDetectMisdirectedRequests",
     "GatewayPort8080",
+    "GatewayStaticAddresses",
     "HTTPRoute",
     "HTTPRoute303RedirectStatusCode",
     "HTTPRoute307RedirectStatusCode",
     "HTTPRoute308RedirectStatusCode",
+    "HTTPRouteBackendProtocolH2C",
+    "HTTPRouteBackendProtocolWebSocket",
     "HTTPRouteBackendRequestHeaderModification",
     "HTTPRouteBackendTimeout",
+    "HTTPRouteCORS",
+    "HTTPRouteDestinationPortMatching",
     "HTTPRouteHostRewrite",
     "HTTPRouteMethodMatching",
     "HTTPRouteNamedRouteRule",
@@ -40,8 +56,17 @@ FEATURES = (
     "HTTPRouteRequestPercentageMirror",
     "HTTPRouteRequestTimeout",
     "HTTPRouteResponseHeaderModification",
+    "HTTPRouteRetry",
+    "HTTPRouteRetryBackendTimeout",
+    "HTTPRouteRetryConnectionError",
     "HTTPRouteSchemeRedirect",
+    "ListenerSet",
     "ReferenceGrant",
+    "TCPRoute",
+    "TLSRoute",
+    "TLSRouteModeMixed",
+    "TLSRouteModeTerminate",
+    "UDPRoute",
 )
 """The features of Gateway API that are served, as its conformance suite names them."""
 
@@ -65,15 +90,27 @@ def class_status(value: GatewayClass) -> GatewayClassStatus:
     )
 
 
+class GatewayProblems(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with a Gateway beside its listeners; problems without a reason are none.
+
+    ``client_certificate`` is None where none is shown to backends; ``engine`` is what engines refuse; ``insecure``
+    says that clients get in whose certificate is not valid.
+    """
+
+    client_certificate: ReferenceProblem | None = None
+    engine: ReferenceProblem = NO_PROBLEM
+    insecure: bool = False
+
+
 def refusal(gateway: Gateway, listeners: Iterable[CheckedListener]) -> ReferenceProblem | None:
     """Why a Gateway is not served at all."""
     if gateway.spec.infrastructure.parameters_ref is not None:
         text = "spec.infrastructure.parametersRef: no kind of parameters is supported"
         return ReferenceProblem("InvalidParameters", text)
-    if gateway.spec.addresses:
-        return ReferenceProblem("UnsupportedAddress", "spec.addresses: addresses cannot be asked for")
-    if gateway.spec.tls is not None:
-        return ReferenceProblem("Invalid", "spec.tls: is not supported")
+    for index, address in enumerate(gateway.spec.addresses):
+        if address.type != "IPAddress":
+            text = f"spec.addresses[{index}].type: expected IPAddress, got {address.type!r}"
+            return ReferenceProblem("UnsupportedAddress", text)
     if not any(entry.accepted for entry in listeners):
         return ReferenceProblem("ListenersNotValid", "spec.listeners: no listener can be served")
     return None
@@ -82,14 +119,16 @@ def refusal(gateway: Gateway, listeners: Iterable[CheckedListener]) -> Reference
 def gateway_status(
     gateway: Gateway,
     listeners: tuple[CheckedListener, ...],
-    attached: dict[str, int],
+    attached: Mapping[str, int],
     open_ports: frozenset[int],
     addresses: tuple[GatewayStatusAddress, ...],
+    problems: GatewayProblems,
 ) -> GatewayStatus:
     """The status of a Gateway; ``open_ports`` are those on which its Service takes connections."""
     generation = gateway.metadata.generation
+    own = tuple(entry for entry in listeners if not entry.set_key)
     problem = refusal(gateway, listeners)
-    if problem is None and not all(entry.accepted for entry in listeners):
+    if problem is None and not all(entry.accepted for entry in own):
         accepted = Condition(
             type="Accepted",
             status="True",
@@ -99,27 +138,59 @@ def gateway_status(
         )
     else:
         accepted = condition("Accepted", problem, generation)
-    pending = problem
-    if pending is None and not addresses:
-        pending = ReferenceProblem("AddressNotAssigned", "the Service of the Gateway has no address yet")
+    pending = problem or _unprogrammed(gateway, addresses, problems)
+    conditions = [accepted, condition("Programmed", pending, generation)]
+    if problems.client_certificate is not None:
+        conditions.append(condition("ResolvedRefs", problems.client_certificate, generation))
+    if problems.insecure:
+        conditions.append(
+            Condition(
+                type="InsecureFrontendValidationMode",
+                status="True",
+                reason="ConfigurationChanged",
+                message="clients get in whose certificate is not valid",
+                observed_generation=generation,
+            )
+        )
+    sets = {entry.set_key for entry in listeners if entry.set_key and entry.served}
     return GatewayStatus(
         addresses=addresses if problem is None else (),
-        conditions=(accepted, condition("Programmed", pending, generation)),
-        listeners=tuple(_listener(entry, problem, attached, open_ports, generation) for entry in listeners),
+        conditions=tuple(conditions),
+        listeners=tuple(listener_status(entry, problem, attached, open_ports, generation) for entry in own),
+        attached_listener_sets=len(sets) if problem is None else 0,
     )
 
 
-def _listener(
+def _unprogrammed(
+    gateway: Gateway, addresses: tuple[GatewayStatusAddress, ...], problems: GatewayProblems
+) -> ReferenceProblem | None:
+    if problems.engine.reason:
+        return problems.engine
+    assigned = {entry.value for entry in addresses}
+    for index, address in enumerate(gateway.spec.addresses):
+        if address.value and address.value not in assigned:
+            text = f"spec.addresses[{index}].value: the load balancer does not give {address.value}"
+            return ReferenceProblem("AddressNotUsable", text)
+    if not addresses:
+        return ReferenceProblem("AddressNotAssigned", "the Service of the Gateway has no address yet")
+    return None
+
+
+def listener_status(
     entry: CheckedListener,
     problem: ReferenceProblem | None,
-    attached: dict[str, int],
+    attached: Mapping[str, int],
     open_ports: frozenset[int],
     generation: int,
 ) -> ListenerStatus:
+    """The status of a listener of an object with a problem or without."""
     refused = entry.refused if entry.refused.reason else entry.conflict
     programmed = None
     if problem is not None or not entry.served:
-        programmed = ReferenceProblem("Invalid", "the listener is not served")
+        reason = entry.conflict.reason if entry.set_key and entry.conflict.reason else "Invalid"
+        programmed = ReferenceProblem(reason, "the listener is not served")
+    elif entry.engine.reason:
+        programmed = entry.engine
     elif entry.listener.port not in open_ports:
         programmed = ReferenceProblem("Pending", "the Service of the Gateway does not have this port yet")
     conflicted = Condition(
@@ -132,7 +203,7 @@ def _listener(
     return ListenerStatus(
         name=entry.listener.name,
         supported_kinds=entry.kinds,
-        attached_routes=attached.get(entry.listener.name, 0),
+        attached_routes=attached.get(entry.id, 0),
         conditions=(
             condition("Accepted", refused, generation),
             condition("Programmed", programmed, generation),
@@ -143,10 +214,10 @@ def _listener(
 
 
 def route_conditions(
-    attachment: RouteAttachment, unsupported: str, references: ReferenceProblem, generation: int
+    attachment: RouteAttachment, refused: ReferenceProblem, references: ReferenceProblem, generation: int
 ) -> tuple[Condition, ...]:
     """The conditions of a route at one parent."""
     problem = ReferenceProblem(attachment.reason, attachment.message) if not attachment.hosts else None
-    if unsupported:
-        problem = ReferenceProblem("UnsupportedValue", unsupported)
+    if refused.reason:
+        problem = refused
     return condition("Accepted", problem, generation), condition("ResolvedRefs", references, generation)

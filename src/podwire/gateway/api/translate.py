@@ -1,29 +1,40 @@
-"""Gateways and HTTPRoutes as an entry of the route model and as the status of every object: pure.
+"""Gateways and their routes as an entry of the route model and as the status of every object: pure.
 
-Each port of a Gateway is one listener of the engines, at a port of its own that the Gateway's Service leads to. An
-HTTP port has one table; on an HTTPS port the server name chooses the listener, and each listener has its table.
+Each port of a Gateway is one listener of the engines, at a port of its own that the Gateway's Service leads to.
 Source: Gateway API v1.6, its API reference.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from podwire.gateway.api.attachment import RouteAttachment, attach
-from podwire.gateway.api.filters import Scheme
-from podwire.gateway.api.hosts import HostRoutes, own_host, virtual_hosts
-from podwire.gateway.api.listeners import CheckedListener, check_listeners
-from podwire.gateway.api.rules import CompiledRoute, compile_route
-from podwire.gateway.api.status import class_status, gateway_status, refusal, route_conditions
-from podwire.gateway.backends import UpstreamFacts
-from podwire.gateway.routes import (
-    Certificate,
-    EntryBackend,
-    EntryListener,
-    GatewayEntry,
-    RouteTable,
-    TlsServer,
+from podwire.gateway.api.attachment import (
+    RouteAttachment,
+    RouteKey,
+    attach,
+    route_key,
+    without_rivals,
 )
+from podwire.gateway.api.authorities import ClientChecks
+from podwire.gateway.api.backendrefs import BackendFacts
+from podwire.gateway.api.backendtls import PolicyTable, ServicePortName
+from podwire.gateway.api.filters import Scheme
+from podwire.gateway.api.listeners import CheckedListener, ListenerChecker, checked_certificate
+from podwire.gateway.api.listenersets import attached_sets, parent_of, refused_set, set_status
+from podwire.gateway.api.references import NO_PROBLEM, ReferenceProblem
+from podwire.gateway.api.rules import CompiledRoute
+from podwire.gateway.api.services import ServedPort
+from podwire.gateway.api.serving import Attached, EntryBuilder, RouteCompiler
+from podwire.gateway.api.status import (
+    GatewayProblems,
+    class_status,
+    gateway_status,
+    refusal,
+    route_conditions,
+)
+from podwire.gateway.backends import UpstreamFacts
+from podwire.gateway.routes import Authority, Certificate, GatewayEntry
+from podwire.model.backendtls import BackendTlsPolicy, PolicyAncestorStatus
 from podwire.model.gatewayapi import (
     GROUP,
     Gateway,
@@ -31,11 +42,13 @@ from podwire.model.gatewayapi import (
     GatewayClassStatus,
     GatewayStatus,
     GatewayStatusAddress,
-    HttpRoute,
+    ListenerSet,
+    ListenerSetStatus,
     ParentReference,
     ReferenceGrant,
     RouteParentStatus,
 )
+from podwire.model.gatewayroutes import ApiRoute
 from podwire.model.meta import key_of
 
 _ROUTED_SCHEME = Scheme("http", 80)
@@ -47,29 +60,51 @@ class GatewayApiFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``namespaces`` has the labels of namespaces. ``ports`` has, by Gateway, the port of the engines for each port of
     its Service, ``addresses`` the addresses of that. ``certificate`` gives the certificate of a Secret by its key, or
-    the reason why it has none.
+    the reason why it has none; ``authority`` does so for the authorities of a ConfigMap, and ``system`` has those of
+    the system, in PEM form. ``refused`` has what engines said about objects that they refuse; of ``withheld`` ones
+    nothing is served.
     """
 
     controller: str
     classes: tuple[GatewayClass, ...] = ()
     gateways: tuple[Gateway, ...] = ()
-    routes: tuple[HttpRoute, ...] = ()
+    sets: tuple[ListenerSet, ...] = ()
+    routes: tuple[ApiRoute, ...] = ()
+    policies: tuple[BackendTlsPolicy, ...] = ()
     grants: tuple[ReferenceGrant, ...] = ()
     namespaces: Mapping[str, Mapping[str, str]] = {}
     ports: Mapping[str, Mapping[int, int]] = {}
     addresses: Mapping[str, tuple[GatewayStatusAddress, ...]] = {}
     upstreams: UpstreamFacts
     certificate: Callable[[str], Certificate | str]
+    authority: Callable[[str], Authority | str] = lambda key: f"ConfigMap {key} does not exist"
+    system: str = ""
+    refused: Mapping[RouteKey, str] = {}
+    withheld: frozenset[RouteKey] = frozenset()
 
 
 class ApiTranslation(msgspec.Struct, frozen=True, kw_only=True):
-    """The entry; the status of our classes, Gateways and routes by key; the ports that each Gateway needs."""
+    """The entry; the status of our classes, Gateways, ListenerSets and routes by key; the ports of each Gateway."""
 
     entry: GatewayEntry = GatewayEntry()
     classes: Mapping[str, GatewayClassStatus] = {}
     gateways: Mapping[str, GatewayStatus] = {}
-    routes: Mapping[str, tuple[RouteParentStatus, ...]] = {}
-    ports: Mapping[str, tuple[int, ...]] = {}
+    sets: Mapping[str, ListenerSetStatus] = {}
+    routes: Mapping[RouteKey, tuple[RouteParentStatus, ...]] = {}
+    policies: Mapping[str, tuple[PolicyAncestorStatus, ...]] = {}
+    ports: Mapping[str, tuple[ServedPort, ...]] = {}
+
+
+class _CheckedGateway(msgspec.Struct):
+    """A Gateway, what is wrong with it, and what is attached."""
+
+    gateway: Gateway
+    listeners: tuple[CheckedListener, ...]
+    sets: tuple[ListenerSet, ...]
+    problems: GatewayProblems
+    compiler: RouteCompiler
+    attached: Attached
+    used: set[ServicePortName]
 
 
 def translate_api(facts: GatewayApiFacts) -> ApiTranslation:
@@ -82,150 +117,178 @@ class _ApiTranslator:
 
     def __init__(self, facts: GatewayApiFacts) -> None:
         self._facts = facts
-        self._listeners: list[EntryListener] = []
-        self._tables: dict[str, RouteTable] = {}
-        self._backends: dict[str, EntryBackend] = {}
-        self._certificates: dict[str, Certificate] = {}
-        self._compiled: dict[tuple[str, Scheme], CompiledRoute] = {}
+        self._builder = EntryBuilder()
+        self._policies = PolicyTable(facts.policies, facts.authority, facts.system)
+        self._gateways: dict[str, _CheckedGateway] = {}
 
     def run(self) -> ApiTranslation:
         """The whole translation."""
         facts = self._facts
         classes = {value.metadata.name: class_status(value) for value in facts.classes if self._is_ours(value)}
         accepted = {name for name, status in classes.items() if status.conditions[0].status == "True"}
-        gateways = {
-            key_of(gateway.metadata): gateway
-            for gateway in facts.gateways
-            if gateway.spec.gateway_class_name in accepted
-        }
-        checked = {key: check_listeners(gateway, facts.grants, facts.certificate) for key, gateway in gateways.items()}
-        attachments: dict[str, list[tuple[HttpRoute, RouteAttachment]]] = {key: [] for key in gateways}
-        routes = {}
-        for route in facts.routes:
-            parents = tuple(self._parents(route, gateways, checked, attachments))
-            if parents:
-                routes[key_of(route.metadata)] = parents
+        for gateway in facts.gateways:
+            if gateway.spec.gateway_class_name in accepted:
+                self._gateways[key_of(gateway.metadata)] = self._check(gateway)
+        routes = self._routes()
         statuses, ports = {}, {}
-        for key, gateway in gateways.items():
-            known = facts.ports.get(key, {})
-            is_served = refusal(gateway, checked[key]) is None
-            served = tuple(entry for entry in checked[key] if entry.served and is_served)
-            ports[key] = tuple(sorted({entry.listener.port for entry in served}))
-            for port in ports[key]:
-                if port in known:
-                    group = tuple(entry for entry in served if entry.listener.port == port)
-                    self._serve(key, known[port], group, attachments[key])
+        for key, checked in self._gateways.items():
+            ports[key] = self._serve(key, checked)
             statuses[key] = gateway_status(
-                gateway,
-                checked[key],
-                _counts(attachments[key]),
-                frozenset(known),
+                checked.gateway,
+                checked.listeners,
+                _counts(checked.attached),
+                frozenset(facts.ports.get(key, {})),
                 facts.addresses.get(key, ()),
+                checked.problems,
             )
-        entry = GatewayEntry(
-            listeners=tuple(self._listeners),
-            tables=self._tables,
-            backends=self._backends,
-            certificates=self._certificates,
+        used = {key: sorted(checked.used) for key, checked in self._gateways.items()}
+        return ApiTranslation(
+            entry=self._builder.entry(),
+            classes=classes,
+            gateways=statuses,
+            sets=dict(self._sets(statuses)),
+            routes=routes,
+            policies=self._policies.ancestors(used, facts.controller),
+            ports=ports,
         )
-        return ApiTranslation(entry=entry, classes=classes, gateways=statuses, routes=routes, ports=ports)
 
     def _is_ours(self, value: GatewayClass) -> bool:
         return value.spec.controller_name == self._facts.controller
 
-    def _compile(self, route: HttpRoute, scheme: Scheme) -> CompiledRoute:
-        key = (key_of(route.metadata), scheme)
-        if key not in self._compiled:
-            facts = self._facts
-            self._compiled[key] = compile_route(route, scheme, facts.grants, facts.upstreams)
-        return self._compiled[key]
-
-    def _parents(
-        self,
-        route: HttpRoute,
-        gateways: Mapping[str, Gateway],
-        checked: Mapping[str, tuple[CheckedListener, ...]],
-        attachments: dict[str, list[tuple[HttpRoute, RouteAttachment]]],
-    ) -> list[RouteParentStatus]:
-        """The status of a route at each of our Gateways; adds what it attaches to."""
-        statuses = []
-        namespace = route.metadata.namespace
-        for parent in route.spec.parent_refs:
-            key = _gateway_key(parent, namespace)
-            if key not in gateways:
-                continue
-            labels = self._facts.namespaces.get(namespace, {})
-            attachment = attach(gateways[key], checked[key], parent, namespace, labels, route.spec.hostnames)
-            compiled = self._compile(route, _ROUTED_SCHEME)
-            if not compiled.unsupported:
-                attachments[key].append((route, attachment))
-            conditions = route_conditions(
-                attachment, compiled.unsupported, compiled.references, route.metadata.generation
-            )
-            statuses.append(
-                RouteParentStatus(parent_ref=parent, controller_name=self._facts.controller, conditions=conditions)
-            )
-        return statuses
-
-    def _serve(
-        self,
-        key: str,
-        engine_port: int,
-        listeners: tuple[CheckedListener, ...],
-        attachments: list[tuple[HttpRoute, RouteAttachment]],
-    ) -> None:
-        """Adds the listener of a port of a Gateway."""
-        port, protocol = listeners[0].listener.port, listeners[0].listener.protocol
-        scheme = Scheme(protocol.lower(), port)
-        name = f"gateway {key}:{port}"
-        by_host = {
-            own_host(entry.listener.hostname): self._attached(entry.listener.name, scheme, attachments)
-            for entry in listeners
-        }
-        if protocol == "HTTP":
-            self._tables[name] = RouteTable(name=name, hosts=virtual_hosts(by_host))
-            self._listeners.append(
-                EntryListener(name=name, port=engine_port, client_port=port, protocol="HTTP", table=name)
-            )
-            return
-        servers = []
-        for entry in listeners:
-            own = own_host(entry.listener.hostname)
-            table = f"{name} {entry.listener.name}"
-            self._tables[table] = RouteTable(name=table, hosts=virtual_hosts({own: by_host[own]}))
-            certificates = {f"gateway {value.name}": value for value in entry.certificates}
-            self._certificates |= {
-                label: msgspec.structs.replace(value, name=label) for label, value in certificates.items()
-            }
-            names = (entry.listener.hostname.lower(),) if entry.listener.hostname else ()
-            servers.append(TlsServer(names=names, certificates=tuple(certificates), table=table))
-        self._listeners.append(
-            EntryListener(name=name, port=engine_port, client_port=port, protocol="HTTPS", servers=tuple(servers))
+    def _check(self, gateway: Gateway) -> _CheckedGateway:
+        facts = self._facts
+        sets = attached_sets(gateway, facts.sets, facts.namespaces)
+        clients = ClientChecks(gateway, facts.grants, facts.authority)
+        secrets = {key: text for (kind, key), text in facts.refused.items() if kind == "Secret"}
+        listeners = ListenerChecker(gateway, facts.grants, facts.certificate, clients, secrets).check(sets)
+        self._builder.add_authorities(clients.authorities)
+        certificate, problem = self._client_certificate(gateway)
+        text = facts.refused.get(("Gateway", key_of(gateway.metadata)), "")
+        return _CheckedGateway(
+            gateway=gateway,
+            listeners=listeners,
+            sets=sets,
+            problems=GatewayProblems(
+                client_certificate=problem,
+                engine=ReferenceProblem("Invalid", f"the engine refused it: {text}") if text else NO_PROBLEM,
+                insecure=clients.insecure,
+            ),
+            compiler=RouteCompiler(
+                BackendFacts(
+                    grants=facts.grants,
+                    upstreams=facts.upstreams,
+                    policies=self._policies,
+                    client_certificate=certificate,
+                )
+            ),
+            attached=[],
+            used=set(),
         )
 
-    def _attached(
-        self, listener: str, scheme: Scheme, attachments: list[tuple[HttpRoute, RouteAttachment]]
-    ) -> tuple[HostRoutes, ...]:
-        attached = []
-        for route, attachment in attachments:
-            for host in attachment.hosts.get(listener, ()):
-                compiled = self._compile(route, scheme)
-                self._backends |= compiled.backends
-                attached.append(HostRoutes(host=host, routes=compiled.routes))
-        return tuple(attached)
+    def _client_certificate(self, gateway: Gateway) -> tuple[str, ReferenceProblem | None]:
+        """The name of the certificate that a Gateway shows to backends, and what is wrong with it."""
+        tls = gateway.spec.tls
+        if tls is None or tls.backend is None or tls.backend.client_certificate_ref is None:
+            return "", None
+        origin = ("Gateway", gateway.metadata.namespace)
+        field = "spec.tls.backend.clientCertificateRef"
+        reference = tls.backend.client_certificate_ref
+        result = checked_certificate(reference, field, origin, self._facts.grants, self._facts.certificate)
+        if isinstance(result, Certificate):
+            return self._builder.add_certificate(result), NO_PROBLEM
+        reason = {"InvalidCertificateRef": "InvalidClientCertificateRef"}.get(result.reason, result.reason)
+        return "", ReferenceProblem(reason, result.message)
+
+    def _routes(self) -> dict[RouteKey, tuple[RouteParentStatus, ...]]:
+        """The status of each route at each of our Gateways; adds what they attach to."""
+        attempts: dict[str, list[tuple[ApiRoute, RouteAttachment, ParentReference]]] = {
+            key: [] for key in self._gateways
+        }
+        for route in self._facts.routes:
+            labels = self._facts.namespaces.get(route.metadata.namespace, {})
+            for parent in route.spec.parent_refs:
+                key, listeners = self._parent(parent, route.metadata.namespace)
+                if key in self._gateways:
+                    attempts[key].append((route, attach(listeners, parent, route, labels), parent))
+        statuses: dict[RouteKey, dict[ParentReference, RouteParentStatus]] = {}
+        for key, entries in attempts.items():
+            pairs = [(route, attachment) for route, attachment, _ in entries]
+            for (route, attachment), (_, _, parent) in zip(without_rivals(pairs, pairs), entries, strict=True):
+                status = self._attach(self._gateways[key], route, attachment, parent)
+                statuses.setdefault(route_key(route), {})[parent] = status
+        return {
+            route_key(route): tuple(
+                statuses[route_key(route)][parent]
+                for parent in route.spec.parent_refs
+                if parent in statuses[route_key(route)]
+            )
+            for route in self._facts.routes
+            if route_key(route) in statuses
+        }
+
+    def _parent(self, parent: ParentReference, namespace: str) -> tuple[str, Iterable[CheckedListener]]:
+        """The key of the Gateway of a parent reference, empty for other kinds, and the listeners that it means."""
+        if parent.group != GROUP:
+            return "", ()
+        name = f"{parent.namespace or namespace}/{parent.name}"
+        if parent.kind == "Gateway" and name in self._gateways:
+            return name, [entry for entry in self._gateways[name].listeners if not entry.set_key]
+        if parent.kind == "ListenerSet":
+            for value in self._facts.sets:
+                gateway = parent_of(value)
+                if key_of(value.metadata) == name and gateway in self._gateways:
+                    return gateway, [entry for entry in self._gateways[gateway].listeners if entry.set_key == name]
+        return "", ()
+
+    def _attach(
+        self, checked: _CheckedGateway, route: ApiRoute, attachment: RouteAttachment, parent: ParentReference
+    ) -> RouteParentStatus:
+        compiled = checked.compiler.compiled(route, _ROUTED_SCHEME)
+        refused = compiled.refused
+        if not refused.reason and route_key(route) not in self._facts.withheld:
+            checked.attached.append((route, attachment))
+            if isinstance(compiled, CompiledRoute) and attachment.hosts:
+                checked.used |= compiled.ports
+        text = self._facts.refused.get(route_key(route), "")
+        if text:
+            refused = ReferenceProblem("UnsupportedValue", f"the engine refused it: {text}")
+        conditions = route_conditions(attachment, refused, compiled.references, route.metadata.generation)
+        return RouteParentStatus(parent_ref=parent, controller_name=self._facts.controller, conditions=conditions)
+
+    def _serve(self, key: str, checked: _CheckedGateway) -> tuple[ServedPort, ...]:
+        """Adds the listeners of a Gateway; returns the ports that it needs."""
+        if refusal(checked.gateway, checked.listeners) is not None:
+            return ()
+        known = self._facts.ports.get(key, {}) if ("Gateway", key) not in self._facts.withheld else {}
+        groups: dict[ServedPort, list[CheckedListener]] = {}
+        for entry in checked.listeners:
+            if entry.served:
+                transport = "UDP" if entry.family == "UDP" else "TCP"
+                groups.setdefault((entry.listener.port, transport), []).append(entry)
+        for (port, _), group in sorted(groups.items()):
+            if port in known:
+                self._builder.serve(key, known[port], tuple(group), checked.attached, checked.compiler)
+        return tuple(sorted(groups))
+
+    def _sets(self, statuses: Mapping[str, GatewayStatus]) -> Iterable[tuple[str, ListenerSetStatus]]:
+        for value in self._facts.sets:
+            parent = parent_of(value)
+            checked = self._gateways.get(parent)
+            if checked is None:
+                continue
+            key = key_of(value.metadata)
+            if value not in checked.sets:
+                yield key, refused_set(value)
+                continue
+            own = [entry for entry in checked.listeners if entry.set_key == key]
+            ports = frozenset(self._facts.ports.get(parent, {}))
+            yield key, set_status(value, own, statuses[parent], _counts(checked.attached), ports)
 
 
-def _gateway_key(parent: ParentReference, namespace: str) -> str:
-    """The key of the Gateway of a parent reference, empty for other kinds."""
-    if (parent.group, parent.kind) != (GROUP, "Gateway"):
-        return ""
-    return f"{parent.namespace or namespace}/{parent.name}"
-
-
-def _counts(attachments: list[tuple[HttpRoute, RouteAttachment]]) -> dict[str, int]:
+def _counts(attached: Attached) -> dict[str, int]:
     """How many routes are attached to each listener."""
-    routes: dict[str, set[str]] = {}
-    for route, attachment in attachments:
+    routes: dict[str, set[RouteKey]] = {}
+    for route, attachment in attached:
         for listener in attachment.hosts:
-            routes.setdefault(listener, set()).add(key_of(route.metadata))
+            routes.setdefault(listener, set()).add(route_key(route))
     return {listener: len(keys) for listener, keys in routes.items()}

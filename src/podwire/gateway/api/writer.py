@@ -1,10 +1,9 @@
-"""Writes the Services and the status of Gateways, classes and routes; only the leader of several gateways does.
+"""Writes the Services of Gateways and the status of all objects; only the leader of several gateways does.
 
 Guarantees: 1. a Service is made for a Gateway that can be served and removed with it; 2. of a route, only the entries
 of our controller are touched; 3. a status that is right is not written.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from podwire.errors import AlreadyExists
@@ -16,19 +15,32 @@ from podwire.gateway.api.services import (
     differs,
     engine_ports,
     gateway_services,
+    needed_ports,
 )
 from podwire.gateway.api.written import (
+    ancestors_json,
     class_json,
     gateway_json,
+    merged_ancestors,
     merged_parents,
     parents_json,
+    set_json,
     timed_class,
     timed_gateway,
+    timed_set,
 )
 from podwire.kube.client import MERGE_PATCH
 from podwire.kube.controller import Environment
-from podwire.kube.resources import GATEWAYCLASSES, GATEWAYS, HTTPROUTES, SERVICES, Resource
-from podwire.model.gatewayapi import Gateway, HttpRouteStatus
+from podwire.kube.resources import (
+    BACKENDTLSPOLICIES,
+    GATEWAYCLASSES,
+    GATEWAYS,
+    LISTENERSETS,
+    SERVICES,
+    Resource,
+)
+from podwire.model.backendtls import BackendTlsStatus
+from podwire.model.gatewayapi import HttpRouteStatus
 from podwire.model.meta import ObjectMeta
 from podwire.model.service import Service
 from podwire.runtime.clock import rfc3339
@@ -85,11 +97,33 @@ class GatewayApiWriter:
                 timed_status = timed_gateway(gateway_status, gateway.status, now)
                 if timed_status != gateway.status:
                     await self._patch(GATEWAYS, gateway.metadata, gateway_json(timed_status))
-        for key, route in list(controller.routes.objects.items()):
-            own = translation.routes.get(key, ())
-            parents = merged_parents(own, route.status.parents, controller.controller, now)
-            if HttpRouteStatus(parents=parents) != route.status:
-                await self._patch(HTTPROUTES, route.metadata, parents_json(parents))
+        for key, set_status in translation.sets.items():
+            listener_set = controller.sets.get(key)
+            if listener_set is not None:
+                timed_listeners = timed_set(set_status, listener_set.status, now)
+                if timed_listeners != listener_set.status:
+                    await self._patch(LISTENERSETS, listener_set.metadata, set_json(timed_listeners))
+        await self._write_parents(now)
+        await self._write_ancestors(now)
+
+    async def _write_parents(self, now: str) -> None:
+        """The status of routes."""
+        controller = self._controller
+        for informer in controller.routes:
+            for key, route in list(informer.objects.items()):
+                own = controller.translation.routes.get((informer.resource.kind, key), ())
+                parents = merged_parents(own, route.status.parents, controller.controller, now)
+                if HttpRouteStatus(parents=parents) != route.status:
+                    await self._patch(informer.resource, route.metadata, parents_json(parents))
+
+    async def _write_ancestors(self, now: str) -> None:
+        """The status of policies."""
+        controller = self._controller
+        for key, policy in list(controller.policies.objects.items()):
+            own = controller.translation.policies.get(key, ())
+            ancestors = merged_ancestors(own, policy.status.ancestors, controller.controller, now)
+            if BackendTlsStatus(ancestors=ancestors) != policy.status:
+                await self._patch(BACKENDTLSPOLICIES, policy.metadata, ancestors_json(ancestors))
 
     async def _patch(self, resource: Resource[Any], meta: ObjectMeta, status: dict[str, Any]) -> None:
         """Writes a status; a conflict says that the object changed since, and comes again."""
@@ -112,18 +146,19 @@ class GatewayApiWriter:
             gateway = controller.gateways.get(key)
             if gateway is None or (key not in ports and not served):
                 continue
-            named = {listener.port for listener in gateway.spec.listeners}
-            needed = {*served, *(port for port in ports.get(key, {}) if port in named)}
+            existing = services.get(key)
+            needed = needed_ports(served, controller.named_ports(gateway), existing)
             reserved = {target for known in ports.values() for target in known.values()}
-            ports[key] = self._allocated[key] = allocate_ports(needed, ports.get(key, {}), reserved)
-            if len(ports[key]) < len(needed):
+            numbers = {port for port, _ in needed}
+            ports[key] = self._allocated[key] = allocate_ports(numbers, ports.get(key, {}), reserved)
+            if len(ports[key]) < len(numbers):
                 self._log.warning("no port of the engines is free for a gateway", gateway=key)
             if ports[key]:
-                await self._write_service(gateway, ports[key], services.get(key))
+                desired = desired_service(gateway, controller.namespace, ports[key], needed, existing)
+                await self._write_service(desired, existing)
 
-    async def _write_service(self, gateway: Gateway, ports: Mapping[int, int], existing: Service | None) -> None:
+    async def _write_service(self, desired: dict[str, Any], existing: Service | None) -> None:
         namespace = self._controller.namespace
-        desired = desired_service(gateway, namespace, ports, existing)
         if existing is None:
             try:
                 await self._client.create(SERVICES.raw, desired, namespace)

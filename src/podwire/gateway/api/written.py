@@ -5,9 +5,11 @@ from typing import Any
 
 import msgspec
 
+from podwire.model.backendtls import PolicyAncestorStatus
 from podwire.model.gatewayapi import (
     GatewayClassStatus,
     GatewayStatus,
+    ListenerSetStatus,
     ListenerStatus,
     ParentReference,
     RouteParentStatus,
@@ -36,13 +38,26 @@ def timed_class(status: GatewayClassStatus, before: GatewayClassStatus, now: str
 
 def timed_gateway(status: GatewayStatus, before: GatewayStatus, now: str) -> GatewayStatus:
     """The status of a Gateway with times."""
-    known = {listener.name: listener.conditions for listener in before.listeners}
-    listeners = tuple(
-        msgspec.structs.replace(entry, conditions=timed(entry.conditions, known.get(entry.name, ()), now))
-        for entry in status.listeners
-    )
+    listeners = _timed_listeners(status.listeners, before.listeners, now)
     conditions = timed(status.conditions, before.conditions, now)
     return msgspec.structs.replace(status, conditions=conditions, listeners=listeners)
+
+
+def timed_set(status: ListenerSetStatus, before: ListenerSetStatus, now: str) -> ListenerSetStatus:
+    """The status of a ListenerSet with times."""
+    listeners = _timed_listeners(status.listeners, before.listeners, now)
+    conditions = timed(status.conditions, before.conditions, now)
+    return ListenerSetStatus(conditions=conditions, listeners=listeners)
+
+
+def _timed_listeners(
+    listeners: tuple[ListenerStatus, ...], before: tuple[ListenerStatus, ...], now: str
+) -> tuple[ListenerStatus, ...]:
+    known = {listener.name: listener.conditions for listener in before}
+    return tuple(
+        msgspec.structs.replace(entry, conditions=timed(entry.conditions, known.get(entry.name, ()), now))
+        for entry in listeners
+    )
 
 
 def merged_parents(
@@ -60,6 +75,21 @@ def merged_parents(
     )
 
 
+def merged_ancestors(
+    own: Iterable[PolicyAncestorStatus], before: Iterable[PolicyAncestorStatus], controller: str, now: str
+) -> tuple[PolicyAncestorStatus, ...]:
+    """The ancestors of a policy: those of other controllers as they are, then ours with times."""
+    before = tuple(before)
+    known = {entry.ancestor_ref: entry.conditions for entry in before if entry.controller_name == controller}
+    return (
+        *(entry for entry in before if entry.controller_name != controller),
+        *(
+            msgspec.structs.replace(entry, conditions=timed(entry.conditions, known.get(entry.ancestor_ref, ()), now))
+            for entry in own
+        ),
+    )
+
+
 def class_json(status: GatewayClassStatus) -> Json:
     """The status of a class."""
     features = [{"name": feature.name} for feature in status.supported_features]
@@ -72,6 +102,29 @@ def gateway_json(status: GatewayStatus) -> Json:
         "addresses": [{"type": entry.type, "value": entry.value} for entry in status.addresses],
         "conditions": _conditions(status.conditions),
         "listeners": [_listener(entry) for entry in status.listeners],
+        "attachedListenerSets": status.attached_listener_sets,
+    }
+
+
+def set_json(status: ListenerSetStatus) -> Json:
+    """The status of a ListenerSet."""
+    return {
+        "conditions": _conditions(status.conditions),
+        "listeners": [_listener(entry) for entry in status.listeners],
+    }
+
+
+def ancestors_json(ancestors: Iterable[PolicyAncestorStatus]) -> Json:
+    """The status of a policy."""
+    return {
+        "ancestors": [
+            {
+                "ancestorRef": _parent(entry.ancestor_ref),
+                "controllerName": entry.controller_name,
+                "conditions": _conditions(entry.conditions),
+            }
+            for entry in ancestors
+        ]
     }
 
 

@@ -17,6 +17,7 @@ from podwire.gateway.routes import (
     RequestRate,
     Retry,
     RouteLimits,
+    Session,
     WeightedBackend,
 )
 
@@ -131,6 +132,8 @@ def filters_of_route(limits: RouteLimits) -> Json:
         )
     if limits.cors is not None:
         value["cors"] = _cors(limits.cors)
+        if limits.cors.echo or limits.cors.expose_headers:
+            value["cors-answer"] = _ON
     if limits.body_bytes:
         value["body-limit"] = typed(
             "envoy.extensions.filters.http.buffer.v3.BufferPerRoute", buffer={"maxRequestBytes": limits.body_bytes}
@@ -159,6 +162,30 @@ def _rate_limit(rate: RequestRate) -> Json:
         maxDynamicDescriptors=_CLIENTS,
         filterEnabled=_always("rate_limit_enabled"),
         filterEnforced=_always("rate_limit_enforced"),
+    )
+
+
+_ON = typed("envoy.config.route.v3.FilterConfig", config={})
+"""Turns a filter on for a route."""
+
+
+def cors_metadata(cors: Cors) -> Json:
+    """What the filter that completes answers reads: by its name, as metadata of the route."""
+    return {"echo": cors.echo, **({"expose": ", ".join(cors.expose_headers)} if cors.expose_headers else {})}
+
+
+def session_filter(session: Session) -> Json:
+    """The filter that keeps a client at its endpoint, for a route."""
+    prefix = "envoy.extensions.http.stateful_session."
+    if session.kind == "header":
+        state = typed(f"{prefix}header.v3.HeaderBasedSessionState") | {"name": session.name}
+    else:
+        cookie: Json = {"name": session.name, "path": "/"}
+        cookie |= {"ttl": duration(session.ttl)} if session.ttl else {}
+        state = typed(f"{prefix}cookie.v3.CookieBasedSessionState", cookie=cookie)
+    return typed(
+        "envoy.extensions.filters.http.stateful_session.v3.StatefulSessionPerRoute",
+        statefulSession={"sessionState": {"name": f"envoy.http.stateful_session.{session.kind}", "typedConfig": state}},
     )
 
 
@@ -197,6 +224,7 @@ def _literal(text: str) -> str:
 
 def _retry(retry: Retry, attempt_timeout: float | None) -> Json:
     conditions = ["connect-failure", "refused-stream", "reset-before-request"] if retry.on_connection_error else []
+    conditions += ["reset"] if retry.on_reset else []
     conditions += ["retriable-status-codes"] if retry.on_codes else []
     value: Json = {"retryOn": ",".join(conditions), "numRetries": retry.attempts}
     if retry.on_codes:
@@ -264,6 +292,8 @@ def _cors(cors: Cors) -> Json:
     )
     if cors.max_age is not None:
         value["maxAge"] = str(cors.max_age)
+    if not cors.forward_others:
+        value["forwardNotMatchingPreflights"] = False
     return value
 
 

@@ -13,7 +13,13 @@ from envoy.service.discovery.v3 import ads_pb2_grpc, discovery_pb2
 
 from podwire.gateway.envoy.clusters import TYPE_PREFIX, Json
 from podwire.gateway.envoy.resources import Resources
-from podwire.gateway.envoy.snapshot import EngineRefusal, EngineState, ResourceSnapshot, ResourceUpdate
+from podwire.gateway.envoy.snapshot import (
+    EngineRefusal,
+    EngineState,
+    ResourceKey,
+    ResourceSnapshot,
+    ResourceUpdate,
+)
 from podwire.observe.log import Log
 from podwire.runtime.tasks import TaskSet
 
@@ -24,6 +30,8 @@ class DiscoveryServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type:
     def __init__(self, socket: Path, on_refusal: Callable[[EngineRefusal], None]) -> None:
         self._socket = socket
         self._on_refusal = on_refusal
+        self.on_answer: Callable[[], None] = lambda: None
+        """Called after each answer of an engine."""
         self._snapshot = ResourceSnapshot()
         self._wakers: set[asyncio.Event] = set()
         self._states: set[EngineState] = set()
@@ -76,12 +84,18 @@ class DiscoveryServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type:
         """Whether every connected engine has answered for the newest resources."""
         return all(state.in_step for state in self._states)
 
+    def refused(self) -> dict[ResourceKey, str] | None:
+        """What engines say about those of the newest resources that they refuse; None while one has not answered."""
+        if not self._states or not self.in_step:
+            return None
+        return {key: message for state in self._states for key, message in state.refused.items()}
+
     async def DeltaAggregatedResources(  # noqa: N802
         self, requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], _context: object
     ) -> AsyncIterator[discovery_pb2.DeltaDiscoveryResponse]:
         """The stream of one engine."""
         state, waker = EngineState(self._snapshot, self._on_refusal), asyncio.Event()
-        reader = self._readers.start("engine", _read(requests, state, waker))
+        reader = self._readers.start("engine", _read(requests, state, self._woken(waker)))
         self._wakers.add(waker)
         self._states.add(state)
         try:
@@ -96,9 +110,16 @@ class DiscoveryServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type:
             self._states.discard(state)
             reader.cancel()
 
+    def _woken(self, waker: asyncio.Event) -> Callable[[], None]:
+        def wake() -> None:
+            waker.set()
+            self.on_answer()
+
+        return wake
+
 
 async def _read(
-    requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], state: EngineState, waker: asyncio.Event
+    requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], state: EngineState, wake: Callable[[], None]
 ) -> None:
     try:
         async for request in requests:
@@ -110,9 +131,9 @@ async def _read(
                 nonce=request.response_nonce,
                 error=request.error_detail.message,
             )
-            waker.set()
+            wake()
     finally:
-        waker.set()
+        wake()
 
 
 def _message(response: ResourceUpdate) -> discovery_pb2.DeltaDiscoveryResponse:

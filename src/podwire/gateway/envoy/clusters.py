@@ -1,5 +1,6 @@
 """Clusters and endpoints of Envoy from the backends of an entry, as JSON values of its API (v3)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from podwire.gateway.routes import EntryBackend
@@ -23,6 +24,10 @@ def duration(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
+DISCARD = ("127.0.0.1", 9)
+"""Where datagrams of a missing backend go: nothing listens there."""
+
+
 def cluster(backend: EntryBackend) -> Json:
     """The cluster of a backend; its endpoints follow it by their own resource.
 
@@ -35,6 +40,12 @@ def cluster(backend: EntryBackend) -> Json:
         "connectTimeout": duration(backend.connect_timeout),
         "lbPolicy": _BALANCE[backend.balance],
         "commonLbConfig": {"healthyPanicThreshold": {"value": 0}},
+    }
+    if backend.shares:
+        value["commonLbConfig"]["localityWeightedLbConfig"] = {}
+    if backend.protocol == "udp":
+        return value
+    value |= {
         "circuitBreakers": {
             "thresholds": [{"maxConnections": 10_000, "maxPendingRequests": 10_000, "maxRequests": 10_000}]
         },
@@ -48,14 +59,15 @@ def cluster(backend: EntryBackend) -> Json:
             "baseEjectionTime": "5s",
         },
     }
-    if backend.health_path:
+    if backend.health_path and backend.protocol != "tcp":
         value["healthChecks"] = [_health_check(backend)]
         value["ignoreHealthOnHostRemoval"] = True
-    version = "http2ProtocolOptions" if backend.protocol == "h2c" else "httpProtocolOptions"
-    options = typed(_HTTP_OPTIONS, explicitHttpConfig={version: {}})
-    value["typedExtensionProtocolOptions"] = {_HTTP_OPTIONS: options}
-    if backend.tls:
-        value["transportSocket"] = _upstream_tls(backend.protocol)
+    if backend.protocol != "tcp":
+        version = "http2ProtocolOptions" if backend.protocol == "h2c" else "httpProtocolOptions"
+        options = typed(_HTTP_OPTIONS, explicitHttpConfig={version: {}})
+        value["typedExtensionProtocolOptions"] = {_HTTP_OPTIONS: options}
+    if backend.tls or backend.verify is not None:
+        value["transportSocket"] = _upstream_tls(backend)
     return value
 
 
@@ -78,22 +90,54 @@ def _discovery(backend: EntryBackend) -> Json:
     """Where the endpoints come from: their own resource, or DNS."""
     if not backend.dns:
         return {"type": "EDS", "edsClusterConfig": {"edsConfig": ADS}}
-    return {"type": "STRICT_DNS", "respectDnsTtl": True, "dnsRefreshRate": "30s", "loadAssignment": endpoints(backend)}
+    fixed = endpoints(backend, {})
+    return {"type": "STRICT_DNS", "respectDnsTtl": True, "dnsRefreshRate": "30s", "loadAssignment": fixed}
 
 
-def endpoints(backend: EntryBackend) -> Json:
-    """The endpoints of a backend."""
-    entries = [
-        {"endpoint": {"address": {"socketAddress": {"address": endpoint.address, "portValue": endpoint.port}}}}
-        for endpoint in backend.endpoints
-    ]
-    return {"clusterName": backend.key, "endpoints": [{"lbEndpoints": entries}] if entries else []}
+def endpoints(backend: EntryBackend, backends: Mapping[str, EntryBackend]) -> Json:
+    """The endpoints of a backend; those of shares are localities with weights."""
+    if not backend.shares:
+        entries = _entries(backend)
+        return {"clusterName": backend.key, "endpoints": [{"lbEndpoints": entries}] if entries else []}
+    localities = []
+    for number, share in enumerate(backend.shares):
+        member = backends.get(share.key)
+        entries = _entries(member) if member is not None else [_entry(*DISCARD)]
+        if entries and share.weight:
+            locality = {"locality": {"subZone": str(number)}, "loadBalancingWeight": share.weight}
+            localities.append(locality | {"lbEndpoints": entries})
+    return {"clusterName": backend.key, "endpoints": localities}
 
 
-def _upstream_tls(protocol: str) -> Json:
-    """TLS without a check of the certificate, as ingress-nginx speaks it by default."""
-    context = {"alpnProtocols": ["h2"] if protocol == "h2c" else ["http/1.1"]}
+def _entries(backend: EntryBackend) -> list[Json]:
+    return [_entry(endpoint.address, endpoint.port) for endpoint in backend.endpoints]
+
+
+def _entry(address: str, port: int) -> Json:
+    return {"endpoint": {"address": {"socketAddress": {"address": address, "portValue": port}}}}
+
+
+def secret_source(name: str) -> Json:
+    """Where a certificate or an authority comes from."""
+    return {"name": name, "sdsConfig": ADS}
+
+
+def _upstream_tls(backend: EntryBackend) -> Json:
+    """TLS to a backend; without something to verify no certificate is checked, as ingress-nginx does by default."""
+    context: Json = {"alpnProtocols": ["h2"] if backend.protocol == "h2c" else ["http/1.1"]}
+    message: Json = {"commonTlsContext": context}
+    verify = backend.verify
+    if verify is not None:
+        message["sni"] = verify.server_name
+        names = [{"sanType": "DNS", "matcher": {"exact": name}} for name in verify.names]
+        names += [{"sanType": "URI", "matcher": {"exact": uri}} for uri in verify.uris]
+        context["combinedValidationContext"] = {
+            "defaultValidationContext": {"matchTypedSubjectAltNames": names},
+            "validationContextSdsSecretConfig": secret_source(verify.authority),
+        }
+        if verify.certificate:
+            context["tlsCertificateSdsSecretConfigs"] = [secret_source(verify.certificate)]
     return {
         "name": "envoy.transport_sockets.tls",
-        "typedConfig": typed("envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext", commonTlsContext=context),
+        "typedConfig": typed("envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext", **message),
     }

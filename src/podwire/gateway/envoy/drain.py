@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import quote
 
 SETTLE_S = 3.0
 """How long new connections may still arrive: the Service proxies of all nodes follow in less."""
@@ -32,7 +33,8 @@ def drain(admin_socket: Path, seconds: float, pause: Callable[[float], None]) ->
 
 def _connections(admin_socket: Path) -> int:
     """Connections of clients, without those of the engine's own listeners for readiness and answers."""
-    text = _ask(admin_socket, "GET", "/stats?filter=%5Ehttp%5C..*downstream_cx_active%24")
+    counters = "^(http[.].*|listener[.]stream[.])downstream_cx_active$"
+    text = _ask(admin_socket, "GET", f"/stats?filter={quote(counters)}")
     own = ("http.admin.", "http.ready.", "http.answer-")
     lines = [line.partition(": ") for line in text.splitlines() if not line.startswith(own)]
     return sum(int(value) for _name, _, value in lines if value.isdigit())

@@ -1,8 +1,10 @@
 """Listeners as Envoy's JSON: ports, TLS by server name, and the filters that every request passes."""
 
-from podwire.gateway.envoy.clusters import ADS, Json, duration, typed
+from podwire.gateway.envoy.access import request_log
+from podwire.gateway.envoy.clusters import ADS, Json, duration, secret_source, typed
 from podwire.gateway.envoy.externalauth import external_auth_filter
 from podwire.gateway.envoy.settings import EngineSettings
+from podwire.gateway.envoy.streams import stream_filter, udp_listener
 from podwire.gateway.routes import EntryListener, TlsServer
 
 _HTTP_MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -56,6 +58,28 @@ end
     },
 )
 """Of several hosts that trusted proxies name, the first is the one that the client asked for."""
+CORS_ANSWER = """
+function envoy_on_request(handle)
+  local headers, asked = handle:headers(), handle:streamInfo():dynamicMetadata()
+  asked:set("cors", "method", headers:get("access-control-request-method") or "")
+  asked:set("cors", "headers", headers:get("access-control-request-headers") or "")
+end
+function envoy_on_response(handle)
+  local headers = handle:headers()
+  if headers:get("access-control-allow-origin") == nil then return end
+  local rule = handle:metadata()
+  if headers:get("access-control-expose-headers") == nil and rule:get("expose") then
+    headers:replace("access-control-expose-headers", rule:get("expose"))
+  end
+  if not rule:get("echo") then return end
+  local asked = handle:streamInfo():dynamicMetadata():get("cors") or {}
+  for name, text in pairs({methods = asked["method"], headers = asked["headers"]}) do
+    local header = "access-control-allow-" .. name
+    if headers:get(header) and text and text ~= "" then headers:replace(header, text) end
+  end
+end
+"""
+"""What the filter for CORS leaves out: the exposed headers in answers to preflights, and names in place of ``*``."""
 _BODY_LIMIT: Json = {
     "name": "body-limit",
     "typedConfig": typed("envoy.extensions.filters.http.buffer.v3.Buffer", maxRequestBytes=1),
@@ -67,7 +91,9 @@ _TLS_INSPECTOR = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspecto
 
 
 def listener(value: EntryListener, settings: EngineSettings) -> Json:
-    """A Listener; HTTPS has a chain of filters for each certificate."""
+    """A Listener; HTTPS has a chain of filters for each server."""
+    if value.protocol == "UDP":
+        return udp_listener(value, _address(value.port, settings, "UDP"))
     result: Json = {
         "name": value.name,
         "address": _address(value.port, settings),
@@ -82,15 +108,25 @@ def listener(value: EntryListener, settings: EngineSettings) -> Json:
     if value.protocol == "HTTP":
         chain = {"name": value.name, "filters": [_http_filter(value.table, value, settings)]}
         return result | {"filterChains": [chain]}
-    result["filterChains"] = [_tls_chain(value, server, settings) for server in value.servers if server.names]
-    default = next((server for server in value.servers if not server.names), None)
+    if value.protocol == "TCP":
+        chain = {"name": value.name, "filters": [stream_filter(value.name, value.stream, settings)]}
+        return result | {"filterChains": [chain], "statPrefix": "stream"}
+    if any(server.stream is not None for server in value.servers):
+        result["statPrefix"] = "stream"
+    result["filterChains"] = [_tls_chain(value, server, settings) for server in value.servers if _is_named(server)]
+    default = next((server for server in value.servers if not _is_named(server)), None)
     if default is not None:
         result["defaultFilterChain"] = _tls_chain(value, default, settings)
     return result
 
 
-def _address(port: int, settings: EngineSettings) -> Json:
-    address: Json = {"address": settings.listen_address, "portValue": port}
+def _is_named(server: TlsServer) -> bool:
+    """Whether a server has a match of its own; passed through for all names, it takes TLS alone."""
+    return bool(server.names) or not server.certificates
+
+
+def _address(port: int, settings: EngineSettings, protocol: str = "TCP") -> Json:
+    address: Json = {"address": settings.listen_address, "portValue": port, "protocol": protocol}
     if ":" in settings.listen_address:
         address["ipv4Compat"] = True
     return {"socketAddress": address}
@@ -101,27 +137,40 @@ def _listener_filter(message: str) -> Json:
 
 
 def _tls_chain(value: EntryListener, server: TlsServer, settings: EngineSettings) -> Json:
-    chain: Json = {
-        "name": f"{value.name} {','.join(server.names) or 'default'}",
-        "transportSocket": _server_tls(server, settings),
-        "filters": [_http_filter(server.table, value, settings)],
-    }
+    name = f"{value.name} {','.join(server.names) or 'default'}"
+    if server.stream is not None:
+        filters = [stream_filter(name, server.stream, settings)]
+    else:
+        filters = [_http_filter(server.table, value, settings)]
+    chain: Json = {"name": name, "filters": filters}
+    if server.certificates:
+        chain["transportSocket"] = _server_tls(server, settings)
     if server.names:
         chain["filterChainMatch"] = {"serverNames": list(server.names)}
+    elif not server.certificates:
+        chain["filterChainMatch"] = {"transportProtocol": "tls"}
     return chain
 
 
 def _server_tls(server: TlsServer, settings: EngineSettings) -> Json:
     context: Json = {
         "tlsParams": {"tlsMinimumProtocolVersion": settings.tls_minimum, "tlsMaximumProtocolVersion": "TLSv1_3"},
-        "tlsCertificateSdsSecretConfigs": [{"name": name, "sdsConfig": ADS} for name in server.certificates],
-        "alpnProtocols": ["h2", "http/1.1"] if settings.http2 else ["http/1.1"],
+        "tlsCertificateSdsSecretConfigs": [secret_source(name) for name in server.certificates],
     }
+    if server.stream is None:
+        context["alpnProtocols"] = ["h2", "http/1.1"] if settings.http2 else ["http/1.1"]
+    message: Json = {"commonTlsContext": context}
+    clients = server.clients
+    if clients is not None:
+        trust = "VERIFY_TRUST_CHAIN" if clients.required else "ACCEPT_UNTRUSTED"
+        message["requireClientCertificate"] = clients.required
+        context["combinedValidationContext"] = {
+            "defaultValidationContext": {"trustChainVerification": trust},
+            "validationContextSdsSecretConfig": secret_source(clients.authority),
+        }
     return {
         "name": "envoy.transport_sockets.tls",
-        "typedConfig": typed(
-            "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext", commonTlsContext=context
-        ),
+        "typedConfig": typed("envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext", **message),
     }
 
 
@@ -155,7 +204,7 @@ def _http_filter(table: str, value: EntryListener, settings: EngineSettings) -> 
         stripTrailingHostDot=True,
         serverName="podwire",
         upgradeConfigs=[{"upgradeType": "websocket", "filters": [entry for entry in filters if entry != _BODY_LIMIT]}],
-        accessLog=[_access_log(settings)],
+        accessLog=[request_log(settings)],
         localReplyConfig={"mappers": [_CHALLENGE]},
         **_client_address(settings, scheme, client_port),
     )
@@ -212,10 +261,12 @@ def _filters(settings: EngineSettings) -> list[Json]:
     return [
         *first_host,
         _off("source-ranges", typed(f"{prefix}rbac.v3.RBAC")),
+        _off("cors-answer", typed(f"{prefix}lua.v3.Lua", defaultSourceCode={"inlineString": CORS_ANSWER})),
         _off("cors", typed(f"{prefix}cors.v3.Cors"), always=True),
         _off("basic-auth", typed(f"{prefix}basic_auth.v3.BasicAuth", users={"inlineString": _NOBODY})),
         _off("rate-limit", typed(f"{prefix}local_ratelimit.v3.LocalRateLimit", statPrefix="rate_limit"), always=True),
         external_auth_filter(),
+        _off("session", typed(f"{prefix}stateful_session.v3.StatefulSession")),
         _BODY_LIMIT,
         {
             "name": "client-address",
@@ -237,34 +288,3 @@ def _filters(settings: EngineSettings) -> list[Json]:
 
 def _off(name: str, config: Json, *, always: bool = False) -> Json:
     return {"name": name, "typedConfig": config, **({} if always else {"disabled": True})}
-
-
-def _access_log(settings: EngineSettings) -> Json:
-    fields = {
-        "time": "%START_TIME%",
-        "client": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
-        "method": "%REQ(:METHOD)%",
-        "scheme": "%REQ(X-FORWARDED-PROTO)%",
-        "host": "%REQ(:AUTHORITY)%",
-        "path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%",
-        "protocol": "%PROTOCOL%",
-        "status": "%RESPONSE_CODE%",
-        "details": "%RESPONSE_CODE_DETAILS%",
-        "flags": "%RESPONSE_FLAGS%",
-        "route": "%ROUTE_NAME%",
-        "backend": "%UPSTREAM_CLUSTER%",
-        "endpoint": "%UPSTREAM_HOST%",
-        "received_bytes": "%BYTES_RECEIVED%",
-        "sent_bytes": "%BYTES_SENT%",
-        "duration_ms": "%DURATION%",
-        "request_id": "%REQ(X-REQUEST-ID)%",
-        "user_agent": "%REQ(USER-AGENT)%",
-    }
-    return {
-        "name": "access",
-        "typedConfig": typed(
-            "envoy.extensions.access_loggers.file.v3.FileAccessLog",
-            path=settings.access_log,
-            logFormat={"jsonFormat": fields},
-        ),
-    }

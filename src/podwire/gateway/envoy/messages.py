@@ -21,11 +21,17 @@ from envoy.extensions.filters.http.local_ratelimit.v3 import local_rate_limit_pb
 from envoy.extensions.filters.http.lua.v3 import lua_pb2
 from envoy.extensions.filters.http.rbac.v3 import rbac_pb2
 from envoy.extensions.filters.http.router.v3 import router_pb2
+from envoy.extensions.filters.http.stateful_session.v3 import stateful_session_pb2
 from envoy.extensions.filters.listener.proxy_protocol.v3 import proxy_protocol_pb2
 from envoy.extensions.filters.listener.tls_inspector.v3 import tls_inspector_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2
+from envoy.extensions.filters.network.tcp_proxy.v3 import tcp_proxy_pb2
+from envoy.extensions.filters.udp.udp_proxy.v3 import route_pb2 as udp_route_pb2
+from envoy.extensions.filters.udp.udp_proxy.v3 import udp_proxy_pb2
 from envoy.extensions.http.early_header_mutation.header_mutation.v3 import header_mutation_pb2 as early_mutation_pb2
 from envoy.extensions.http.original_ip_detection.xff.v3 import xff_pb2
+from envoy.extensions.http.stateful_session.cookie.v3 import cookie_pb2
+from envoy.extensions.http.stateful_session.header.v3 import header_pb2
 from envoy.extensions.retry.host.previous_hosts.v3 import previous_hosts_pb2
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2, tls_pb2
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
@@ -49,6 +55,12 @@ EXTENSIONS = (
     proxy_protocol_pb2,
     tls_inspector_pb2,
     http_connection_manager_pb2,
+    stateful_session_pb2,
+    tcp_proxy_pb2,
+    udp_route_pb2,
+    udp_proxy_pb2,
+    cookie_pb2,
+    header_pb2,
     early_mutation_pb2,
     xff_pb2,
     previous_hosts_pb2,

@@ -8,7 +8,7 @@ from podwire.gateway.envoy.clusters import Json, cluster, endpoints
 from podwire.gateway.envoy.listeners import listener
 from podwire.gateway.envoy.settings import EngineSettings
 from podwire.gateway.envoy.tables import route_table
-from podwire.gateway.routes import Certificate, GatewayEntry
+from podwire.gateway.routes import Authority, Certificate, GatewayEntry
 
 CLUSTER = "envoy.config.cluster.v3.Cluster"
 ENDPOINTS = "envoy.config.endpoint.v3.ClusterLoadAssignment"
@@ -25,9 +25,12 @@ Resources = dict[str, dict[str, Json]]
 def resources(entry: GatewayEntry, settings: EngineSettings) -> Resources:
     """The resources of an entry, by type and name."""
     return {
-        SECRET: {name: _secret(certificate) for name, certificate in entry.certificates.items()},
+        SECRET: {name: _secret(certificate) for name, certificate in entry.certificates.items()}
+        | {name: _authority(authority) for name, authority in entry.authorities.items()},
         CLUSTER: {key: cluster(backend) for key, backend in entry.backends.items()},
-        ENDPOINTS: {key: endpoints(backend) for key, backend in entry.backends.items() if not backend.dns},
+        ENDPOINTS: {
+            key: endpoints(backend, entry.backends) for key, backend in entry.backends.items() if not backend.dns
+        },
         LISTENER: {value.name: listener(value, settings) for value in entry.listeners},
         ROUTES: {name: route_table(table, entry.backends) for name, table in entry.tables.items()},
     }
@@ -37,3 +40,7 @@ def _secret(certificate: Certificate) -> Json:
     chain = {"inlineString": certificate.chain}
     key = {"inlineString": certificate.key}
     return {"name": certificate.name, "tlsCertificate": {"certificateChain": chain, "privateKey": key}}
+
+
+def _authority(authority: Authority) -> Json:
+    return {"name": authority.name, "validationContext": {"trustedCa": {"inlineString": authority.chain}}}

@@ -2,8 +2,11 @@
 
 Make before break: certificates, clusters and endpoints first; when the engine has accepted them, listeners and routes
 that name them; when it has accepted those, what is no longer named goes. A response that the engine refuses (NACK)
-leaves its last good resources in force, and the same resources are not sent again until they change. Until then nothing
-is removed that the last good ones may name.
+leaves its last good resources in force. Of several resources in a refused response, each half is sent again by itself,
+until it is known which of them the engine refuses; those are not sent again until they change. Until then nothing is
+removed that the last good ones may name.
+
+Cost of a refusal among n resources: about 2 log2(n) more responses.
 
 Source: Envoy documentation, "xDS protocol", sections "Incremental xDS" and "Eventual consistency considerations".
 """
@@ -69,11 +72,15 @@ class ResourceUpdate(msgspec.Struct, frozen=True):
 
 
 class EngineRefusal(msgspec.Struct, frozen=True):
-    """An engine refused resources; ``message`` is its own text."""
+    """An engine refused a resource (or removals, without a name); ``message`` is its own text."""
 
     kind: str
     names: tuple[str, ...]
     message: str
+
+
+ResourceKey = tuple[str, str]
+"""The type and the name of a resource."""
 
 
 class _TypeState:
@@ -84,8 +91,11 @@ class _TypeState:
         self.asked = False
         self.names: set[str] = set()
         self.sent: dict[str, str] = {}
-        self.refused: set[str] = set()
         self.pending: ResourceUpdate | None = None
+        self.suspects: list[tuple[str, ...]] = []
+        """Groups of names that are sent again by themselves, since a response with them was refused."""
+        self.refused: dict[str, tuple[str, str]] = {}
+        """The version of each refused resource, and what the engine said."""
 
     def wants(self, name: str) -> bool:
         return self.wildcard or name in self.names
@@ -127,10 +137,31 @@ class EngineState:
         pending = state.pending
         if pending is not None and nonce == pending.nonce:
             state.pending = None
-            state.refused -= pending.resources.keys() | set(pending.removed)
-            if error:
-                state.refused |= pending.resources.keys()
-                self._on_refusal(EngineRefusal(kind=kind, names=tuple(pending.resources), message=error))
+            self._learn(state, pending, error)
+
+    def _learn(self, state: _TypeState, answered: ResourceUpdate, error: str) -> None:
+        names = tuple(answered.resources)
+        for name in answered.removed if error else (*names, *answered.removed):
+            state.refused.pop(name, None)
+        if not error:
+            return
+        if len(names) > 1:
+            middle = len(names) // 2
+            state.suspects = [names[:middle], names[middle:], *state.suspects]
+            return
+        for name in names:
+            state.refused[name] = (answered.resources[name].version, error)
+        self._on_refusal(EngineRefusal(kind=answered.kind, names=names, message=error))
+
+    @property
+    def refused(self) -> dict[ResourceKey, str]:
+        """What the engine said about those of the newest resources that it refuses."""
+        return {
+            (kind, name): message
+            for kind, state in self._types.items()
+            for name, (version, message) in state.refused.items()
+            if name in self._snapshot.of(kind) and self._snapshot.of(kind)[name].version == version
+        }
 
     def responses(self) -> list[ResourceUpdate]:
         """What to send now; nothing more until the engine has answered."""
@@ -151,16 +182,20 @@ class EngineState:
         return (
             self._snapshot.complete
             and not self._waiting(MAKE_ORDER)
-            and not any(self._outdated(kind) for kind in MAKE_ORDER)
+            and not any(self._outdated(kind) or self._types[kind].suspects for kind in MAKE_ORDER)
         )
 
     def _waiting(self, kinds: Iterable[str]) -> bool:
         return any(self._types[kind].pending is not None for kind in kinds)
 
     def _clusters_have_endpoints(self) -> bool:
-        """Whether every cluster that was sent also got its endpoints; a cluster without them is still warming."""
-        sent = self._types[CLUSTER].sent
-        return all(name in self._types[ENDPOINTS].sent for name in sent if name in self._snapshot.of(ENDPOINTS))
+        """Whether every cluster that was accepted got its endpoints; a cluster without them is still warming."""
+        clusters = self._types[CLUSTER]
+        return all(
+            name in self._types[ENDPOINTS].sent
+            for name in clusters.sent
+            if name in self._snapshot.of(ENDPOINTS) and name not in clusters.refused
+        )
 
     def _outdated(self, kind: str) -> dict[str, Packed]:
         state = self._types[kind]
@@ -176,6 +211,12 @@ class EngineState:
         state = self._types[kind]
         if state.pending is not None:
             return None
+        while state.suspects:
+            names = state.suspects.pop(0)
+            group = {name: packed for name, packed in self._snapshot.of(kind).items() if name in names}
+            if group:
+                state.sent |= {name: packed.version for name, packed in group.items()}
+                return self._respond(kind, group, ())
         changed = self._outdated(kind)
         missing = tuple(
             sorted(name for name in state.names if name not in self._snapshot.of(kind) and name not in state.sent)

@@ -62,7 +62,7 @@ def _routes(route: EntryRoute, backends: dict[str, EntryBackend], single_label: 
     action, method = route.action, route.match.method
     plain = _route(route, backends, single_label)
     retry = action.retry if isinstance(action, Forward) else None
-    if retry is None or not retry.on_connection_error or "route" not in plain:
+    if retry is None or retry.on_reset or not retry.on_connection_error or "route" not in plain:
         return [plain]
     repeated = copy.deepcopy(plain)
     repeated["route"]["retryPolicy"]["retryOn"] += ",reset"
@@ -87,9 +87,16 @@ def _route(route: EntryRoute, backends: dict[str, EntryBackend], single_label: s
         value |= actions.redirect(route.action, route.match.path)
     for key, changes in actions.header_keys(route.request_headers, route.response_headers).items():
         value[key] = value.get(key, []) + changes
+    metadata: Json = {}
     if route.limits.basic_auth is not None:
-        value["metadata"] = {"filterMetadata": {"podwire.io": {"realm": route.limits.basic_auth.realm}}}
+        metadata["podwire.io"] = {"realm": route.limits.basic_auth.realm}
+    if route.limits.cors is not None:
+        metadata["cors-answer"] = actions.cors_metadata(route.limits.cors)
+    if metadata:
+        value["metadata"] = {"filterMetadata": metadata}
     filters = actions.filters_of_route(route.limits)
+    if isinstance(route.action, Forward) and route.action.session is not None:
+        filters["session"] = actions.session_filter(route.action.session)
     if filters:
         value["typedPerFilterConfig"] = filters
     return value

@@ -43,7 +43,7 @@ def files_of(config: ClusterConfig) -> tuple[str, ...]:
     files = set(_OF_EVERY_CLUSTER)
     files |= set(_OF_BACKENDS.get(config.routing.backend, ()))
     files |= set(_OF_BLOCKS if config.ipam.mode == "blocks" else ())
-    files |= {"gateway.yaml", "gatewayapi.yaml"} if config.gateway else set()
+    files |= {"gateway.yaml", "gatewayapi.yaml", "gatewayroutes.yaml"} if config.gateway else set()
     files |= {"dnsnode.yaml"} if config.dns.node_local else set()
     return tuple(sorted(files))
 

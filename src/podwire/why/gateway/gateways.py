@@ -3,14 +3,16 @@
 Each Gateway with a listener for the port of the URL is asked by itself, since each has addresses of its own.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 
+from podwire.gateway.api.attachment import route_key
+from podwire.gateway.api.listenersets import parent_of
 from podwire.gateway.api.translate import ApiTranslation, GatewayApiFacts, translate_api
 from podwire.gateway.matching import HttpRequest, RouteDecision, decide
 from podwire.gateway.routes import EntryListener
-from podwire.model.gatewayapi import HttpRoute
+from podwire.model.gatewayroutes import ApiRoute, hostnames_of
 from podwire.model.meta import Condition, key_of
 from podwire.why.gateway.entrance import Entrance, entrance
 
@@ -18,10 +20,11 @@ from podwire.why.gateway.entrance import Entrance, entrance
 def gateway_entrances(facts: GatewayApiFacts, request: HttpRequest, protocol: str) -> tuple[Entrance, ...]:
     """What each of our Gateways with a listener of the protocol on the port of the request does with it."""
     gateways = sorted(key_of(gateway.metadata) for gateway in facts.gateways)
-    ports = {
-        key_of(gateway.metadata): {listener.port: listener.port for listener in gateway.spec.listeners}
-        for gateway in facts.gateways
-    }
+    ports: dict[str, dict[int, int]] = {key: {} for key in gateways}
+    listeners = [(key_of(gateway.metadata), gateway.spec.listeners) for gateway in facts.gateways]
+    listeners += [(parent_of(value), value.spec.listeners) for value in facts.sets]
+    for key, own_listeners in listeners:
+        ports.setdefault(key, {}).update({listener.port: listener.port for listener in own_listeners})
     translation = translate_api(msgspec.structs.replace(facts, ports=ports))
     result = []
     for key in gateways:
@@ -61,24 +64,25 @@ def _problems(
     """What the conditions of the Gateway and of the route say, or those of routes that have the host."""
     if not facts.addresses.get(gateway):
         yield f"Gateway {gateway} has no address yet"
-    routes: Mapping[str, HttpRoute] = {key_of(route.metadata): route for route in facts.routes}
+    routes = {route_key(route): route for route in facts.routes}
     if decision.route is not None:
-        keys = [decision.route.source.split()[1]]
+        kind, name = decision.route.source.split()[:2]
+        keys = [(kind, name)]
     else:
         keys = [key for key, route in sorted(routes.items()) if _names(route, request.host)]
-    for key in keys:
-        for parent in translation.routes.get(key, ()):
-            owner = parent.parent_ref.namespace or key.partition("/")[0]
+    for kind, name in keys:
+        for parent in translation.routes.get((kind, name), ()):
+            owner = parent.parent_ref.namespace or name.partition("/")[0]
             if f"{owner}/{parent.parent_ref.name}" == gateway:
-                yield from _failed(f"HTTPRoute {key}", parent.conditions)
+                yield from _failed(f"{kind} {name}", parent.conditions)
 
 
-def _names(route: HttpRoute, host: str) -> bool:
+def _names(route: ApiRoute, host: str) -> bool:
     """Whether a route names the host, also by a wildcard."""
     name = host.partition(":")[0].lower()
     return any(
         name == known.lower() or (known.startswith("*.") and name.endswith(known[1:].lower()))
-        for known in route.spec.hostnames
+        for known in hostnames_of(route)
     )
 
 

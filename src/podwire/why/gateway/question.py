@@ -13,17 +13,20 @@ from podwire.gateway.config import GatewayConfig, parse_gateway_config
 from podwire.gateway.ingress.classes import served_ingresses
 from podwire.gateway.ingress.settings import IngressDefaults, read_defaults
 from podwire.gateway.ingress.translate import IngressFacts
-from podwire.gateway.routes import Certificate
+from podwire.gateway.routes import Authority, Certificate
 from podwire.kube.client import Client
 from podwire.kube.optional import list_if_served
 from podwire.kube.resources import (
+    BACKENDTLSPOLICIES,
     CONFIGMAPS,
     ENDPOINTSLICES,
     GATEWAYCLASSES,
     GATEWAYS,
+    GRPCROUTES,
     HTTPROUTES,
     INGRESSCLASSES,
     INGRESSES,
+    LISTENERSETS,
     NAMESPACES,
     REFERENCEGRANTS,
     SERVICES,
@@ -75,6 +78,10 @@ def _certificate(key: str) -> Certificate:
     return Certificate(name=key, chain="")
 
 
+def _authority(key: str) -> Authority:
+    return Authority(name=key, chain="")
+
+
 async def _gateways(client: Client, config: GatewayConfig, upstreams: UpstreamFacts) -> GatewayApiFacts:
     """The objects of Gateway API; none where the API does not serve these kinds."""
     services = gateway_services(upstreams.services.values(), config.namespace)
@@ -82,12 +89,16 @@ async def _gateways(client: Client, config: GatewayConfig, upstreams: UpstreamFa
         controller=config.gateway_controller,
         classes=await list_if_served(client, GATEWAYCLASSES),
         gateways=await list_if_served(client, GATEWAYS),
-        routes=await list_if_served(client, HTTPROUTES),
+        sets=await list_if_served(client, LISTENERSETS),
+        routes=(*await list_if_served(client, HTTPROUTES), *await list_if_served(client, GRPCROUTES)),
+        policies=await list_if_served(client, BACKENDTLSPOLICIES),
         grants=await list_if_served(client, REFERENCEGRANTS),
         namespaces={item.metadata.name: item.metadata.labels for item in (await client.list(NAMESPACES)).items},
         addresses={key: addresses_of_service(service) for key, service in services.items()},
         upstreams=upstreams,
         certificate=_certificate,
+        authority=_authority,
+        system="not read",
     )
 
 

@@ -6,11 +6,14 @@ import msgspec
 import pytest
 
 from podwire.gateway.api.attachment import common_hosts, covers
+from podwire.gateway.api.authorities import ClientChecks
+from podwire.gateway.api.backendrefs import BackendFacts
+from podwire.gateway.api.backendtls import PolicyTable
 from podwire.gateway.api.filters import Scheme, UnsupportedRule, seconds
-from podwire.gateway.api.listeners import check_listeners
+from podwire.gateway.api.listeners import ListenerChecker
 from podwire.gateway.api.references import ReferenceTarget, is_granted
 from podwire.gateway.api.rules import compile_route
-from podwire.gateway.api.status import gateway_status
+from podwire.gateway.api.status import GatewayProblems, gateway_status
 from podwire.gateway.backends import UpstreamFacts
 from podwire.model.gatewayapi import Gateway, HttpRoute, ReferenceGrant
 
@@ -40,19 +43,43 @@ def test_a_grant_covers_what_it_names(kind: str, namespace: str, target: str, *,
     )
 
 
+_BACKEND = {"backendRefs": [{"name": "web", "port": 80}]}
+
+
 def _compiled(rule: dict[str, Any]) -> str:
     route = msgspec.convert({"metadata": {"namespace": "shop", "name": "web"}, "spec": {"rules": [rule]}}, HttpRoute)
-    return compile_route(route, Scheme("http", 80), (), _NO_SERVICES).unsupported
+    policies = PolicyTable((), lambda key: f"no {key}", "")
+    facts = BackendFacts(grants=(), upstreams=_NO_SERVICES, policies=policies)
+    return compile_route(route, Scheme("http", 80), facts).refused.message
 
 
 @pytest.mark.parametrize(
     ("rule", "field"),
     [
-        ({"filters": [{"type": "CORS", "cors": {}}]}, "spec.rules[0].filters[0]"),
+        (
+            {
+                "filters": [
+                    {"type": "RequestRedirect", "requestRedirect": {}},
+                    {"type": "URLRewrite", "urlRewrite": {"hostname": "a.example"}},
+                ]
+            },
+            "spec.rules[0].filters",
+        ),
         ({"filters": [{"type": "ExtensionRef", "extensionRef": {}}]}, "spec.rules[0].filters[0]"),
         ({"filters": [{"type": "URLRewrite"}]}, "spec.rules[0].filters[0]"),
-        ({"retry": {"attempts": 3}}, "spec.rules[0].retry"),
-        ({"sessionPersistence": {}}, "spec.rules[0].sessionPersistence"),
+        ({**_BACKEND, "retry": {"codes": [200]}}, "spec.rules[0].retry.codes"),
+        (
+            {**_BACKEND, "sessionPersistence": {"idleTimeout": "1h"}},
+            "spec.rules[0].sessionPersistence.idleTimeout",
+        ),
+        (
+            {**_BACKEND, "sessionPersistence": {"absoluteTimeout": "1h"}},
+            "spec.rules[0].sessionPersistence.absoluteTimeout",
+        ),
+        (
+            {"backendRefs": [{"name": name, "port": 80} for name in ("a", "b")], "sessionPersistence": {}},
+            "spec.rules[0].sessionPersistence",
+        ),
         (
             {"timeouts": {"request": "1d"}, "backendRefs": [{"name": "web", "port": 80}]},
             "spec.rules[0].timeouts.request",
@@ -132,8 +159,9 @@ def test_hosts_in_common_are_the_narrower_ones() -> None:
 
 def _conditions(spec: dict[str, Any]) -> dict[str, tuple[str, str]]:
     gateway = msgspec.convert({"metadata": {"name": "way"}, "spec": spec}, Gateway)
-    listeners = check_listeners(gateway, (), lambda key: f"Secret {key} does not exist")
-    status = gateway_status(gateway, listeners, {}, frozenset(), ())
+    clients = ClientChecks(gateway, (), lambda key: f"ConfigMap {key} does not exist")
+    listeners = ListenerChecker(gateway, (), lambda key: f"Secret {key} does not exist", clients).check()
+    status = gateway_status(gateway, listeners, {}, frozenset(), (), GatewayProblems(insecure=clients.insecure))
     groups = {"": status.conditions} | {entry.name: entry.conditions for entry in status.listeners}
     return {
         f"{name} {value.type}".strip(): (value.status, value.reason)
@@ -157,8 +185,8 @@ def test_listeners_that_share_a_port_conflict() -> None:
 @pytest.mark.parametrize(
     ("field", "reason"),
     [
-        ({"addresses": [{"value": "192.0.2.1"}]}, "UnsupportedAddress"),
-        ({"tls": {"frontend": {}}}, "Invalid"),
+        ({"addresses": [{"type": "Hostname", "value": "a.example"}]}, "UnsupportedAddress"),
+        ({"infrastructure": {"parametersRef": {"group": "", "kind": "x", "name": "y"}}}, "InvalidParameters"),
     ],
 )
 def test_a_gateway_field_that_is_not_served_is_refused(field: dict[str, Any], reason: str) -> None:
@@ -166,6 +194,22 @@ def test_a_gateway_field_that_is_not_served_is_refused(field: dict[str, Any], re
     conditions = _conditions({"listeners": listeners, **field})
     assert conditions["Accepted"] == ("False", reason)
     assert conditions["a Programmed"] == ("False", "Invalid")
+
+
+def test_an_address_that_is_not_given_is_not_usable() -> None:
+    listeners = [{"name": "a", "protocol": "HTTP", "port": 80}]
+    conditions = _conditions({"listeners": listeners, "addresses": [{"value": "192.0.2.7"}]})
+    assert conditions["Accepted"] == ("True", "Accepted")
+    assert conditions["Programmed"] == ("False", "AddressNotUsable")
+
+
+def test_tcp_and_udp_listeners_can_share_a_port_number() -> None:
+    tcp, udp = {"protocol": "TCP", "port": 53}, {"protocol": "UDP", "port": 53}
+    conditions = _conditions({"listeners": [{"name": "a", **tcp}, {"name": "b", **udp}]})
+    assert conditions["a Accepted"] == conditions["b Accepted"] == ("True", "Accepted")
+    conditions = _conditions({"listeners": [{"name": "a", **tcp}, {"name": "b", **tcp}, {"name": "c", **udp}]})
+    assert conditions["a Accepted"] == conditions["b Accepted"] == ("False", "ProtocolConflict")
+    assert conditions["c Accepted"] == ("True", "Accepted")
 
 
 def test_a_gateway_without_an_address_is_not_programmed() -> None:

@@ -5,19 +5,23 @@ import msgspec
 from podwire.cluster.names import GATEWAY_OF_SERVICE, GATEWAY_SERVICE
 from podwire.gateway.api.references import ReferenceProblem
 from podwire.gateway.api.services import (
+    ADDRESSES,
     ENGINE_PORTS,
+    GATEWAY_NAME,
     addresses_of_service,
     allocate_ports,
     desired_service,
     differs,
     engine_ports,
     gateway_services,
+    needed_ports,
     service_name,
 )
 from podwire.gateway.api.status import condition
 from podwire.gateway.api.written import gateway_json, merged_parents, parents_json, timed_gateway
 from podwire.model.gatewayapi import (
     Gateway,
+    GatewayAddress,
     GatewayStatus,
     GatewayStatusAddress,
     ListenerStatus,
@@ -74,14 +78,38 @@ def test_ports_are_kept_and_the_lowest_free_ones_are_taken() -> None:
 
 
 def test_a_service_that_is_right_is_not_written() -> None:
-    desired = desired_service(_GATEWAY, "kube-system", {80: 10000}, None)
-    assert desired["metadata"]["labels"] == {"team": "a", GATEWAY_SERVICE: "true"}
+    desired = desired_service(_GATEWAY, "kube-system", {80: 10000}, [(80, "TCP")], None)
+    assert desired["metadata"]["labels"] == {"team": "a", GATEWAY_SERVICE: "true", GATEWAY_NAME: "way"}
     existing = msgspec.convert(desired, Service)
     assert not differs(existing, desired)
-    assert differs(existing, desired_service(_GATEWAY, "kube-system", {80: 10000, 443: 10001}, existing))
+    more = [(80, "TCP"), (443, "TCP")]
+    assert differs(existing, desired_service(_GATEWAY, "kube-system", {80: 10000, 443: 10001}, more, existing))
     desired["spec"]["ports"][0]["nodePort"] = 31000
-    kept = desired_service(_GATEWAY, "kube-system", {80: 10000}, msgspec.convert(desired, Service))
+    kept = desired_service(_GATEWAY, "kube-system", {80: 10000}, [(80, "TCP")], msgspec.convert(desired, Service))
     assert kept["spec"]["ports"][0]["nodePort"] == 31000
+
+
+def test_tcp_and_udp_share_a_port_of_the_engines() -> None:
+    desired = desired_service(_GATEWAY, "kube-system", {53: 10000}, [(53, "TCP"), (53, "UDP")], None)
+    ports = [(port["name"], port["protocol"], port["targetPort"]) for port in desired["spec"]["ports"]]
+    assert ports == [("port-53", "TCP", 10000), ("port-53-udp", "UDP", 10000)]
+    service = msgspec.convert(desired, Service)
+    assert engine_ports({"shop/way": service}) == {"shop/way": {53: 10000}}
+    assert needed_ports([(53, "TCP")], [53], service) == {(53, "TCP"), (53, "UDP")}
+    assert needed_ports([(80, "TCP")], [80], service) == {(80, "TCP")}
+
+
+def test_addresses_that_are_asked_for_go_to_the_load_balancer() -> None:
+    asked = msgspec.structs.replace(
+        _GATEWAY,
+        spec=msgspec.structs.replace(_GATEWAY.spec, addresses=(GatewayAddress(value="192.0.2.7"), GatewayAddress())),
+    )
+    desired = desired_service(asked, "kube-system", {80: 10000}, [(80, "TCP")], None)
+    assert desired["metadata"]["annotations"][ADDRESSES] == "192.0.2.7"
+    existing = msgspec.convert(desired, Service)
+    freed = desired_service(_GATEWAY, "kube-system", {80: 10000}, [(80, "TCP")], existing)
+    assert freed["metadata"]["annotations"][ADDRESSES] is None
+    assert differs(existing, freed)
 
 
 def test_addresses_are_those_of_the_load_balancer() -> None:
@@ -130,4 +158,5 @@ def test_required_fields_are_written_also_when_empty() -> None:
         "addresses": [{"type": "IPAddress", "value": "192.0.2.1"}],
         "conditions": [],
         "listeners": [{"name": "a", "supportedKinds": [], "attachedRoutes": 0, "conditions": []}],
+        "attachedListenerSets": 0,
     }

@@ -1,0 +1,108 @@
+"""References of routes to backends: whether they are followed, and the backend that each leads to.
+
+A reference that is not followed has a key that no backend has, so that its share of the requests fails.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from podwire.gateway.api.backendtls import PolicyTable, ServicePortName
+from podwire.gateway.api.references import (
+    NO_PROBLEM,
+    ReferenceProblem,
+    ReferenceTarget,
+    is_granted,
+    not_granted,
+)
+from podwire.gateway.backends import UpstreamFacts, resolve
+from podwire.gateway.routes import Authority, EntryBackend
+from podwire.model.gatewayapi import BackendReference, ReferenceGrant
+from podwire.model.gatewayroutes import ApiRoute
+from podwire.model.meta import key_of
+
+Use = Literal["http", "grpc", "tcp", "udp"]
+VARIANT = "#gateway-api"
+"""Behind the keys of these backends, so that settings for Ingresses do not change them."""
+_TLS_PROTOCOLS = ("kubernetes.io/wss", "https", "wss")
+"""Application protocols that only a policy says how to speak."""
+
+
+class BackendFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides where a reference leads; ``client_certificate`` is what the Gateway shows to backends."""
+
+    grants: tuple[ReferenceGrant, ...]
+    upstreams: UpstreamFacts
+    policies: PolicyTable
+    client_certificate: str = ""
+
+
+class BackendCollector:
+    """The backends of one route; collects the first problem, and the ports that it uses."""
+
+    def __init__(self, route: ApiRoute, facts: BackendFacts) -> None:
+        self._route = route
+        self._facts = facts
+        self.source = f"{route.kind} {key_of(route.metadata)}"
+        self.backends: dict[str, EntryBackend] = {}
+        self.authorities: dict[str, Authority] = {}
+        self.ports: set[ServicePortName] = set()
+        self.problem = NO_PROBLEM
+
+    def backend(self, reference: BackendReference, path: str, use: Use) -> str:
+        """The key of the backend of a reference at a path of the route."""
+        namespace = reference.namespace or self._route.metadata.namespace
+        result = self._resolve(reference, namespace, path, use)
+        if isinstance(result, EntryBackend):
+            self.backends[result.key] = result
+            return result.key
+        if not self.problem.reason and result.reason != "NoPolicy":
+            self.problem = result
+        return f"{result.reason} {namespace}/{reference.name}:{reference.port or 0}"
+
+    def _resolve(
+        self, reference: BackendReference, namespace: str, path: str, use: Use
+    ) -> EntryBackend | ReferenceProblem:
+        route = self._route
+        if (reference.group, reference.kind) != ("", "Service"):
+            text = f"{path}: expected a Service, got {reference.kind} of group {reference.group!r}"
+            return ReferenceProblem("InvalidKind", text)
+        target = ReferenceTarget(kind="Service", namespace=namespace, name=reference.name)
+        if not is_granted(self._facts.grants, route.kind, route.metadata.namespace, target):
+            return not_granted(path, target)
+        transport: Literal["TCP", "UDP"] = "UDP" if use == "udp" else "TCP"
+        result = resolve(self._facts.upstreams, namespace, reference.name, reference.port or 0, transport)
+        if result.backend is None or result.port is None:
+            return ReferenceProblem(result.reason, f"{path}: {result.problem}")
+        if use == "udp":
+            return msgspec.structs.replace(result.backend, key=f"{result.backend.key}{VARIANT}-udp")
+        port = (f"{namespace}/{reference.name}", result.port.name)
+        if use == "tcp":
+            return msgspec.structs.replace(result.backend, key=f"{result.backend.key}{VARIANT}-tcp", protocol="tcp")
+        app_protocol = (result.port.app_protocol or "").lower()
+        return self._http(result.backend, port, path, use, app_protocol)
+
+    def _http(
+        self, backend: EntryBackend, port: ServicePortName, path: str, use: Use, app_protocol: str
+    ) -> EntryBackend | ReferenceProblem:
+        """A backend of requests, over TLS where a policy says so."""
+        self.ports.add(port)
+        if use == "grpc":
+            backend = msgspec.structs.replace(backend, key=f"{backend.key}{VARIANT}-grpc", protocol="h2c")
+        else:
+            backend = msgspec.structs.replace(backend, key=f"{backend.key}{VARIANT}")
+        policy = self._facts.policies.of_port(port)
+        if policy is None:
+            if app_protocol in _TLS_PROTOCOLS:
+                text = f"{path}: appProtocol {app_protocol} needs a BackendTLSPolicy"
+                return ReferenceProblem("UnsupportedProtocol", text)
+            return backend
+        if policy.tls is None or policy.authority is None:
+            return ReferenceProblem("NoPolicy", f"{path}: BackendTLSPolicy {policy.key} cannot be followed")
+        self.authorities[policy.authority.name] = policy.authority
+        certificate = self._facts.client_certificate
+        return msgspec.structs.replace(
+            backend,
+            key=f"{backend.key} {certificate}".strip(),
+            verify=msgspec.structs.replace(policy.tls, certificate=certificate),
+        )

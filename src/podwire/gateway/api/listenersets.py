@@ -1,0 +1,85 @@
+"""ListenerSets: which attach to a Gateway, and their status.
+
+A Gateway says from which namespaces it takes ListenerSets, by default from none. Theirs come after its own listeners,
+those of older sets before those of newer ones.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from podwire.gateway.api.attachment import allows
+from podwire.gateway.api.listeners import CheckedListener
+from podwire.gateway.api.references import ReferenceProblem
+from podwire.gateway.api.status import condition, listener_status
+from podwire.model.gatewayapi import GROUP, Gateway, GatewayStatus, ListenerSet, ListenerSetStatus
+from podwire.model.meta import key_of
+
+_NOT_ALLOWED = ReferenceProblem("NotAllowed", "the Gateway does not allow ListenerSets of this namespace")
+_NOT_VALID = ReferenceProblem("ListenersNotValid", "no listener can be served")
+
+
+def parent_of(value: ListenerSet) -> str:
+    """The key of the Gateway of a ListenerSet, empty for other kinds."""
+    parent = value.spec.parent_ref
+    if (parent.group, parent.kind) != (GROUP, "Gateway"):
+        return ""
+    return f"{parent.namespace or value.metadata.namespace}/{parent.name}"
+
+
+def attached_sets(
+    gateway: Gateway, sets: Iterable[ListenerSet], namespaces: Mapping[str, Mapping[str, str]]
+) -> tuple[ListenerSet, ...]:
+    """The ListenerSets that a Gateway allows, in the order of their precedence; ``namespaces`` has their labels."""
+    key = key_of(gateway.metadata)
+    rule = gateway.spec.allowed_listeners.namespaces
+    allowed = [
+        entry
+        for entry in sets
+        if parent_of(entry) == key
+        and allows(
+            rule,
+            gateway.metadata.namespace,
+            entry.metadata.namespace,
+            namespaces.get(entry.metadata.namespace, {}),
+        )
+    ]
+    return tuple(sorted(allowed, key=lambda entry: (entry.metadata.creation_timestamp or "", key_of(entry.metadata))))
+
+
+def refused_set(value: ListenerSet) -> ListenerSetStatus:
+    """The status of a ListenerSet that its Gateway does not allow."""
+    generation = value.metadata.generation
+    return ListenerSetStatus(
+        conditions=(
+            condition("Accepted", _NOT_ALLOWED, generation),
+            condition("Programmed", _NOT_ALLOWED, generation),
+        )
+    )
+
+
+def set_status(
+    value: ListenerSet,
+    listeners: Iterable[CheckedListener],
+    gateway: GatewayStatus,
+    attached: Mapping[str, int],
+    open_ports: frozenset[int],
+) -> ListenerSetStatus:
+    """The status of a ListenerSet with its own listeners at a Gateway with a status."""
+    generation = value.metadata.generation
+    own = tuple(listeners)
+    accepted_parent = next(entry for entry in gateway.conditions if entry.type == "Accepted")
+    parent = None
+    if accepted_parent.status != "True":
+        parent = ReferenceProblem("ParentNotAccepted", "the Gateway is not served")
+    statuses = tuple(listener_status(entry, parent, attached, open_ports, generation) for entry in own)
+    problem = parent
+    if problem is None and not any(entry.served for entry in own):
+        problem = _NOT_VALID
+    programmed = problem
+    if programmed is None and not any(
+        entry.type == "Programmed" and entry.status == "True" for status in statuses for entry in status.conditions
+    ):
+        programmed = ReferenceProblem("Pending", "the Service of the Gateway does not have the ports yet")
+    return ListenerSetStatus(
+        conditions=(condition("Accepted", problem, generation), condition("Programmed", programmed, generation)),
+        listeners=statuses,
+    )

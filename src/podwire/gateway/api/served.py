@@ -1,0 +1,45 @@
+"""Which certificate of a Secret is served: the newest, or, where engines refuse that, the last that they accepted."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from podwire.gateway.api.serving import certificate_name
+from podwire.gateway.routes import Certificate
+
+
+class ServedCertificates:
+    """Follows what engines say about certificates."""
+
+    def __init__(self) -> None:
+        self._accepted: dict[str, Certificate] = {}
+        self._refused: dict[str, tuple[Certificate, str]] = {}
+
+    @property
+    def refused(self) -> dict[tuple[str, str], str]:
+        """What engines said about Secrets that they refuse."""
+        return {("Secret", key): message for key, (_, message) in self._refused.items()}
+
+    def of(self, newest: Callable[[str], Certificate | str]) -> Callable[[str], Certificate | str]:
+        """Gives the certificate of a Secret to serve, or the reason why it has none; forgets what has changed."""
+        self._refused = {key: entry for key, entry in self._refused.items() if newest(key) == entry[0]}
+
+        def serve(key: str) -> Certificate | str:
+            if key not in self._refused:
+                return newest(key)
+            return self._accepted.get(key, f"the engine refused the certificate: {self._refused[key][1]}")
+
+        return serve
+
+    def learn(self, served: Iterable[Certificate], refused: Mapping[str, str]) -> bool:
+        """Takes certificates of an entry and what engines refuse by their names; whether that is news."""
+        is_new = False
+        for entry in served:
+            key = entry.name.removeprefix(certificate_name(""))
+            own = msgspec.structs.replace(entry, name=key)
+            if entry.name not in refused:
+                self._accepted[key] = own
+            elif self._refused.get(key) != (own, refused[entry.name]):
+                self._refused[key] = (own, refused[entry.name])
+                is_new = True
+        return is_new
