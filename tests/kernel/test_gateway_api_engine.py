@@ -35,7 +35,7 @@ from tests.kernel.gateway_engine import (
 )
 
 from podwire.gateway.api.translate import translate_api
-from podwire.gateway.routes import Authority, Certificate
+from podwire.gateway.routes import Certificate, TrustedAuthority
 from podwire.runtime.polling import wait_until
 
 CASES = tuple(case for case in api_cases() if case.requests)
@@ -84,10 +84,10 @@ def serve(machine: Machine, case: ApiCase) -> Ports:
     ports: Ports = {}
     backends = machine.engine.backends
 
-    def authority(key: str) -> Authority | str:
+    def authority(key: str) -> TrustedAuthority | str:
         if key not in AUTHORITIES:
             return f"ConfigMap {key} does not exist"
-        return Authority(name=key, chain=machine.authorities[AUTHORITIES[key]])
+        return TrustedAuthority(name=key, chain=machine.authorities[AUTHORITIES[key]])
 
     facts = api_facts(
         case,

@@ -10,7 +10,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from podwire.gateway.routes import Authority, Certificate
+from podwire.gateway.routes import Certificate, TrustedAuthority
 
 _DEFAULT_NAME = "podwire default certificate"
 _YEARS = 10
@@ -48,7 +48,7 @@ def certificate_of(name: str, secret: dict[str, Any] | None) -> Certificate | st
     return Certificate(name=name, chain=values["tls.crt"].decode(), key=values["tls.key"].decode())
 
 
-def authority_of(name: str, config_map: dict[str, Any] | None) -> Authority | str:
+def authority_of(name: str, config_map: dict[str, Any] | None) -> TrustedAuthority | str:
     """The certificates of authorities in a ConfigMap, or the reason why they cannot be used."""
     from cryptography import x509
 
@@ -61,7 +61,7 @@ def authority_of(name: str, config_map: dict[str, Any] | None) -> Authority | st
         x509.load_pem_x509_certificates(text.encode())
     except ValueError as problem:
         return f"ConfigMap {name}: ca.crt holds no certificate in PEM form: {problem}"
-    return Authority(name=name, chain=text)
+    return TrustedAuthority(name=name, chain=text)
 
 
 def system_authorities() -> str:

@@ -340,7 +340,7 @@ class Certificate(EntryValue, frozen=True):
     key: str = ""
 
 
-class Authority(EntryValue, frozen=True):
+class TrustedAuthority(EntryValue, frozen=True):
     """Certificates of authorities in PEM form."""
 
     name: str
@@ -354,4 +354,4 @@ class GatewayEntry(EntryValue, frozen=True):
     tables: dict[str, RouteTable] = {}
     backends: dict[str, EntryBackend] = {}
     certificates: dict[str, Certificate] = {}
-    authorities: dict[str, Authority] = {}
+    authorities: dict[str, TrustedAuthority] = {}

@@ -8,7 +8,7 @@ import msgspec
 from podwire.gateway.backends import Place, UpstreamFacts, endpoints_of
 from podwire.gateway.certificates import authority_of, certificate_of
 from podwire.gateway.engines import EngineFeed
-from podwire.gateway.routes import Authority, Certificate, EntryBackend
+from podwire.gateway.routes import Certificate, EntryBackend, TrustedAuthority
 from podwire.kube.controller import Environment
 from podwire.kube.index import Index
 from podwire.kube.resources import CONFIGMAPS, ENDPOINTSLICES, SECRETS, SERVICES
@@ -29,7 +29,7 @@ class Upstreams:
         """Where the engine of this pod is."""
         self._config_maps = environment.of(CONFIGMAPS)
         self._certificates: dict[str, tuple[str, Certificate | str]] = {}
-        self._authorities: dict[str, tuple[str, Authority | str]] = {}
+        self._authorities: dict[str, tuple[str, TrustedAuthority | str]] = {}
         slices.subscribe(self._endpoints_changed, replay=False)
 
     @property
@@ -46,7 +46,7 @@ class Upstreams:
             self._certificates[key] = cached
         return cached[1]
 
-    def authority(self, key: str) -> Authority | str:
+    def authority(self, key: str) -> TrustedAuthority | str:
         """The certificates of authorities in a ConfigMap, or the reason why it has none."""
         version = self._config_maps.versions.get(key, "")
         cached = self._authorities.get(key)

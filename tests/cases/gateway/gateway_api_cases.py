@@ -11,7 +11,7 @@ import yaml
 
 from podwire.gateway.api.translate import GatewayApiFacts
 from podwire.gateway.backends import UpstreamFacts
-from podwire.gateway.routes import Authority, Certificate
+from podwire.gateway.routes import Certificate, TrustedAuthority
 from podwire.model.backendtls import BackendTlsPolicy
 from podwire.model.gatewayapi import (
     Gateway,
@@ -218,7 +218,7 @@ class CaseMachine(msgspec.Struct, frozen=True, kw_only=True):
     addresses: Mapping[str, str]
     ports: Mapping[str, int]
     certificate: Callable[[str], Certificate | str]
-    authority: Callable[[str], Authority | str]
+    authority: Callable[[str], TrustedAuthority | str]
     engine_port: Callable[[str, int], int]
     system: str = ""
     """The authorities that the system trusts."""

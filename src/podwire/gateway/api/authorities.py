@@ -14,17 +14,17 @@ from podwire.gateway.api.references import (
     is_granted,
     not_granted,
 )
-from podwire.gateway.routes import Authority, ClientValidation
+from podwire.gateway.routes import ClientValidation, TrustedAuthority
 from podwire.model.gatewayapi import FrontendValidation, Gateway, ObjectRef, ReferenceGrant
 
-AuthorityOf = Callable[[str], Authority | str]
+AuthorityOf = Callable[[str], TrustedAuthority | str]
 SYSTEM = "authority System"
 
 
 class NamedAuthorities(msgspec.Struct, frozen=True, kw_only=True):
     """What references to authorities came to: one authority of all that can be used, and the first problem."""
 
-    authority: Authority | None = None
+    authority: TrustedAuthority | None = None
     problem: ReferenceProblem = NO_PROBLEM
 
 
@@ -32,21 +32,21 @@ def authorities_of(
     references: Iterable[ObjectRef],
     field: str,
     namespace: str,
-    lookup: Callable[[str, str], Authority | ReferenceProblem],
+    lookup: Callable[[str, str], TrustedAuthority | ReferenceProblem],
     kind_reason: str,
 ) -> NamedAuthorities:
     """The authority of references; ``lookup`` gives that of a ConfigMap by its key and the path of the field."""
-    usable: list[Authority] = []
+    usable: list[TrustedAuthority] = []
     problem = NO_PROBLEM
     for index, reference in enumerate(references):
         path = f"{field}[{index}]"
-        result: Authority | ReferenceProblem
+        result: TrustedAuthority | ReferenceProblem
         if (reference.group, reference.kind) != ("", "ConfigMap"):
             text = f"{path}: expected a ConfigMap of the core group, got {reference.kind} of {reference.group!r}"
             result = ReferenceProblem(kind_reason, text)
         else:
             result = lookup(f"{reference.namespace or namespace}/{reference.name}", path)
-        if isinstance(result, Authority):
+        if isinstance(result, TrustedAuthority):
             usable.append(result)
         elif not problem.reason:
             problem = result
@@ -54,7 +54,7 @@ def authorities_of(
         return NamedAuthorities(problem=problem)
     name = "authority " + ",".join(entry.name for entry in usable)
     chain = "\n".join(entry.chain for entry in usable)
-    return NamedAuthorities(authority=Authority(name=name, chain=chain), problem=problem)
+    return NamedAuthorities(authority=TrustedAuthority(name=name, chain=chain), problem=problem)
 
 
 class ClientChecks:
@@ -64,7 +64,7 @@ class ClientChecks:
         self._gateway = gateway
         self._grants = tuple(grants)
         self._authority_of = authority
-        self.authorities: dict[str, Authority] = {}
+        self.authorities: dict[str, TrustedAuthority] = {}
 
     @property
     def insecure(self) -> bool:
@@ -105,7 +105,7 @@ class ClientChecks:
         required = validation.mode == "AllowValidOnly"
         return ClientValidation(authority=named.authority.name, required=required), NO_PROBLEM
 
-    def _lookup(self, key: str, field: str) -> Authority | ReferenceProblem:
+    def _lookup(self, key: str, field: str) -> TrustedAuthority | ReferenceProblem:
         namespace, _, name = key.partition("/")
         target = ReferenceTarget(kind="ConfigMap", namespace=namespace, name=name)
         if not is_granted(self._grants, "Gateway", self._gateway.metadata.namespace, target):

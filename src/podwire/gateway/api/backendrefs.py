@@ -16,7 +16,7 @@ from podwire.gateway.api.references import (
     not_granted,
 )
 from podwire.gateway.backends import UpstreamFacts, resolve
-from podwire.gateway.routes import Authority, EntryBackend
+from podwire.gateway.routes import EntryBackend, TrustedAuthority
 from podwire.model.gatewayapi import BackendReference, ReferenceGrant
 from podwire.model.gatewayroutes import ApiRoute
 from podwire.model.meta import key_of
@@ -45,7 +45,7 @@ class BackendCollector:
         self._facts = facts
         self.source = f"{route.kind} {key_of(route.metadata)}"
         self.backends: dict[str, EntryBackend] = {}
-        self.authorities: dict[str, Authority] = {}
+        self.authorities: dict[str, TrustedAuthority] = {}
         self.ports: set[ServicePortName] = set()
         self.problem = NO_PROBLEM
 

@@ -11,7 +11,7 @@ import msgspec
 from podwire.gateway.api.authorities import SYSTEM, AuthorityOf, authorities_of
 from podwire.gateway.api.references import NO_PROBLEM, ReferenceProblem
 from podwire.gateway.api.status import condition
-from podwire.gateway.routes import Authority, BackendTls
+from podwire.gateway.routes import BackendTls, TrustedAuthority
 from podwire.model.backendtls import BackendTlsPolicy, PolicyAncestorStatus
 from podwire.model.gatewayapi import GROUP, ObjectRef, ParentReference
 from podwire.model.meta import key_of
@@ -27,7 +27,7 @@ class CheckedPolicy(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     policy: BackendTlsPolicy
     tls: BackendTls | None = None
-    authority: Authority | None = None
+    authority: TrustedAuthority | None = None
     refused: ReferenceProblem = NO_PROBLEM
     references: ReferenceProblem = NO_PROBLEM
 
@@ -79,7 +79,7 @@ class PolicyTable:
     def _check(self, policy: BackendTlsPolicy) -> CheckedPolicy:
         key = key_of(policy.metadata)
         validation = policy.spec.validation
-        authority: Authority | None = None
+        authority: TrustedAuthority | None = None
         references = NO_PROBLEM
         refused = NO_PROBLEM
         if policy.spec.options:
@@ -96,7 +96,7 @@ class PolicyTable:
             if authority is None:
                 refused = ReferenceProblem("NoValidCACertificate", references.message)
         elif validation.well_known_ca_certificates == "System" and self._system:
-            authority = Authority(name=SYSTEM, chain=self._system)
+            authority = TrustedAuthority(name=SYSTEM, chain=self._system)
         else:
             field = "spec.validation.wellKnownCACertificates"
             got = validation.well_known_ca_certificates
@@ -117,7 +117,7 @@ class PolicyTable:
             key=key, policy=policy, tls=tls, authority=authority, refused=refused, references=references
         )
 
-    def _lookup(self, key: str, field: str) -> Authority | ReferenceProblem:
+    def _lookup(self, key: str, field: str) -> TrustedAuthority | ReferenceProblem:
         result = self._authority_of(key)
         return ReferenceProblem("InvalidCACertificateRef", f"{field}: {result}") if isinstance(result, str) else result
 

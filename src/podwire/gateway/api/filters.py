@@ -5,6 +5,7 @@ import re
 import msgspec
 
 from podwire.gateway.api.references import ReferenceProblem
+from podwire.gateway.patterns import pattern_problem
 from podwire.gateway.routes import Cors, HeaderChanges, HttpRedirect, PathMatch, PathRewrite, RequestMatch, ValueMatch
 from podwire.model.gatewayapi import (
     HttpCorsFilter,
@@ -22,9 +23,6 @@ _WELL_KNOWN = {"http": 80, "https": 443}
 _STATUSES = (301, 302, 303, 307, 308)
 _UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _DURATION = re.compile(r"(\d{1,5})(h|ms|m|s)")
-_CLASS_OR_ESCAPE = re.compile(r"\\[^1-9]|\[\^?\]?(?:\\.|[^\]])*\]")
-_NOT_IN_RE2 = re.compile(r"\(\?(?:[=!>(]|<[=!]|P=)|\\[1-9]|[*+?}]\+")
-"""What Python's expressions have and RE2's do not: assertions, references to groups, possessive repetition."""
 FIELDS = {
     "RequestHeaderModifier": "request_header_modifier",
     "ResponseHeaderModifier": "response_header_modifier",
@@ -106,12 +104,8 @@ def check_regex(text: str, path: str) -> None:
 
     Raises: UnsupportedRule.
     """
-    try:
-        re.compile(text)
-    except re.error as problem:
-        raise UnsupportedRule(f"{path}: {text!r} is no regular expression: {problem}") from problem
-    if unknown := _NOT_IN_RE2.search(_CLASS_OR_ESCAPE.sub("x", text)):
-        raise UnsupportedRule(f"{path}: {text!r} has {unknown[0]!r}, which RE2 does not have")
+    if problem := pattern_problem(text):
+        raise UnsupportedRule(f"{path}: {text!r} is no regular expression of RE2: {problem}")
 
 
 def header_changes(value: HttpHeaderFilter) -> HeaderChanges:

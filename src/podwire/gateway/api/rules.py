@@ -26,7 +26,6 @@ from podwire.gateway.api.filters import (
 from podwire.gateway.api.references import NO_PROBLEM, ReferenceProblem
 from podwire.gateway.routes import (
     Action,
-    Authority,
     Cors,
     EntryBackend,
     EntryRoute,
@@ -40,6 +39,7 @@ from podwire.gateway.routes import (
     Retry,
     RouteLimits,
     Session,
+    TrustedAuthority,
     WeightedBackend,
 )
 from podwire.model.gatewayapi import (
@@ -76,7 +76,7 @@ class CompiledRoute(msgspec.Struct, frozen=True, kw_only=True):
 
     routes: tuple[RankedRoute, ...] = ()
     backends: dict[str, EntryBackend] = {}
-    authorities: dict[str, Authority] = {}
+    authorities: dict[str, TrustedAuthority] = {}
     ports: frozenset[ServicePortName] = frozenset()
     references: ReferenceProblem = NO_PROBLEM
     refused: ReferenceProblem = NO_PROBLEM

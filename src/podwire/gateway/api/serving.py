@@ -16,7 +16,6 @@ from podwire.gateway.api.listeners import CheckedListener
 from podwire.gateway.api.rules import CompiledRoute, compile_route
 from podwire.gateway.api.streams import CompiledStream, compile_stream
 from podwire.gateway.routes import (
-    Authority,
     Certificate,
     EntryBackend,
     EntryListener,
@@ -24,6 +23,7 @@ from podwire.gateway.routes import (
     RouteTable,
     StreamTarget,
     TlsServer,
+    TrustedAuthority,
 )
 from podwire.model.gatewayapi import HttpRoute
 from podwire.model.gatewayroutes import ApiRoute, GrpcRoute
@@ -70,7 +70,7 @@ class EntryBuilder:
         self._tables: dict[str, RouteTable] = {}
         self._backends: dict[str, EntryBackend] = {}
         self._certificates: dict[str, Certificate] = {}
-        self._authorities: dict[str, Authority] = {}
+        self._authorities: dict[str, TrustedAuthority] = {}
 
     def entry(self) -> GatewayEntry:
         """The entry."""
@@ -88,7 +88,7 @@ class EntryBuilder:
         self._certificates[name] = msgspec.structs.replace(certificate, name=name)
         return name
 
-    def add_authorities(self, authorities: dict[str, Authority]) -> None:
+    def add_authorities(self, authorities: dict[str, TrustedAuthority]) -> None:
         """Adds authorities of clients or backends."""
         self._authorities |= authorities
 

@@ -33,7 +33,7 @@ from podwire.gateway.api.status import (
     route_conditions,
 )
 from podwire.gateway.backends import UpstreamFacts
-from podwire.gateway.routes import Authority, Certificate, GatewayEntry
+from podwire.gateway.routes import Certificate, GatewayEntry, TrustedAuthority
 from podwire.model.backendtls import BackendTlsPolicy, PolicyAncestorStatus
 from podwire.model.gatewayapi import (
     GROUP,
@@ -77,7 +77,7 @@ class GatewayApiFacts(msgspec.Struct, frozen=True, kw_only=True):
     addresses: Mapping[str, tuple[GatewayStatusAddress, ...]] = {}
     upstreams: UpstreamFacts
     certificate: Callable[[str], Certificate | str]
-    authority: Callable[[str], Authority | str] = lambda key: f"ConfigMap {key} does not exist"
+    authority: Callable[[str], TrustedAuthority | str] = lambda key: f"ConfigMap {key} does not exist"
     system: str = ""
     refused: Mapping[RouteKey, str] = {}
     withheld: frozenset[RouteKey] = frozenset()

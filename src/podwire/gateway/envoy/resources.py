@@ -8,7 +8,7 @@ from podwire.gateway.envoy.clusters import Json, cluster, endpoints
 from podwire.gateway.envoy.listeners import listener
 from podwire.gateway.envoy.settings import EngineSettings
 from podwire.gateway.envoy.tables import route_table
-from podwire.gateway.routes import Authority, Certificate, GatewayEntry
+from podwire.gateway.routes import Certificate, GatewayEntry, TrustedAuthority
 
 CLUSTER = "envoy.config.cluster.v3.Cluster"
 ENDPOINTS = "envoy.config.endpoint.v3.ClusterLoadAssignment"
@@ -42,5 +42,5 @@ def _secret(certificate: Certificate) -> Json:
     return {"name": certificate.name, "tlsCertificate": {"certificateChain": chain, "privateKey": key}}
 
 
-def _authority(authority: Authority) -> Json:
+def _authority(authority: TrustedAuthority) -> Json:
     return {"name": authority.name, "validationContext": {"trustedCa": {"inlineString": authority.chain}}}

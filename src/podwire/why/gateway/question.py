@@ -13,7 +13,7 @@ from podwire.gateway.config import GatewayConfig, parse_gateway_config
 from podwire.gateway.ingress.classes import served_ingresses
 from podwire.gateway.ingress.settings import IngressDefaults, read_defaults
 from podwire.gateway.ingress.translate import IngressFacts
-from podwire.gateway.routes import Authority, Certificate
+from podwire.gateway.routes import Certificate, TrustedAuthority
 from podwire.kube.client import Client
 from podwire.kube.optional import list_if_served
 from podwire.kube.resources import (
@@ -78,8 +78,8 @@ def _certificate(key: str) -> Certificate:
     return Certificate(name=key, chain="")
 
 
-def _authority(key: str) -> Authority:
-    return Authority(name=key, chain="")
+def _authority(key: str) -> TrustedAuthority:
+    return TrustedAuthority(name=key, chain="")
 
 
 async def _gateways(client: Client, config: GatewayConfig, upstreams: UpstreamFacts) -> GatewayApiFacts:

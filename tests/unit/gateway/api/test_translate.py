@@ -24,7 +24,7 @@ from tests.cases.gateway.gateway_api_cases import (
 from podwire.gateway.api.status import FEATURES
 from podwire.gateway.api.translate import ApiTranslation, translate_api
 from podwire.gateway.matching import HttpRequest, decide, server_for
-from podwire.gateway.routes import Authority, Certificate, EntryRoute, FixedAnswer, Forward, HttpRedirect
+from podwire.gateway.routes import Certificate, EntryRoute, FixedAnswer, Forward, HttpRedirect, TrustedAuthority
 from podwire.model.gatewayapi import GatewayStatus, ListenerSetStatus
 from podwire.model.meta import Condition
 
@@ -43,7 +43,7 @@ def _translated(case: ApiCase) -> ApiTranslation:
         certificate=lambda key: (
             Certificate(name=key, chain=key, key="key") if key in CERTIFICATES else f"no Secret {key}"
         ),
-        authority=lambda key: Authority(name=key, chain=key) if key in AUTHORITIES else f"no ConfigMap {key}",
+        authority=lambda key: TrustedAuthority(name=key, chain=key) if key in AUTHORITIES else f"no ConfigMap {key}",
         engine_port=lambda key, port: _engine_port(list(case.gateways), key, port),
         system="authorities",
     )
