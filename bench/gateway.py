@@ -1,11 +1,12 @@
 """The gateway's engine (Envoy, fed by podwire) beside haproxy and nginx with the same host and path.
 
 All three forward on loopback from one worker to one nginx that answers 100 bytes; wrk asks over 64 connections that
-stay open, in turns. CPU is that of the proxy alone, for each request. A change goes into the entry of the gateway and
-is measured until the first answer shows it: endpoints of one Service, and one more host, with few routes and with
-1,000. A replacement is 100 changes of endpoints, hosts, certificates (over TLS) or listeners under load; answers
-other than 200 and broken connections are counted. nginx reloads for each, as its Ingress controllers do for routes.
-That engines are replaced and gateways killed without a lost request is shown by tests/e2e/test_gateway.py.
+stay open, in turns, and none writes an access log. CPU is that of the proxy alone, for each request. A change goes
+into the entry of the gateway and is measured until the first answer shows it: endpoints of one Service, and one more
+host, with few routes and with 1,000. A replacement is 100 changes of endpoints, hosts, certificates (over TLS) or
+listeners under load; answers other than 200 and broken connections are counted. nginx reloads for each, as its
+Ingress controllers do for routes. That engines are replaced and gateways killed without a lost request is shown by
+tests/e2e/test_gateway.py.
 
     sudo python -m bench.gateway [--quick]
 """
@@ -24,7 +25,7 @@ import msgspec
 from bench.alone import run_alone
 from bench.machine import cpu_s, resident_mb
 from bench.table import Row
-from tests.kernel.gateway_engine import ClientRequest, Engine, certificate_for, free_port
+from tests.kernel.gateway_engine import SETTINGS, ClientRequest, Engine, certificate_for, free_port
 
 from podwire.gateway.routes import (
     Certificate,
@@ -250,7 +251,7 @@ def run(quick: bool) -> list[Row]:
         haproxy = shutil.which("haproxy", path="/usr/sbin:/usr/bin")
         assert nginx is not None, "nginx is missing: it is the backend"
         stack.enter_context(program([nginx, "-c", str(folder / "backend.conf")], backend))
-        engine = Engine(folder)
+        engine = Engine(folder, msgspec.structs.replace(SETTINGS, access_log="/dev/null"))
         stack.callback(engine.close)
         port = free_port()
         endpoints = tuple(EntryEndpoint(address="127.0.0.1", port=number) for number in (backend, other))

@@ -358,6 +358,16 @@ def test_a_server_that_does_not_answer_lets_nobody_in(engine: Engine, ports: Ing
     assert engine.ask(ports.http, ClientRequest(host="a.example")).status == 500
 
 
+def test_a_copy_of_each_request_goes_to_the_mirror(engine: Engine, ports: IngressPorts) -> None:
+    target = f"http://127.9.8.8:{engine.backends.port}$request_uri"
+    ingress = {"name": "web", "hosts": {"a.example": {"Prefix /": "web"}}, "annotations": {"mirror-target": target}}
+    serve(engine, ports, IngressCase(name="mirror", ingresses=(ingress,), requests=()))
+    before = engine.backends.requests["127.9.8.8"]
+    answer = engine.ask(ports.http, ClientRequest(host="a.example", target="/page"))
+    assert (answer.status, answer.backend["address"]) == (200, "127.9.1.1")
+    assert wait_until(lambda: engine.backends.requests["127.9.8.8"] == before + 1, 20)
+
+
 def test_a_limit_counts_each_client(engine: Engine, ports: IngressPorts) -> None:
     settings = {"use-forwarded-headers": "true", "limit-req-status-code": "429"}
     ingress = {

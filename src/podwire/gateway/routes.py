@@ -90,9 +90,10 @@ class Retry(EntryValue, frozen=True):
 
 
 class Mirror(EntryValue, frozen=True):
-    """A backend that gets a copy of requests; its answers are thrown away."""
+    """A backend that gets a copy of requests, with another host if one is named; its answers are thrown away."""
 
     key: str
+    host: str = ""
     numerator: int = 100
     denominator: int = 100
 

@@ -68,6 +68,7 @@ def forward(action: Forward, path: PathMatch, backends: dict[str, EntryBackend])
                 "cluster": mirror.key,
                 "runtimeFraction": {"defaultValue": _fraction(mirror.numerator, mirror.denominator)},
                 "disableShadowHostSuffixAppend": True,
+                **({"hostRewriteLiteral": mirror.host} if mirror.host else {}),
             }
             for mirror in mirrors
         ]

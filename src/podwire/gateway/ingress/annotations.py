@@ -96,6 +96,7 @@ class IngressSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     hash_by: str = ""
     balance: str = ""
     service_upstream: bool = False
+    mirror_target: str = ""
 
 
 class AnnotationProblem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -234,6 +235,14 @@ def _plain_url(text: str) -> str:
     return text
 
 
+def _mirror(text: str) -> str:
+    """The origin of a URL such as ``https://test.example$request_uri``: copies keep their path."""
+    url = _plain_url(text.removesuffix("$request_uri"))
+    if urlsplit(url).path not in ("", "/") or urlsplit(url).query:
+        raise ValueError("expected a URL without a path, and $request_uri behind it at most")
+    return url
+
+
 def _hosts(text: str) -> tuple[str, ...]:
     hosts = _entries(text.lower())
     for host in hosts:
@@ -299,6 +308,7 @@ ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "auth-signin-redirect-param": ("auth_signin_redirect_param", _token),
     "auth-response-headers": ("auth_response_headers", _tokens),
     "service-upstream": ("service_upstream", read_boolean),
+    "mirror-target": ("mirror_target", _mirror),
     "limit-rps": ("limit_rps", read_integer),
     "limit-rpm": ("limit_rpm", read_integer),
     "limit-burst-multiplier": ("limit_burst_multiplier", read_integer),

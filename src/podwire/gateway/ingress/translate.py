@@ -12,12 +12,13 @@ import msgspec
 
 from podwire.gateway.backends import UpstreamFacts, resolve
 from podwire.gateway.ingress import actions
-from podwire.gateway.ingress.annotations import IngressSettings, read_annotations
+from podwire.gateway.ingress.annotations import PREFIX, IngressSettings, read_annotations
 from podwire.gateway.ingress.canary import canary_rules, weights
 from podwire.gateway.ingress.cors import answer_headers, preflights
-from podwire.gateway.ingress.externalauth import authority_of
+from podwire.gateway.ingress.externalauth import external_auth
 from podwire.gateway.ingress.paths import ANY_HOST, IngressProblem, Loaded, ServedPath, paths_of_hosts
 from podwire.gateway.ingress.settings import IngressDefaults
+from podwire.gateway.ingress.urlbackends import UrlTarget, target_of
 from podwire.gateway.routes import (
     Action,
     Certificate,
@@ -29,6 +30,7 @@ from podwire.gateway.routes import (
     Forward,
     GatewayEntry,
     HttpRedirect,
+    Mirror,
     RequestMatch,
     RouteTable,
     TlsServer,
@@ -186,7 +188,12 @@ class _Translator:
         yield self._route(path, match, self._forward(path, tuple(backends)))
 
     def _forward(self, path: ServedPath, backends: tuple[WeightedBackend, ...]) -> Action:
-        return actions.forward(backends, path.path, path.settings, self._facts.defaults)
+        action = actions.forward(backends, path.path, path.settings, self._facts.defaults)
+        if not path.settings.mirror_target:
+            return action
+        copy = self._target(path, "mirror-target", path.settings.mirror_target, "mirror")
+        mirrors = (Mirror(key=copy.backend.key, host=copy.host),) if copy.backend is not None else ()
+        return msgspec.structs.replace(action, mirrors=mirrors)
 
     def _route(self, path: ServedPath, match: RequestMatch, action: Action) -> EntryRoute:
         settings = path.settings
@@ -215,13 +222,17 @@ class _Translator:
         )
 
     def _external_auth(self, path: ServedPath) -> ExternalAuth | None:
-        authority = authority_of(path.settings, self._facts.upstreams)
-        if authority.backend is None:
-            name = "metadata.annotations[nginx.ingress.kubernetes.io/auth-url]"
-            self._report(path.ingress, "BackendNotFound", f"{name}: {authority.problem}; every request is refused")
-            return None
-        self._backends[authority.backend.key] = authority.backend
-        return authority.auth
+        return external_auth(path.settings, self._target(path, "auth-url", path.settings.auth_url, "auth"))
+
+    def _target(self, path: ServedPath, annotation: str, url: str, variant: str) -> UrlTarget:
+        """The backend of a URL in an annotation."""
+        target = target_of(url, self._facts.upstreams, variant)
+        if target.backend is None:
+            name = f"metadata.annotations[{PREFIX}{annotation}]"
+            self._report(path.ingress, "BackendNotFound", f"{name}: {target.problem}")
+        else:
+            self._backends[target.backend.key] = target.backend
+        return target
 
     def _streams(self, action: Action) -> bool:
         """Whether a backend speaks HTTP/2, as gRPC does: its requests may never end, and the limit waits for that."""

@@ -63,6 +63,7 @@ LOST: Mapping[str, str] = {
     "auth-signin": _ACCESS,
     "auth-signin-redirect-param": _ACCESS,
     "auth-response-headers": _ACCESS,
+    "mirror-target": "the filter RequestMirror has no URL",
     "service-upstream": "routes go to the endpoints of a Service",
 }
 """Annotations that are honoured in Ingresses and lost in routes, with the reason."""
