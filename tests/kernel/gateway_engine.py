@@ -18,12 +18,13 @@ from tests.kernel.gateway_backends import Backends, GrpcBackends
 
 from podwire.gateway.envoy.ads import DiscoveryServer
 from podwire.gateway.envoy.bootstrap import bootstrap
+from podwire.gateway.envoy.clusters import endpoints
 from podwire.gateway.envoy.engine import find_envoy
 from podwire.gateway.envoy.ready import READY_LISTENER, ready_listener
-from podwire.gateway.envoy.resources import LISTENER, resources
+from podwire.gateway.envoy.resources import ENDPOINTS, LISTENER, resources
 from podwire.gateway.envoy.settings import EngineSettings
 from podwire.gateway.envoy.snapshot import EngineRefusal
-from podwire.gateway.routes import Certificate, GatewayEntry
+from podwire.gateway.routes import Certificate, EntryBackend, GatewayEntry
 from podwire.runtime.polling import wait_until
 
 T = TypeVar("T")
@@ -106,6 +107,15 @@ class Engine:
         self._loop.call_soon_threadsafe(self.discovery.publish, wanted)
         ports = [listener.port for listener in entry.listeners if listener.protocol != "UDP"]
         assert wait_until(lambda: self._served(wanted) and all(map(_open, ports)), 30)
+
+    def serve_endpoints(self, backends: Mapping[str, EntryBackend]) -> None:
+        """Publishes the endpoints of backends alone, as the gateway does, and returns when the engine has them."""
+        wanted = {key: endpoints(backend) for key, backend in backends.items()}
+        self._run(self._publish_endpoints(wanted))
+        assert wait_until(lambda: self.discovery.in_step, 30)
+
+    async def _publish_endpoints(self, wanted: dict[str, dict[str, Any]]) -> None:
+        self.discovery.publish_some(ENDPOINTS, wanted)
 
     def _served(self, wanted: dict[str, dict[str, Any]]) -> bool:
         discovery = self.discovery
