@@ -5,11 +5,13 @@ patches the image, and the lines of the Corefile that the new release refuses.
 
 The ConfigMap and the pods change at different moments, and a pod of either version may start in between or reload the
 file. So the order is chosen by what both releases accept: the file first if the old release accepts the new file, else
-the pods first if the new release accepts the old file.
+the pods first if the new release accepts the old file, else the change is exclusive: new pods read a copy.
 """
 
 from collections.abc import Iterator
 from typing import Any
+
+from msgspec.structs import replace
 
 from podwire.errors import ConfigError
 from podwire.model.meta import Fact
@@ -90,8 +92,11 @@ def change_corefile(inventory: Inventory, before: str, after: str, targets: Targ
                     diff="".join(diffs),
                 )
             )
-    first, order_findings = _order(migrations, before, after)
-    return CorefileChange(changes=tuple(changes), findings=(*_once(findings), *order_findings), before_pods=first)
+    first, exclusive = _order(migrations, before, after)
+    if exclusive:
+        changes = [replace(change, exclusive=True) for change in changes]
+        findings.append(_two_files(before, after, exclusive))
+    return CorefileChange(changes=tuple(changes), findings=_once(findings), before_pods=first)
 
 
 def _is_corefile(name: str, key: str) -> bool:
@@ -115,25 +120,22 @@ def _once(findings: list[UpgradeFinding]) -> tuple[UpgradeFinding, ...]:
     return tuple({(f.object, f.field, f.message): f for f in findings}.values())
 
 
-def _order(
-    migrations: list[tuple[str, str, CorefileMigration]], before: str, after: str
-) -> tuple[bool, tuple[UpgradeFinding, ...]]:
-    """Whether the file changes before the pods, and a warning where neither order is safe."""
+def _order(migrations: list[tuple[str, str, CorefileMigration]], before: str, after: str) -> tuple[bool, str]:
+    """Whether the file changes before the pods, and the line that makes neither order safe (empty: one is)."""
     new_refused = [line for key, _, m in migrations for line in refused_lines(m.text, before, key)]
     if not new_refused:
-        return True, ()
+        return True, ""
     try:
         old_refused = [line for key, text, _ in migrations for line in refused_lines(text, after, key)]
     except ConfigError:
         old_refused = [""]
-    if not old_refused:
-        return False, ()
-    message = (
-        f"CoreDNS {before} refuses the new file ({new_refused[0]}) and {after} the old one ({old_refused[0]}); a pod "
-        "that starts between the two changes ends at its start"
-    )
-    remedy = "go through a release that accepts both, or change the lines by hand first"
-    return True, (_finding("warning", f"ConfigMap {SYSTEM}/{MAIN}", "data.Corefile", message, remedy),)
+    return bool(old_refused), new_refused[0] if old_refused else ""
+
+
+def _two_files(before: str, after: str, line: str) -> UpgradeFinding:
+    message = f"CoreDNS {before} refuses the new file ({line}), and {after} the old one"
+    remedy = "the new pods read a copy of the new file until all pods are new"
+    return _finding("info", f"ConfigMap {SYSTEM}/{MAIN}", "data.Corefile", message, remedy)
 
 
 def check_deployment(deployment: Json, component: Component, inventory: Inventory) -> tuple[UpgradeFinding, ...]:

@@ -91,10 +91,11 @@ def test_file_changes_after_pods_when_the_old_release_refuses_it() -> None:
     assert "ready" in change.changes[0].patch["data"]["Corefile"]
 
 
-def test_file_that_neither_order_keeps_valid_is_reported() -> None:
+def test_file_that_neither_order_keeps_valid_is_exclusive() -> None:
     text = ".:53 {\n  kubernetes cluster.local\n  proxy . /etc/resolv.conf\n}\n"
     change = change_corefile(corefile(text), "v1.4.0", "v1.6.2", TARGETS)
-    assert any("a pod that starts between the two changes" in finding.message for finding in change.findings)
+    assert [item.exclusive for item in change.changes] == [True]
+    assert any("CoreDNS v1.4.0 refuses the new file (line 2: ready)" in f.message for f in change.findings)
 
 
 def test_custom_files_are_migrated_too() -> None:
