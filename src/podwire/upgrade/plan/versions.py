@@ -2,7 +2,7 @@
 
 Texts such as ``v1.35.2+k3s1`` and ``v1.11.4-eksbuild.2`` have three numbers and an addition; versions compare by the
 numbers. Sources: https://kubernetes.io/releases/version-skew-policy/; the versions of CoreDNS are those of
-``CoreDNSVersion`` in kubeadm's constants, Kubernetes 1.25 to 1.36.
+``CoreDNSVersion`` in kubeadm's constants, Kubernetes 1.25 to 1.37.
 """
 
 import re
@@ -15,7 +15,7 @@ _TEXT = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?([-+.].+)?", re.ASCII
 
 COREDNS_OF_KUBERNETES: Mapping[int, str] = {
     25: "1.9.3", 26: "1.9.3", 27: "1.10.1", 28: "1.10.1", 29: "1.11.1", 30: "1.11.1", 31: "1.11.3", 32: "1.11.3",
-    33: "1.12.0", 34: "1.12.1", 35: "1.13.1", 36: "1.14.2",
+    33: "1.12.0", 34: "1.12.1", 35: "1.13.1", 36: "1.14.2", 37: "1.14.6",
 }  # fmt: skip
 """By the minor version of Kubernetes 1.x the version of CoreDNS that kubeadm installs."""
 

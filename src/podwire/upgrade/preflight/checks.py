@@ -26,7 +26,7 @@ CONFIGURATIONS: Mapping[str, str] = {
 _PRESSURE = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 _LISTED = 3
 _CONTAINERD_2_SINCE = 36
-"""The minor version of Kubernetes whose kubelets need containerd 2.0; 1.35 is the last one that accepts 1.7."""
+"""The first minor version of Kubernetes that does not support containerd 1.x."""
 
 
 class PreflightSituation(Fact, frozen=True, kw_only=True):
@@ -82,9 +82,7 @@ def _runtimes(situation: PreflightSituation) -> Iterator[UpgradeFinding]:
         if name == "containerd" and version is not None and version.major < 2:
             old.append(node)
     if old and target is not None and target.minor >= _CONTAINERD_2_SINCE:
-        message = (
-            f"kubelets of 1.{_CONTAINERD_2_SINCE} need containerd 2.0, and an older one runs on {_listed(_of(old))}"
-        )
+        message = f"Kubernetes 1.{_CONTAINERD_2_SINCE} no longer supports containerd before 2.0: {_listed(_of(old))}"
         remedy = "upgrade containerd before the kubelets"
         yield _finding("warning", "Nodes", "status.nodeInfo.containerRuntimeVersion", message, remedy)
 

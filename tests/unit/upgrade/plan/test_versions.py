@@ -42,7 +42,8 @@ def test_difference_counts_minor_versions() -> None:
         (25, ("1.9.3", True)),
         (34, ("1.12.1", True)),
         (36, ("1.14.2", True)),
-        (41, ("1.14.2", False)),
+        (37, ("1.14.6", True)),
+        (41, ("1.14.6", False)),
         (9, ("1.9.3", False)),
     ],
 )
