@@ -6,7 +6,7 @@ Cost: about 70 ms of CPU for 1,000 nodes and 10,000 pods.
 from collections.abc import Iterable, Iterator
 
 from podwire.errors import ConfigError
-from podwire.upgrade.inventory.components import Components, api_servers, find_components
+from podwire.upgrade.inventory.components import PARTS_OF_PODWIRE, Components, api_servers, find_components
 from podwire.upgrade.inventory.inventory import SYSTEM, Inventory, InventoryPod
 from podwire.upgrade.inventory.layout import ClusterLayout, recognize
 from podwire.upgrade.plan.coredns import check_deployment
@@ -16,7 +16,7 @@ from podwire.upgrade.plan.retired import find_retired
 from podwire.upgrade.plan.skew import Versions, check_skew
 from podwire.upgrade.plan.steps import PlanSituation, plan_steps
 from podwire.upgrade.plan.stock import differences
-from podwire.upgrade.plan.targets import Targets
+from podwire.upgrade.plan.targets import PODWIRE, Targets
 from podwire.upgrade.plan.values import SEVERITIES, Component, UpgradeFinding, UpgradePlan, identified
 from podwire.upgrade.plan.versions import Version, parse_version
 
@@ -97,6 +97,8 @@ def _check_names(components: Components, targets: Targets) -> None:
     """Refuses images for components that the cluster does not have."""
     for key in targets.images:
         name, _, container = key.partition("/")
+        if name == PODWIRE and any(component.name in PARTS_OF_PODWIRE for component in components.components):
+            continue
         component = components.component(name)
         if component is None:
             present = ", ".join(dict.fromkeys(component.name for component in components.components)) or "none"

@@ -244,7 +244,7 @@ class _Planner:
 
     def _chosen_tag(self, component: Component) -> str:
         """The tag that the user chose for the main container; init containers of the same image follow it."""
-        image = self._targets.images.get(component.name)
+        image = self._targets.chosen(component.name)
         return image.tag if image is not None else ""
 
     def _by_owner(self, component: Component, gates: tuple[Gate, ...]) -> UpgradeStep:

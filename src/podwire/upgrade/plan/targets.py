@@ -9,7 +9,9 @@ from podwire.upgrade.plan.values import ImageReference, parse_image
 from podwire.upgrade.plan.versions import Version
 from podwire.upgrade.plan.waves import WaveOptions
 
-COMPONENTS = (*dict.fromkeys((*NETWORK_COMPONENTS, *PARTS_OF_PODWIRE)), "kube-proxy", "coredns")
+PODWIRE = "podwire"
+"""Stands for every component of podwire that has no entry of its own: the chart gives all of them the same image."""
+COMPONENTS = (*dict.fromkeys((*NETWORK_COMPONENTS, *PARTS_OF_PODWIRE)), PODWIRE, "kube-proxy", "coredns")
 """The components whose images an upgrade may change."""
 
 
@@ -29,8 +31,13 @@ class Targets(Fact, frozen=True, kw_only=True):
 
     def image(self, component: str, container: str, default: ImageReference | None) -> ImageReference | None:
         """The new image of a container, in its mirror and with its digest; None: the image stays."""
-        chosen = self.images.get(f"{component}/{container}") or self.images.get(component) or default
+        chosen = self.images.get(f"{component}/{container}") or self.chosen(component) or default
         return None if chosen is None else chosen.mirrored(self.mirrors).pinned(self.digests)
+
+    def chosen(self, component: str) -> ImageReference | None:
+        """The image that the user chose for the main container of a component; None: none."""
+        image = self.images.get(component)
+        return self.images.get(PODWIRE) if image is None and component in PARTS_OF_PODWIRE else image
 
     def names(self, component: str) -> bool:
         """Whether the user chose an image of a component."""

@@ -1,6 +1,7 @@
 import pytest
 from tests.unit.upgrade.corefile_texts import CHANGED, K3S, KUBEADM_1_12, KUBEADM_1_35
 
+from podwire.dns.corefile.syntax import parse_corefile
 from podwire.errors import ConfigError
 from podwire.upgrade.corefile.document import Edit, edited, parse_document, walk
 
@@ -20,6 +21,15 @@ def test_tree_has_blocks_directives_and_options() -> None:
     kubernetes = next(item for item in blocks[1].block if item.name == "kubernetes")
     assert [option.name for option in kubernetes.block] == ["endpoint", "pods", "ttl"]
     assert kubernetes.arguments == ("cluster.local", "in-addr.arpa", "ip6.arpa")
+
+
+@pytest.mark.parametrize("text", [KUBEADM_1_12, KUBEADM_1_35, CHANGED.replace("import logging", "")])
+def test_tree_agrees_with_the_parser_of_the_dns_server(text: str) -> None:
+    blocks = [item for item in parse_document(text, "Corefile").items if not item.name.startswith("(")]
+    parsed = parse_corefile(text, "Corefile", {"TABLE": "{$TABLE}"}, lambda name: {})
+    assert [[(d.name, d.arguments, d.line) for d in b.directives] for b in parsed] == [
+        [(i.name, tuple(a.strip('"') for a in i.arguments), i.line + 1) for i in b.block] for b in blocks
+    ]
 
 
 def test_quoted_word_may_have_blanks_and_line_ends() -> None:

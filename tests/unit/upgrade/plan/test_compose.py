@@ -9,6 +9,7 @@ from tests.cases.upgrade_clusters import (
     inventory,
     inventory_of,
     kubeadm_nodes,
+    node,
     objects,
     pod,
 )
@@ -85,6 +86,26 @@ def test_waves_cover_the_nodes_of_the_daemonset_once() -> None:
     assert [wave.nodes for wave in step.waves] == [
         ("worker-1",), ("worker-2",), ("worker-3",), ("control-1",), ("control-2",), ("control-3",),
     ]  # fmt: skip
+
+
+def test_image_of_podwire_is_that_of_all_its_components() -> None:
+    items = [node("a", "v1.36.0")]
+    for kind, name in (
+        ("DaemonSet", "podwire-agent"),
+        ("Deployment", "podwire-controller"),
+        ("Deployment", "podwire-dns"),
+    ):
+        container = {"name": "main", "image": "podwire:1.0"}
+        pod_spec = {"containers": [container], "initContainers": [{**container, "name": "cni"}]}
+        meta = {"name": name, "namespace": "kube-system"}
+        items.append({"kind": kind, "metadata": meta, "spec": {"template": {"spec": pod_spec}}})
+    present = inventory_of(items, "v1.36.0")
+    result = plan(present, "1.36", "podwire=podwire:1.1", "podwire-dns=podwire:1.2")
+    assert [step.component for step in result.steps] == ["podwire-agent", "podwire-controller", "podwire-dns"]
+    assert images(result)[::2] == ["main 1.0 podwire:1.1", "main 1.0 podwire:1.1", "main 1.0 podwire:1.2"]
+    assert all(text.startswith("cni 1.0 podwire:1.") for text in images(result)[1::2])
+    with pytest.raises(ConfigError, match="the cluster has no component podwire"):
+        plan(inventory("kubeadm"), "1.36", "podwire=podwire:1.1")
 
 
 @pytest.mark.parametrize("layout", ["k3s", "eks"])
