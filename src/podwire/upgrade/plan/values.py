@@ -222,10 +222,6 @@ class UpgradeStep(Fact, frozen=True, kw_only=True):
     """What a person does for the action ``manual``."""
 
 
-ObjectChange = PlannedChange
-"""The name by which the steps that are applied call a planned change."""
-
-
 class UpgradePlan(Fact, frozen=True, kw_only=True):
     """The whole plan."""
 
