@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from podwire.errors import ConfigError
 from podwire.model.meta import Fact
 from podwire.upgrade.inventory.inventory import SYSTEM, Inventory, InventoryPod, Json, containers_of
-from podwire.upgrade.inventory.layout import ClusterLayout, owner_of
+from podwire.upgrade.inventory.layout import ClusterLayout, object_of, owner_of
 from podwire.upgrade.plan.values import (
     Component,
     ComponentKind,
@@ -48,6 +48,7 @@ NETWORK_COMPONENTS: Mapping[str, str] = {
 _WORKLOADS: Mapping[str, str] = {
     **{component: component for components in NETWORKS.values() for component in components},
     **{component: component for component in PARTS_OF_PODWIRE},
+    "rke2-canal": "canal", "rke2-ingress-nginx-controller": "ingress-nginx",
     "kube-flannel-ds": "flannel", "kube-flannel": "flannel", "ingress-nginx-controller": "ingress-nginx",
     "kube-proxy": "kube-proxy", "coredns": "coredns", "rke2-coredns-rke2-coredns": "coredns", "kube-dns": "kube-dns",
     "node-local-dns": "node-local-dns", "cluster-proportional-autoscaler": "dns-autoscaler",
@@ -63,7 +64,8 @@ _REPOSITORIES: Mapping[str, str] = {
     "kindest/kindnetd": "kindnet", "amazon-k8s-cni": "aws-node", "cloudnativelabs/kube-router": "kube-router",
     "coredns/coredns": "coredns", "mirrored-coredns-coredns": "coredns", "eks/coredns": "coredns",
     "kubernetes/coredns": "coredns", "hardened-coredns": "coredns", "coredns": "coredns",
-    "ingress-nginx/controller": "ingress-nginx", "dns/k8s-dns-node-cache": "node-local-dns",
+    "ingress-nginx/controller": "ingress-nginx", "rancher/nginx-ingress-controller": "ingress-nginx",
+    "dns/k8s-dns-node-cache": "node-local-dns",
 }  # fmt: skip
 """Components by the end of the repository of an image of a main container."""
 
@@ -145,6 +147,7 @@ def _component(
         replicas=int(status.get("desiredNumberScheduled") or 0) if daemonset else int(spec.get("replicas") or 0),
         ready=int(status.get("numberReady" if daemonset else "readyReplicas") or 0),
         owner=owner_of(workload, layout),
+        owned_by=object_of(workload),
         generation=int(meta.get("generation") or 0),
         update_strategy=str(strategy.get("type") or "RollingUpdate"),
         max_unavailable=str((strategy.get("rollingUpdate") or {}).get("maxUnavailable", "")),

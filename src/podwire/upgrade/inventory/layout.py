@@ -122,8 +122,18 @@ def recognize(inventory: Inventory) -> ClusterLayout:
     return LAYOUTS["podwire" if "+podwire" in inventory.version else "plain"]
 
 
+def object_of(workload: Json) -> str:
+    """The object whose controller makes a workload, as ``Installation default``; empty: none."""
+    for owner in (workload.get("metadata") or {}).get("ownerReferences") or ():
+        if owner.get("controller"):
+            return f"{owner.get('kind', '')} {owner.get('name', '')}"
+    return ""
+
+
 def owner_of(workload: Json, layout: ClusterLayout) -> Owner:
-    """The side that upgrades a workload: the cloud or distribution for what carries its labels, else the cluster."""
+    """The side that upgrades a workload: an operator, the cloud or distribution by their labels, else the cluster."""
+    if object_of(workload):
+        return "operator"
     meta = workload.get("metadata") or {}
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
     if layout.owner == "cloud" and any(label in labels for label in ADDON_LABELS):

@@ -3,7 +3,8 @@
 Cost: about 70 ms of CPU for 1,000 nodes and 10,000 pods.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from podwire.errors import ConfigError
 from podwire.upgrade.inventory.components import PARTS_OF_PODWIRE, Components, api_servers, find_components
@@ -43,7 +44,7 @@ def make_plan(inventory: Inventory, targets: Targets) -> UpgradePlan:
     findings = [
         *check_skew(versions, targets.version),
         *components.findings,
-        *_of_layout(layout),
+        *_of_layout(layout, inventory),
         *_unreadable(inventory),
         *_silent(inventory),
         *check_networks(components, inventory, layout),
@@ -108,9 +109,14 @@ def _check_names(components: Components, targets: Targets) -> None:
             raise ConfigError("--image", key, f"{component.title} has no container {container}, only {known}")
 
 
-def _of_layout(layout: ClusterLayout) -> Iterator[UpgradeFinding]:
+def _of_layout(layout: ClusterLayout, inventory: Inventory) -> Iterator[UpgradeFinding]:
     for text in layout.differences:
         yield UpgradeFinding(severity="info", object=f"layout {layout.name}", message=text)
+    for chart in inventory.helm_charts:
+        if any(part in chart for part in _CHARTS):
+            message = "is a chart that the server installs, with the version of the server"
+            remedy = f"change its values by a HelmChartConfig of the name {chart.partition('/')[2]}"
+            yield UpgradeFinding(severity="info", object=f"HelmChart {chart}", message=message, remedy=remedy)
 
 
 def _unreadable(inventory: Inventory) -> Iterator[UpgradeFinding]:
@@ -141,6 +147,7 @@ def _of_workloads(inventory: Inventory, components: Components) -> Iterator[Upgr
             continue
         if component.name == "coredns":
             yield from check_deployment(workload, component, inventory)
+        yield from _helm(component, workload)
         if component.owner == "cluster":
             yield from differences(component.name, workload)
         if component.update_strategy == "OnDelete":
@@ -154,7 +161,22 @@ def _of_workloads(inventory: Inventory, components: Components) -> Iterator[Upgr
             )
 
 
-def _workload(inventory: Inventory, component: Component) -> dict[str, object] | None:
+_CHARTS = ("coredns", "canal", "calico", "cilium", "flannel", "multus", "ingress", "traefik", "kube-proxy")
+"""Parts of the names of charts of k3s and RKE2 that concern the network."""
+_HELM = "app.kubernetes.io/managed-by"
+
+
+def _helm(component: Component, workload: Mapping[str, Any]) -> Iterator[UpgradeFinding]:
+    """A notice for a workload of a Helm release that this command changes."""
+    meta = workload.get("metadata") or {}
+    release = (meta.get("annotations") or {}).get("meta.helm.sh/release-name", "")
+    if component.owner == "cluster" and release and (meta.get("labels") or {}).get(_HELM) == "Helm":
+        message = f"belongs to the Helm release {release}: the next `helm upgrade` sets the image of its values"
+        remedy = "write the new image into the values of the release too"
+        yield UpgradeFinding(severity="info", object=component.title, message=message, remedy=remedy)
+
+
+def _workload(inventory: Inventory, component: Component) -> dict[str, Any] | None:
     if component.kind == "DaemonSet":
         return inventory.daemonset(component.namespace, component.workload)
     if component.kind == "Deployment":

@@ -250,7 +250,9 @@ class _Planner:
     def _by_owner(self, component: Component, gates: tuple[Gate, ...]) -> UpgradeStep:
         layout = self._situation.layout
         texts = {"version": str(self._targets.version), "minor": self._targets.version.minor_text}
-        if component.owner == "cloud":
+        if component.owner == "operator":
+            command = f"change the image by {component.owned_by}, whose controller makes {component.title}"
+        elif component.owner == "cloud":
             command = _CLOUD_COMMANDS.get(layout.name, "use the cloud's own command").format(
                 name="coredns" if component.name == "coredns" else component.name, **texts
             )

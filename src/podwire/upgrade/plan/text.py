@@ -62,7 +62,7 @@ def _text_lines(plan: UpgradePlan) -> Iterator[str]:
 
 
 def _component_row(component: Component) -> tuple[str, ...]:
-    owner = {"cluster": "", "distribution": "of the distribution", "cloud": "of the cloud"}[component.owner]
+    owner = "" if component.owner == "cluster" else f"of the {component.owner}"
     return component.name, component.version or "?", component.title, f"{component.ready}/{component.replicas}", owner
 
 

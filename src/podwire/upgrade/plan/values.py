@@ -28,8 +28,9 @@ SEVERITIES: tuple[Severity, ...] = ("blocker", "warning", "info")
 ComponentKind = Literal["DaemonSet", "Deployment", "StaticPod", "HelmChart", "Addon"]
 """StaticPod: a file on a node that the kubelet runs. HelmChart: packaged by the distribution. Addon: of the cloud."""
 
-Owner = Literal["cluster", "distribution", "cloud"]
-"""The side that upgrades a component: this command; the distribution with its own server; the cloud's own API."""
+Owner = Literal["cluster", "distribution", "cloud", "operator"]
+"""The side that upgrades a component: this command; the distribution with its own server; the cloud's own API; the
+controller of another object, which would set a changed image back."""
 
 Gate = Literal["api-servers", "rollout", "node-ready", "dns", "services", "pods", "flows"]
 """A condition of a step. ``api-servers`` holds before the step: every API server has the plan's version. The rest hold
@@ -133,6 +134,8 @@ class Component(Fact, frozen=True, kw_only=True):
     """Desired pods; of a DaemonSet the nodes on which it should run."""
     ready: int = 0
     owner: Owner = "cluster"
+    owned_by: str = ""
+    """The object whose controller makes the workload, as ``Installation default``; empty: none."""
     generation: int = 0
     """``metadata.generation`` at the time of the plan."""
     update_strategy: str = "RollingUpdate"

@@ -1,6 +1,7 @@
 """Whole plans of clusters of several layouts."""
 
 import pytest
+from msgspec.structs import replace
 from tests.cases.upgrade_clusters import (
     VERSIONS,
     Json,
@@ -114,6 +115,33 @@ def test_components_of_others_are_steps_by_hand(layout: str) -> None:
     assert {step.action for step in result.steps} == {"manual"}
     assert all(step.command for step in result.steps)
     assert not any(step.images or step.changes for step in result.steps)
+
+
+def test_workload_of_an_operator_is_a_step_by_hand() -> None:
+    owner = {"apiVersion": "operator.tigera.io/v1", "kind": "Installation", "name": "default", "controller": True}
+    container = {"name": "calico-node", "image": "quay.io/calico/node:v3.30.0"}
+    meta = {"name": "calico-node", "namespace": "calico-system", "ownerReferences": [owner]}
+    daemonset = {"kind": "DaemonSet", "metadata": meta, "spec": {"template": {"spec": {"containers": [container]}}}}
+    result = plan(inventory_of([daemonset], "v1.36.0"), "1.36", "calico-node=quay.io/calico/node:v3.31.0")
+    (step,) = result.steps
+    assert (step.action, step.changes) == ("manual", ())
+    assert step.command == (
+        "change the image by Installation default, whose controller makes DaemonSet calico-system/calico-node"
+    )
+
+
+def test_release_of_helm_is_named() -> None:
+    meta = {"labels": {"app.kubernetes.io/managed-by": "Helm"}, "annotations": {"meta.helm.sh/release-name": "flannel"}}
+    result = plan(changed("kubeadm", "DaemonSet", "kube-flannel-ds", {"metadata": meta}), "1.36.1", FLANNEL)
+    assert any("belongs to the Helm release flannel" in text for text in messages(result, "info"))
+
+
+def test_charts_of_the_server_are_named() -> None:
+    present = replace(inventory("k3s"), version="v1.34.2+rke2r1", helm_charts=("kube-system/rke2-coredns", "shop/web"))
+    listed = [text for text in messages(plan(present, "1.35"), "info") if text.startswith("HelmChart")]
+    assert listed == [
+        "HelmChart kube-system/rke2-coredns: : is a chart that the server installs, with the version of the server"
+    ]
 
 
 def test_nothing_is_left_to_do_for_the_present_version() -> None:
