@@ -47,7 +47,7 @@ def make_plan(inventory: Inventory, targets: Targets) -> UpgradePlan:
         *_of_layout(layout, inventory),
         *_unreadable(inventory),
         *_silent(inventory),
-        *check_networks(components, inventory, layout),
+        *check_networks(components, inventory, targets),
         *find_retired(inventory, components, targets.version),
         *planned.findings,
         *_of_workloads(inventory, components),

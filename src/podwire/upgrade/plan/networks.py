@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 
 from podwire.upgrade.inventory.components import NETWORKS, Components
 from podwire.upgrade.inventory.inventory import Inventory
-from podwire.upgrade.inventory.layout import ClusterLayout
-from podwire.upgrade.plan.values import UpgradeFinding
+from podwire.upgrade.plan.targets import Targets
+from podwire.upgrade.plan.values import Severity, UpgradeFinding
+from podwire.upgrade.plan.versions import minors_between, parse_version
 
 RISKS: Mapping[str, str] = {
     "podwire": "the data path stays in the kernel while the agent restarts; no packet of a pod is lost",
@@ -43,9 +44,17 @@ _REQUIREMENTS: Mapping[str, tuple[str, str]] = {
 }
 """What an upgrade needs to respect, and what to do."""
 
+_STEPS: Mapping[str, tuple[str, int, Severity]] = {
+    "antrea-controller": ("antrea-agent", 4, "blocker"),
+    "cilium": ("cilium", 1, "warning"),
+}
+"""By the component with a new image: the component whose present version counts, and by how many minor versions the new
+one may be newer."""
 
-def check_networks(components: Components, inventory: Inventory, layout: ClusterLayout) -> Iterator[UpgradeFinding]:
-    """Findings about the networks themselves."""
+
+def check_networks(components: Components, inventory: Inventory, targets: Targets) -> Iterator[UpgradeFinding]:
+    """Findings about the networks themselves, and about versions that are too far apart."""
+    yield from _versions(components, targets)
     if not components.networks and not inventory.nodes:
         return
     if not components.networks:
@@ -66,3 +75,16 @@ def check_networks(components: Components, inventory: Inventory, layout: Cluster
             message, remedy = _REQUIREMENTS[name]
             first = next((c.title for c in components.components if c.name in NETWORKS[name]), name)
             yield UpgradeFinding(severity="info", object=first, message=message, remedy=remedy)
+
+
+def _versions(components: Components, targets: Targets) -> Iterator[UpgradeFinding]:
+    for name, (counted, most, severity) in _STEPS.items():
+        image, present = targets.chosen(name), components.component(counted)
+        new = parse_version(image.tag) if image is not None else None
+        old = parse_version(present.version) if present is not None else None
+        if present is not None and new is not None and old is not None and minors_between(old, new) > most:
+            message = (
+                f"{counted} {old} is {minors_between(old, new)} minor versions older than {name} {new}, not {most}"
+            )
+            remedy = "go through a version in between"
+            yield UpgradeFinding(severity=severity, object=present.title, message=message, remedy=remedy)

@@ -130,6 +130,29 @@ def test_workload_of_an_operator_is_a_step_by_hand() -> None:
     )
 
 
+def test_agents_of_antrea_follow_their_controller_closely() -> None:
+    items = []
+    for kind, name in (("Deployment", "antrea-controller"), ("DaemonSet", "antrea-agent")):
+        container = {"name": name, "image": f"antrea/{name}-ubuntu:v2.0.0"}
+        meta = {"name": name, "namespace": "kube-system"}
+        items.append({"kind": kind, "metadata": meta, "spec": {"template": {"spec": {"containers": [container]}}}})
+    present = inventory_of(items, "v1.36.0")
+    near, far = (
+        plan(present, "1.36", f"antrea-controller=antrea/antrea-controller-ubuntu:{v}") for v in ("v2.4.0", "v2.5.0")
+    )
+    assert (messages(near, "blocker"), len(messages(far, "blocker"))) == ([], 1)
+    assert "antrea-agent 2.0.0 is 5 minor versions older than antrea-controller 2.5.0" in messages(far, "blocker")[0]
+    assert [
+        step.component
+        for step in plan(
+            present,
+            "1.36",
+            "antrea-agent=antrea/antrea-agent-ubuntu:v2.1.0",
+            "antrea-controller=antrea/antrea-controller-ubuntu:v2.1.0",
+        ).steps
+    ] == ["antrea-controller", "antrea-agent"]
+
+
 def test_release_of_helm_is_named() -> None:
     meta = {"labels": {"app.kubernetes.io/managed-by": "Helm"}, "annotations": {"meta.helm.sh/release-name": "flannel"}}
     result = plan(changed("kubeadm", "DaemonSet", "kube-flannel-ds", {"metadata": meta}), "1.36.1", FLANNEL)
