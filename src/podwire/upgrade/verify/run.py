@@ -1,0 +1,60 @@
+"""Runs ``podwire upgrade verify``: sets the stage, tries everything from every node, takes it down.
+
+It holds the Lease of upgrades, since the gates of an upgrade use objects of the same names.
+"""
+
+from podwire.errors import ConfigError
+from podwire.kube.alone import run_alone
+from podwire.kube.client import Client
+from podwire.model.meta import Fact
+from podwire.upgrade.apply.record import NAME
+from podwire.upgrade.nodecommands import agents_of, node_names
+from podwire.upgrade.nodepods import image_of
+from podwire.upgrade.verify.checks import KINDS, CheckKind, NodeResults
+from podwire.upgrade.verify.stage import VerifyStage, take_down
+
+
+class VerifyOptions(Fact, frozen=True, kw_only=True):
+    """What the command line says; ``nodes`` empty: all; ``egress`` as ``ADDRESS:PORT``."""
+
+    namespace: str = "kube-system"
+    image: str = ""
+    nodes: tuple[str, ...] = ()
+    kinds: tuple[CheckKind, ...] = KINDS
+    egress: tuple[str, ...] = ()
+
+
+async def run(client: Client, options: VerifyOptions) -> tuple[NodeResults, ...]:
+    """The results of every node, by name.
+
+    Raises: ConfigError; ClusterError when another run is at work, or pods do not get ready; ApiError.
+    """
+    outside = [address_of(text) for text in options.egress]
+    try:
+        every = await node_names(client)
+        if unknown := [name for name in options.nodes if name not in every]:
+            raise ConfigError("--node", "", f"{unknown[0]!r} is no node; there are {', '.join(every)}")
+        image = image_of(await agents_of(client, options.namespace), options.image)
+        stage = VerifyStage(client, options.namespace, image, outside)
+
+        async def body() -> tuple[NodeResults, ...]:
+            try:
+                await stage.set_up(every, options.kinds)
+                return await stage.check(options.nodes or every, options.kinds)
+            finally:
+                await take_down(client, options.namespace)
+
+        return await run_alone(client, options.namespace, NAME, body)
+    finally:
+        await client.close()
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """The address and the port of ``ADDRESS:PORT``; an IPv6 address stands in brackets.
+
+    Raises: ConfigError.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or not host:
+        raise ConfigError("--egress", "", f"expected ADDRESS:PORT, got {text!r}")
+    return host.strip("[]"), int(port)
