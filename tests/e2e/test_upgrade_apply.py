@@ -1,0 +1,412 @@
+"""``podwire upgrade backup``, ``apply``, ``verify``, ``rollback`` and ``restore`` for workloads of others, under load.
+
+The cluster has podwire's chart without DNS. CoreDNS is a Deployment whose image is podwire's DNS server with the
+Corefile: it has a readiness probe, lameduck, and reads the Corefile as CoreDNS does. kube-proxy is a DaemonSet whose
+image is the stand-in server, and one version that never gets ready; Services are served by podwire's agents.
+"""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.e2e.clusters import flows, netns_of, own_name, run, running, server, topology
+from tests.e2e.driver import Cluster, eventually, podwire
+from tests.e2e.helm import Helm
+
+from podwire.dns import wire
+from podwire.dns.names import encode_name
+from podwire.kernel import netns
+from podwire.upgrade.plan.values import (
+    Component,
+    ImageChange,
+    ObjectChange,
+    UpgradePlan,
+    UpgradeStep,
+    Wave,
+    identified,
+    parse_image,
+    plan_json,
+)
+
+CHART = str(Path(__file__).parents[2] / "deploy/helm/podwire")
+SYSTEM = ("-n", "kube-system")
+NODES = ("node-1", "node-2", "node-3")
+PROXY, DNS = "registry.k8s.io/kube-proxy", "registry.k8s.io/coredns/coredns"
+BROKEN = f"{PROXY}:v1.37.0"
+DNS_ADDRESS = "10.96.0.10"
+COREFILE = """.:53 {
+    errors
+    health {
+        lameduck 5s
+    }
+    ready
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+        pods insecure
+        ttl %d
+    }
+    loadbalance
+    reload
+}
+"""
+OLD_TEXT, NEW_TEXT = COREFILE % 5, COREFILE % 7
+WORKLOADS = f"""
+apiVersion: v1
+kind: ServiceAccount
+metadata: {{name: coredns, namespace: kube-system}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {{name: system:coredns}}
+rules:
+  - {{apiGroups: [""], resources: [services, namespaces, pods], verbs: [list, watch]}}
+  - {{apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}}
+  - {{apiGroups: [""], resources: [events], verbs: [create, patch]}}
+  - {{apiGroups: [multicluster.x-k8s.io], resources: [serviceimports], verbs: [list, watch]}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {{name: system:coredns}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:coredns}}
+subjects: [{{kind: ServiceAccount, name: coredns, namespace: kube-system}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: kube-dns, namespace: kube-system, labels: {{k8s-app: kube-dns}}}}
+spec:
+  clusterIP: {DNS_ADDRESS}
+  selector: {{k8s-app: kube-dns}}
+  ports: [{{name: dns, port: 53, protocol: UDP}}, {{name: dns-tcp, port: 53, protocol: TCP}}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: coredns, namespace: kube-system}}
+data: {{Corefile: {json.dumps(OLD_TEXT)}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: coredns, namespace: kube-system, labels: {{k8s-app: kube-dns}}}}
+spec:
+  replicas: 2
+  strategy: {{type: RollingUpdate, rollingUpdate: {{maxUnavailable: 1}}}}
+  selector: {{matchLabels: {{k8s-app: kube-dns}}}}
+  template:
+    metadata: {{labels: {{k8s-app: kube-dns}}}}
+    spec:
+      serviceAccountName: coredns
+      dnsPolicy: Default
+      tolerations: [{{key: CriticalAddonsOnly, operator: Exists}}]
+      containers:
+        - name: coredns
+          image: {DNS}:v1.12.0
+          args: [dns, --corefile, /etc/coredns/Corefile]
+          resources: {{limits: {{memory: 300Mi}}, requests: {{cpu: 10m, memory: 70Mi}}}}
+          ports: [{{containerPort: 53, protocol: UDP, name: dns}}, {{containerPort: 53, protocol: TCP, name: dns-tcp}}]
+          readinessProbe: {{httpGet: {{path: /ready, port: 8181}}, periodSeconds: 1, failureThreshold: 1}}
+          volumeMounts: [{{name: config-volume, mountPath: /etc/coredns, readOnly: true}}]
+      volumes:
+        - name: config-volume
+          configMap: {{name: coredns, items: [{{key: Corefile, path: Corefile}}]}}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {{name: kube-proxy, namespace: kube-system}}
+spec:
+  selector: {{matchLabels: {{k8s-app: kube-proxy}}}}
+  template:
+    metadata: {{labels: {{k8s-app: kube-proxy}}}}
+    spec:
+      hostNetwork: true
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: kube-proxy
+          image: {PROXY}:v1.35.0
+          ports: [{{containerPort: 10299}}]
+          readinessProbe: {{httpGet: {{path: /healthz, port: 10299}}, periodSeconds: 1}}
+"""
+TWO = """
+---
+apiVersion: v1
+kind: Service
+metadata: {name: two}
+spec: {selector: {app: two}, ports: [{port: 80}]}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes with podwire's chart, and CoreDNS and kube-proxy of others."""
+    config = tmp_path_factory.mktemp("bare") / "cluster.yaml"
+    command = [str(Path(sys.executable).parent / "podwire")]
+    images = [
+        {"name": "podwire", "command": command},
+        {"prefix": "registry.k8s.io/coredns/", "command": command},
+        {"name": BROKEN, "command": ["sleep", "3600"]},
+    ]
+    config.write_text(yaml.safe_dump({"nodes": 3, "network": "none", "images": images}))
+    with running(own_name("upgrade"), "--config", str(config)) as created:
+        install(created, tmp_path_factory.mktemp("chart"))
+        created.kubectl_apply(WORKLOADS)
+        created.apply(server("one", "node-1") + server("two", "node-3") + TWO)
+        created.ready("one", "two")
+        created.rolled_out("coredns", "kube-system")
+        eventually(lambda: proxies(created) == dict.fromkeys(NODES, f"{PROXY}:v1.35.0"))
+        yield created
+
+
+def install(cluster: Cluster, home: Path) -> None:
+    (endpoint,) = cluster.get("endpointslices", "kubernetes")["endpoints"]
+    (port,) = cluster.get("endpointslices", "kubernetes")["ports"]
+    values = home / "values.yaml"
+    document = {
+        "api": {"host": endpoint["addresses"][0], "port": port["port"]},
+        "serviceCIDRs": ["10.96.0.0/16"],
+        "dns": {"enabled": False},
+        "controller": {"enabled": False},
+        "agent": {"config": {"routing": {"backend": "hostgw"}}},
+    }
+    values.write_text(yaml.safe_dump(document))
+    Helm(cluster, "kube-system", home)("install", "podwire", CHART, "-f", str(values))
+
+
+class Queries(threading.Thread):
+    """Asks cluster DNS from a pod every few milliseconds, each time from a new port; ``lost`` are those without an
+    answer in five seconds."""
+
+    def __init__(self, namespace: Path) -> None:
+        super().__init__()
+        self._namespace = namespace
+        self._ending = threading.Event()
+        self.asked = 0
+        self.lost: list[str] = []
+
+    def run(self) -> None:
+        query = wire.encode(wire.DnsMessage(7, wire.RD, encode_name("two.default.svc.cluster.local"), wire.A))
+        while not self._ending.wait(0.01):
+            with netns.inside(self._namespace):
+                opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            with opened:
+                opened.settimeout(5)
+                opened.connect((DNS_ADDRESS, 53))
+                self.asked += 1
+                try:
+                    opened.send(query)
+                    answer = wire.parse_message(opened.recv(4096))
+                    if answer.rcode != wire.NOERROR or not answer.answer:
+                        self.lost.append(f"{time.strftime('%X')}: code {answer.rcode}")
+                except OSError as failure:
+                    self.lost.append(f"{time.strftime('%X')}: {failure!r}")
+
+    def __enter__(self) -> "Queries":
+        self.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._ending.set()
+        self.join()
+
+
+def upgrade(cluster: Cluster, *arguments: str, status: int = 0) -> str:
+    done = run("upgrade", *arguments, "--kubeconfig", cluster.kubeconfig, timeout=400)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def killed_at(cluster: Cluster, line: str, *arguments: str) -> None:
+    """Runs a command and kills it as soon as it begins a step."""
+    command = [*podwire(), "upgrade", *arguments, "--kubeconfig", cluster.kubeconfig]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    with process.stdout as output:
+        lines = []
+        for text in output:
+            lines.append(text.strip())
+            if lines[-1] == line:
+                break
+        process.send_signal(signal.SIGKILL)
+        assert lines and lines[-1] == line, lines
+    process.wait()
+
+
+def proxies(cluster: Cluster) -> dict[str, str]:
+    """By node, the image of the ready pod of kube-proxy."""
+    pods = cluster.get("pods", *SYSTEM, "-l", "k8s-app=kube-proxy")["items"]
+    return {
+        pod["spec"]["nodeName"]: pod["spec"]["containers"][0]["image"]
+        for pod in pods
+        if any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
+    }
+
+
+def spec(cluster: Cluster, kind: str, name: str) -> Any:
+    return cluster.get(kind, name, *SYSTEM)["spec"]
+
+
+def make_plan(cluster: Cluster, folder: Path, proxy: str, dns: str = "") -> str:
+    """The file of a plan: kube-proxy node by node, and CoreDNS with a Corefile that no old pod may read."""
+    gates = ("node-ready", "pods", "services", "dns")
+    steps = [
+        UpgradeStep(
+            id="1-kube-proxy", component="kube-proxy", action="images", scope="nodes",
+            images=(image("kube-proxy", f"{PROXY}:v1.35.0", proxy),), gates=gates,
+            waves=(Wave(nodes=("node-2",)), Wave(nodes=("node-1", "node-3"))),
+        )
+    ]  # fmt: skip
+    if dns:
+        corefile = ObjectChange(
+            api_version="v1", kind="ConfigMap", namespace="kube-system", name="coredns",
+            patch={"data": {"Corefile": NEW_TEXT}}, exclusive=True,
+        )  # fmt: skip
+        pods = {"containers": [{"name": "coredns", "image": dns}]}
+        workload = ObjectChange(
+            api_version="apps/v1", kind="Deployment", namespace="kube-system", name="coredns",
+            patch={"spec": {"template": {"spec": pods}}},
+        )  # fmt: skip
+        changed = (image("coredns", f"{DNS}:v1.12.0", dns),)
+        steps.append(
+            UpgradeStep(
+                id="2-coredns", component="coredns", action="images", images=changed, changes=(corefile, workload),
+                gates=gates,
+            )
+        )  # fmt: skip
+    components = tuple(
+        Component(
+            name=name, kind="DaemonSet" if kind == "ds" else "Deployment", namespace="kube-system", workload=name,
+            generation=cluster.get(kind, name, *SYSTEM)["metadata"]["generation"],
+        )
+        for kind, name in (("ds", "kube-proxy"), ("deploy", "coredns"))
+    )  # fmt: skip
+    identity = cluster.get("namespace", "kube-system")["metadata"]["uid"]
+    made = UpgradePlan(
+        cluster=identity, from_version="1.35.0", to_version="1.36", nodes=3, components=components, steps=tuple(steps)
+    )
+    file = folder / "plan.json"
+    file.write_text(plan_json(identified(made)))
+    return str(file)
+
+
+def image(container: str, before: str, after: str) -> ImageChange:
+    return ImageChange(container=container, before=parse_image(before, "test"), after=parse_image(after, "test"))
+
+
+def pods_of_commands(cluster: Cluster) -> list[str]:
+    names = [pod["metadata"]["name"] for pod in cluster.get("pods", *SYSTEM)["items"]]
+    return [name for name in names if name.startswith(("podwire-verify", "podwire-upgrade", "coredns-canary"))]
+
+
+def test_others_are_upgraded_and_taken_back_without_loss(cluster: Cluster, tmp_path: Path) -> None:
+    file = make_plan(cluster, tmp_path, f"{PROXY}:v1.36.0", f"{DNS}:v1.14.2")
+    before = spec(cluster, "deploy", "coredns"), spec(cluster, "ds", "kube-proxy")
+    service = cluster.get("service", "two")["spec"]["clusterIP"]
+    queries = [Queries(netns_of(cluster, pod)) for pod in ("one", "two")]
+    with flows(cluster, [("one", "two"), ("two", "one"), ("one", service)]) as traffic, queries[0], queries[1]:
+        killed_at(cluster, "node-2: kube-proxy is new", "apply", "--plan", file)
+        killed_at(cluster, "step 2-coredns: coredns", "apply")
+        print(upgrade(cluster, "apply"))
+        assert proxies(cluster) == dict.fromkeys(NODES, f"{PROXY}:v1.36.0")
+        assert cluster.get("configmap", "coredns", *SYSTEM)["data"] == {"Corefile": NEW_TEXT}
+        after = spec(cluster, "deploy", "coredns"), spec(cluster, "ds", "kube-proxy")
+        assert after[0]["template"]["spec"]["containers"][0]["image"] == f"{DNS}:v1.14.2"
+        for old, new in zip(before, after, strict=True):
+            assert without_image(old) == without_image(new)
+        assert upgrade(cluster, "status").splitlines() == ["upgrade: done", "1-kube-proxy: done", "2-coredns: done"]
+        verified = upgrade(cluster, "verify")
+        print(verified)
+        killed_at(cluster, "step 2-coredns: back", "rollback")
+        print(upgrade(cluster, "rollback"))
+    assert (spec(cluster, "deploy", "coredns"), spec(cluster, "ds", "kube-proxy")) == before
+    assert cluster.get("configmap", "coredns", *SYSTEM)["data"] == {"Corefile": OLD_TEXT}
+    assert [line.split()[0] for line in verified.splitlines()] == ["NODE", *NODES]
+    print("queries:", [(load.asked, load.lost) for load in queries], "connections:", [f.connections for f in traffic])
+    assert [flow.problems for flow in traffic] == [[], [], []]
+    assert [load.lost for load in queries] == [[], []]
+    assert pods_of_commands(cluster) == []
+    names = [item["metadata"]["name"] for item in cluster.get("configmaps", *SYSTEM)["items"]]
+    assert not [name for name in names if name.startswith("coredns-") or name == "podwire-upgrade"]
+
+
+def without_image(workload: Any) -> Any:
+    copy = json.loads(json.dumps(workload))
+    del copy["template"]["spec"]["containers"][0]["image"]
+    return copy
+
+
+def test_a_version_that_never_gets_ready_is_rolled_back(cluster: Cluster, tmp_path: Path) -> None:
+    file = make_plan(cluster, tmp_path, BROKEN)
+    output = upgrade(cluster, "apply", "--plan", file, "--timeout", "15", status=1)
+    assert "step 1-kube-proxy was rolled back: node-2: the new pod is not ready after 15 s" in output
+    assert proxies(cluster) == dict.fromkeys(NODES, f"{PROXY}:v1.35.0")
+    assert upgrade(cluster, "status").splitlines() == ["upgrade: in progress", "1-kube-proxy: pending"]
+    assert "everything is as before the upgrade" in upgrade(cluster, "rollback")
+    assert pods_of_commands(cluster) == []
+
+
+def test_a_second_run_is_refused_and_names_the_first(cluster: Cluster) -> None:
+    body = {
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "podwire-upgrade", "namespace": "kube-system"},
+    }  # fmt: skip
+    path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/podwire-upgrade"
+    ending = threading.Event()
+
+    def hold() -> None:
+        number = 0
+        while not ending.wait(0.3):
+            number += 1
+            renewed = f"2026-01-01T00:00:00.{number:06d}Z"
+            claim = {"holderIdentity": "the-first", "leaseDurationSeconds": 6, "renewTime": renewed}
+            cluster.api.do("PATCH", path, {**body, "spec": claim}, patch="apply", fieldManager="t", force="true")
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        eventually(lambda: cluster.get("leases", "podwire-upgrade", *SYSTEM)["spec"]["holderIdentity"] == "the-first")
+        output = upgrade(cluster, "rollback", status=1)
+    finally:
+        ending.set()
+        thread.join()
+        cluster.api.do("DELETE", path)
+    assert "Lease kube-system/podwire-upgrade is held by the-first, which is at work" in output
+
+
+def test_a_backup_is_taken_back_and_conflicts_are_named(cluster: Cluster, tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+    output = upgrade(cluster, "backup", "--to", str(folder))
+    assert "node-2: " in output and "10-podwire.conflist" in output
+    index = json.loads((folder / "index.json").read_text())
+    names = {entry["name"] for entry in index["entries"]}
+    assert {
+        "Deployment kube-system/coredns", "DaemonSet kube-system/kube-proxy", "ConfigMap kube-system/coredns",
+        "ClusterRole system:coredns", "ServiceAccount kube-system/coredns", "Service kube-system/kube-dns",
+        "DaemonSet kube-system/podwire-agent", "nft", "routes", "10-podwire.conflist", "cni",
+    } <= names  # fmt: skip
+    assert upgrade(cluster, "restore", "--from", str(folder), "--no-nodes") == ""
+    extra = Path(topology(cluster).node_run("node-1"), "cni/net.d", "20-own.conflist")
+    extra.write_text('{"name": "own"}')
+    second = tmp_path / "second"
+    upgrade(cluster, "backup", "--to", str(second))
+    extra.unlink()
+    path = "/api/v1/namespaces/kube-system/configmaps/coredns"
+    cluster.api.do("PATCH", path, {"data": {"Corefile": "broken"}}, patch="merge", fieldManager="someone")
+    cluster.api.do("DELETE", "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:coredns")
+    output = upgrade(cluster, "restore", "--from", str(second), status=1)
+    assert "ClusterRole system:coredns: created" in output
+    conflict = 'ConfigMap kube-system/coredns: conflict: Apply failed with 1 conflict: conflict with "someone"'
+    assert conflict in output and "--force takes these fields back" in output
+    assert "node-1: 20-own.conflist: restored" in output and extra.read_text() == '{"name": "own"}'
+    assert "would be restored" in upgrade(cluster, "restore", "--from", str(second), "--force", "--dry-run")
+    upgrade(cluster, "restore", "--from", str(second), "--force", "--no-nodes")
+    assert cluster.get("configmap", "coredns", *SYSTEM)["data"] == {"Corefile": OLD_TEXT}
+    extra.unlink()
+    blob = next((folder / "blobs").iterdir())
+    blob.write_bytes(b"another")
+    refused = upgrade(cluster, "restore", "--from", str(folder), status=2)
+    assert "was changed: its digest is another one" in refused
