@@ -27,8 +27,9 @@ from podwire.dns.names import encode_name
 from podwire.kernel import netns
 from podwire.upgrade.plan.values import (
     Component,
+    Gate,
     ImageChange,
-    ObjectChange,
+    PlannedChange,
     UpgradePlan,
     UpgradeStep,
     Wave,
@@ -252,7 +253,7 @@ def spec(cluster: Cluster, kind: str, name: str) -> Any:
 
 def make_plan(cluster: Cluster, folder: Path, proxy: str, dns: str = "") -> str:
     """The file of a plan: kube-proxy node by node, and CoreDNS with a Corefile that no old pod may read."""
-    gates = ("node-ready", "pods", "services", "dns")
+    gates: tuple[Gate, ...] = ("node-ready", "pods", "services", "dns")
     steps = [
         UpgradeStep(
             id="1-kube-proxy", component="kube-proxy", action="images", scope="nodes",
@@ -261,12 +262,12 @@ def make_plan(cluster: Cluster, folder: Path, proxy: str, dns: str = "") -> str:
         )
     ]  # fmt: skip
     if dns:
-        corefile = ObjectChange(
+        corefile = PlannedChange(
             api_version="v1", kind="ConfigMap", namespace="kube-system", name="coredns",
             patch={"data": {"Corefile": NEW_TEXT}}, exclusive=True,
         )  # fmt: skip
         pods = {"containers": [{"name": "coredns", "image": dns}]}
-        workload = ObjectChange(
+        workload = PlannedChange(
             api_version="apps/v1", kind="Deployment", namespace="kube-system", name="coredns",
             patch={"spec": {"template": {"spec": pods}}},
         )  # fmt: skip
@@ -347,6 +348,20 @@ def test_a_version_that_never_gets_ready_is_rolled_back(cluster: Cluster, tmp_pa
     assert upgrade(cluster, "status").splitlines() == ["upgrade: in progress", "1-kube-proxy: pending"]
     assert "everything is as before the upgrade" in upgrade(cluster, "rollback")
     assert pods_of_commands(cluster) == []
+
+
+def test_an_upgrade_is_planned_and_applied_by_one_command(cluster: Cluster) -> None:
+    new = f"{PROXY}:v1.36.2"
+    target = ("apply", "--to", "1.36", "--image", f"kube-proxy={new}", "--canary", "node-3", "--max-unavailable", "1")
+    refused = upgrade(cluster, *target, "--require-digests", status=2)
+    assert f"image {new} has no digest" in refused
+    output = upgrade(cluster, *target).splitlines()
+    assert [line for line in output if line.endswith("kube-proxy is new")] == [
+        f"{node}: kube-proxy is new" for node in ("node-3", "node-1", "node-2")
+    ]
+    assert proxies(cluster) == dict.fromkeys(NODES, new)
+    upgrade(cluster, "rollback")
+    assert proxies(cluster) == dict.fromkeys(NODES, f"{PROXY}:v1.35.0")
 
 
 def test_a_second_run_is_refused_and_names_the_first(cluster: Cluster) -> None:

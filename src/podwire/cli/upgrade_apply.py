@@ -8,11 +8,16 @@ import click
 
 from podwire.cli.options import SECONDS, kubeconfig_option, output_option
 from podwire.cli.upgrade_backup import bin_option, conf_option, image_option, namespace_option
+from podwire.cli.upgrade_plan import digests_of, target_options, targets_of
 
 if TYPE_CHECKING:
     from podwire.upgrade.apply.run import ApplyOptions
     from podwire.upgrade.plan.values import UpgradePlan
 
+_REWRITING = ("mirrors", "digests_file")
+"""Parameters that also change a plan of a file."""
+_PLANNED = ("images", *_REWRITING, "max_unavailable", "zones", "canary", "new_defaults")
+"""Parameters of the plan that `--to` makes."""
 _probes_option = click.option("--no-probes", is_flag=True, help="Try no connections after waves.")
 _timeout_option = click.option(
     "--timeout", type=SECONDS, default=300.0, show_default=True, metavar="SECONDS", help="Time for a pod to be ready."
@@ -28,20 +33,45 @@ _timeout_option = click.option(
 @_probes_option
 @_timeout_option
 @click.option("--plan", "plan_file", metavar="FILE", help="A plan of `podwire upgrade plan -o json`.")
+@click.option("--to", "target", metavar="VERSION", help="Plan for a Kubernetes version, 1.36 or 1.36.1, and apply.")
+@target_options
 @click.option("--pause", type=SECONDS, metavar="SECONDS", help="Pause between two waves.")
 @click.option("--registry", default="", metavar="HOST[/PATH]", help="Registry of all new images.")
-@click.option("--image-map", metavar="FILE", help="YAML with mirrors and digests of images.")
 @click.option("--require-digests", is_flag=True, help="Refuse new images without a digest.")
 @click.option("--force-conflicts", is_flag=True, help="Change fields of controllers that may write them again.")
 @click.option("--no-rollback", is_flag=True, help="Leave a step whose gate does not hold as it is.")
-def apply(kubeconfig: str | None, plan_file: str | None, **options: Any) -> None:
+def apply(kubeconfig: str | None, plan_file: str | None, target: str | None, **options: Any) -> None:
     """Do the steps of a plan, with gates after each wave of nodes.
 
     A step whose gate does not hold is rolled back, and the command ends with status 1. A run that was interrupted
-    continues with the same command; without --plan it continues the upgrade that is in progress.
+    continues with the same command, also without --plan and --to.
     """
-    plan = _rewritten(_read(plan_file), options) if plan_file is not None else None
-    _run("apply", kubeconfig, options, plan)
+    if plan_file is not None and target is not None:
+        raise click.UsageError("expected either --plan or --to")
+    chosen = {name: options.pop(name) for name in _PLANNED}
+    plan = None
+    if target is not None:
+        plan = _planned(kubeconfig, target, chosen)
+    else:
+        _refuse_ignored(has_plan=plan_file is not None)
+    if plan_file is not None:
+        plan = _read(plan_file)
+    if plan is not None:
+        plan = _rewritten(plan, options, chosen)
+    _run("apply", kubeconfig, options | {"planned_now": target is not None}, plan)
+
+
+def _refuse_ignored(*, has_plan: bool) -> None:
+    """Refuses options that only say something when this command makes the plan.
+
+    Raises: click.UsageError.
+    """
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        is_typed = context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+        if name in _PLANNED and is_typed and not (has_plan and name in _REWRITING):
+            raise click.UsageError(f"{parameter.opts[0]} needs --to, since the plan decides it")
 
 
 @click.command()
@@ -94,23 +124,24 @@ def _read(plan_file: str) -> "UpgradePlan":
         raise ConfigError("--plan", "", f"{plan_file} cannot be read: {failure.strerror}") from failure
 
 
-def _rewritten(plan: "UpgradePlan", options: Mapping[str, Any]) -> "UpgradePlan":
-    import yaml
+def _planned(kubeconfig: str | None, target: str, chosen: Mapping[str, Any]) -> "UpgradePlan":
+    import asyncio
 
-    from podwire.errors import ConfigError
+    from podwire.cli.api import client_of
+    from podwire.upgrade.inventory.read import read_inventory
+    from podwire.upgrade.plan.compose import make_plan
+
+    targets = targets_of(target, **chosen)
+    return make_plan(asyncio.run(read_inventory(client_of(kubeconfig))), targets)
+
+
+def _rewritten(plan: "UpgradePlan", options: Mapping[str, Any], chosen: Mapping[str, Any]) -> "UpgradePlan":
     from podwire.upgrade import imagemap
+    from podwire.upgrade.plan.targets import parse_mirrors
 
-    tables, file = imagemap.ImageMap(), options["image_map"]
-    if file is not None:
-        try:
-            tables = imagemap.parse_map(yaml.safe_load(Path(file).read_bytes()), file)
-        except OSError as failure:
-            raise ConfigError("--image-map", "", f"{file} cannot be read: {failure.strerror}") from failure
-        except yaml.YAMLError as failure:
-            raise ConfigError(file, "", f"is not YAML: {failure}") from failure
     rules = imagemap.ImageRules(
-        mirrors=tables.mirrors,
-        digests=tables.digests,
+        mirrors=parse_mirrors(chosen["mirrors"], "--mirror"),
+        digests=digests_of(chosen["digests_file"]),
         registry=options["registry"],
         require_digests=options["require_digests"],
     )
@@ -124,11 +155,12 @@ def _options(options: Mapping[str, Any]) -> "ApplyOptions":
 
     return ApplyOptions(
         namespace=options["namespace"],
-        image=options["image"],
+        image=options["node_image"],
         folders=NodeFolders(conf_dir=options["cni_conf_dir"], bin_dir=options["cni_bin_dir"]),
         probes=not options.get("no_probes", True),
         take_over=options.get("force_conflicts", False),
         roll_back=not options.get("no_rollback", False),
+        planned_now=options.get("planned_now", False),
         step=StepOptions(timeout_s=options["timeout"], pause_s=options.get("pause") or 0.0),
     )
 

@@ -14,7 +14,10 @@ namespace_option = click.option(
     "-n", "--namespace", default="kube-system", show_default=True, metavar="NAME", help="Namespace of the pods."
 )
 image_option = click.option(
-    "--image", default="", metavar="IMAGE", help="Image with podwire for the pods.  [default: that of podwire's agents]"
+    "--node-image",
+    default="",
+    metavar="IMAGE",
+    help="Image with podwire for the pods.  [default: that of podwire's agents]",
 )
 conf_option = click.option(
     "--cni-conf-dir", default="/etc/cni/net.d", show_default=True, metavar="DIR", help="Configurations on the nodes."
@@ -100,7 +103,7 @@ def _options(workloads: tuple[str, ...], no_nodes: bool, options: dict[str, str]
 
     return BackupOptions(
         namespace=options["namespace"],
-        image=options["image"],
+        image=options["node_image"],
         workloads=workloads,
         folders=NodeFolders(conf_dir=options["cni_conf_dir"], bin_dir=options["cni_bin_dir"]),
         nodes=not no_nodes,

@@ -1,7 +1,8 @@
 """The commands ``podwire upgrade plan`` and ``podwire upgrade preflight``."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -50,16 +51,23 @@ _directory_option = click.option(
 )  # fmt: skip
 
 
+_C = TypeVar("_C", bound=Callable[..., object])
+
+
+def target_options(command: _C) -> _C:
+    """The options of what a plan goes to, but the version; :func:`targets_of` takes their values."""
+    for option in (
+        _defaults_option, _canary_option, _zones_option, _unavailable_option, _digests_option, _mirror_option,
+        _image_option,
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 @click.command()
 @kubeconfig_option
 @_to_option
-@_image_option
-@_mirror_option
-@_digests_option
-@_unavailable_option
-@_zones_option
-@_canary_option
-@_defaults_option
+@target_options
 @_output_option
 def plan(kubeconfig: str | None, target: str, output: str, **options: Any) -> int:
     """Show what an upgrade of the cluster's network would do; changes nothing.
@@ -75,14 +83,14 @@ def plan(kubeconfig: str | None, target: str, output: str, **options: Any) -> in
     from podwire.upgrade.plan.text import plan_markdown, plan_text
     from podwire.upgrade.plan.values import plan_json
 
-    targets = _targets(target, **options)
+    targets = targets_of(target, **options)
     result = make_plan(asyncio.run(read_inventory(client_of(kubeconfig))), targets)
     forms = {"text": plan_text, "markdown": plan_markdown, "json": plan_json}
     click.echo(forms[output](result), nl=False)
     return 1 if result.blocked else 0
 
 
-def _targets(
+def targets_of(
     target: str,
     images: tuple[str, ...],
     mirrors: tuple[str, ...],
@@ -90,6 +98,10 @@ def _targets(
     new_defaults: bool,
     **waves: Any,
 ) -> "Targets":
+    """The targets of the options.
+
+    Raises: ConfigError naming the option.
+    """
     from podwire.upgrade.plan.targets import Targets, parse_images, parse_mirrors
     from podwire.upgrade.plan.versions import parse_target
     from podwire.upgrade.plan.waves import WaveOptions, wave_size
@@ -100,13 +112,17 @@ def _targets(
         version=parse_target(target, "--to"),
         images=parse_images(images, "--image"),
         mirrors=parse_mirrors(mirrors, "--mirror"),
-        digests=_digests(digests_file),
+        digests=digests_of(digests_file),
         waves=options,
         new_defaults=new_defaults,
     )
 
 
-def _digests(file: str | None) -> dict[str, str]:
+def digests_of(file: str | None) -> dict[str, str]:
+    """The digests in a file; none without a file.
+
+    Raises: ConfigError.
+    """
     import yaml
 
     from podwire.errors import ConfigError

@@ -41,7 +41,9 @@ def verify(
     if unknown := [kind for kind in skipped if kind not in checks.KINDS]:
         raise ConfigError("--skip", "", f"expected one of {', '.join(checks.KINDS)}, got {unknown[0]!r}")
     kinds = tuple(kind for kind in checks.KINDS if kind not in skipped)
-    wanted_options = VerifyOptions(nodes=nodes, kinds=kinds, egress=egress, **options)
+    wanted_options = VerifyOptions(
+        nodes=nodes, kinds=kinds, egress=egress, namespace=options["namespace"], image=options["node_image"]
+    )
     results = asyncio.run(run(client_of(kubeconfig), wanted_options))
     if output == "json":
         print_json(results)

@@ -1,13 +1,8 @@
 """Rewrites the images of a plan for a registry of one's own, and pins them by digest. Pure.
 
-The file of an image map is YAML with two tables, both optional::
-
-    mirrors:
-      registry.k8s.io: mirror.example/k8s      # a prefix of names, and what replaces it; the longest prefix decides
-    digests:
-      registry.k8s.io/kube-proxy:v1.36.0: sha256:<64 hex digits>
-
-A digest is looked up by the image as the plan names it, then by its name in the mirror.
+A plan that was made elsewhere is applied in a cluster without access to registries: the longest fitting prefix of the
+mirrors decides, then the registry for all images. A digest is looked up by the image as the plan names it, then by its
+new name.
 """
 
 from collections.abc import Mapping
@@ -22,13 +17,6 @@ from podwire.upgrade.plan.values import ImageReference, UpgradePlan, UpgradeStep
 _GROUPS = ("containers", "initContainers")
 
 
-class ImageMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The tables of the file."""
-
-    mirrors: Mapping[str, str] = {}
-    digests: Mapping[str, str] = {}
-
-
 class ImageRules(Fact, frozen=True, kw_only=True):
     """How images are rewritten. ``registry`` replaces the registry of every image that no mirror fits."""
 
@@ -36,22 +24,6 @@ class ImageRules(Fact, frozen=True, kw_only=True):
     digests: Mapping[str, str] = {}
     registry: str = ""
     require_digests: bool = False
-
-
-def parse_map(document: Any, source: str) -> ImageMap:
-    """The map of a decoded YAML document.
-
-    Raises: ConfigError naming the field.
-    """
-    try:
-        tables = msgspec.convert(document if document is not None else {}, ImageMap)
-    except msgspec.ValidationError as failure:
-        raise ConfigError(source, "", f"expected the tables mirrors and digests: {failure}") from failure
-    for name, digest in tables.digests.items():
-        parse_image(f"{name}@{digest}", source, f"digests.{name}")
-    for prefix, replacement in tables.mirrors.items():
-        parse_image(f"{replacement}/image", source, f"mirrors.{prefix}")
-    return tables
 
 
 def rewritten(plan: UpgradePlan, rules: ImageRules) -> UpgradePlan:

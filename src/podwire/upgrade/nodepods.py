@@ -47,7 +47,7 @@ def image_of(agents: Json | None, named: str) -> ProbeImage:
         return ProbeImage(image=named)
     if agents is None:
         problem = "the cluster has no podwire agents; name an image with podwire that the nodes can pull"
-        raise ConfigError("--image", "", problem)
+        raise ConfigError("--node-image", "", problem)
     template = agents["spec"]["template"]["spec"]
     container = next(item for item in template["containers"] if item["name"] == "agent")
     return ProbeImage(

@@ -47,18 +47,3 @@ def test_images_are_pinned_and_a_missing_digest_is_refused() -> None:
         f"flannel/flannel:v0.26.0@{DIGEST}", f"m.example/kube-proxy:v1.36.0@{DIGEST}",
         f"m.example/coredns/coredns:v1.14.2@{DIGEST}",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        ([], "expected the tables mirrors and digests"),
-        ({"mirror": {}}, "unknown field `mirror`"),
-        ({"digests": {"a:1": "sha256:1"}}, "digests.a:1: expected a digest"),
-        ({"mirrors": {"docker.io": "UPPER/x y"}}, "mirrors.docker.io: expected an image"),
-    ],
-)
-def test_wrong_maps_are_refused_by_field(document: object, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        imagemap.parse_map(document, "map.yaml")
-    assert imagemap.parse_map(None, "map.yaml") == imagemap.ImageMap()

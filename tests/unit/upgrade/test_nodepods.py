@@ -28,7 +28,7 @@ def test_the_image_is_named_or_that_of_the_agents() -> None:
     own = ProbeImage(image="podwire:1", command=("pw",), pull_policy="Never", pull_secrets=("pull",))
     assert nodepods.image_of(AGENTS, "") == own
     assert nodepods.image_of(None, "mirror/podwire:2") == ProbeImage(image="mirror/podwire:2")
-    with pytest.raises(ConfigError, match="--image: the cluster has no podwire agents; name an image"):
+    with pytest.raises(ConfigError, match="--node-image: the cluster has no podwire agents; name an image"):
         nodepods.image_of(None, "")
 
 

@@ -81,7 +81,9 @@ class Rollout:
         Raises: Breach when the new configuration cannot take its place.
         """
         if self._commands is None:
-            raise ConfigError("--image", "", f"{node}: its network configuration is held; name an image with podwire")
+            raise ConfigError(
+                "--node-image", "", f"{node}: its network configuration is held; name an image with podwire"
+            )
         try:
             await self._commands.run(node, ["release"])
         except ClusterError as failure:

@@ -36,6 +36,8 @@ class ApplyOptions(Fact, frozen=True, kw_only=True):
     """Whether fields of controllers that write again and again are changed, too."""
     roll_back: bool = True
     """Whether a step whose gate does not hold is rolled back at once."""
+    planned_now: bool = False
+    """Whether the plan was made by this run: an upgrade to the same version that is in progress is continued."""
     step: StepOptions = StepOptions()
 
 
@@ -58,7 +60,7 @@ class UpgradeRun:
         gates, steps = await self._steps()
         if not record.pending():
             await gates.take_down()
-            self._say("the upgrade is done")
+            self._say("the upgrade is done" if record.begun() else "there is nothing to upgrade")
             return
         for step in record.begun():
             if record.steps[step.id].state == "reverting":
@@ -120,6 +122,9 @@ class UpgradeRun:
         if record.plan is not None and (plan is None or plan.id == record.plan.id):
             return record
         if record.plan is not None and record.pending():
+            if plan is not None and self._options.planned_now and plan.to_version == record.plan.to_version:
+                self._say(f"the upgrade to {plan.to_version} that is in progress goes on")
+                return record
             problem = f"another upgrade is in progress (plan {record.plan.id}); finish it without --plan, or roll back"
             raise ConfigError("--plan", "", problem)
         if plan is None:

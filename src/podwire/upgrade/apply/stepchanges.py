@@ -8,14 +8,14 @@ import msgspec
 
 from podwire.upgrade.apply import fields
 from podwire.upgrade.apply.record import ObjectBefore
-from podwire.upgrade.plan.values import ObjectChange, UpgradePlan, UpgradeStep
+from podwire.upgrade.plan.values import PlannedChange, UpgradePlan, UpgradeStep
 
 Json = dict[str, Any]
 WORKLOADS = ("DaemonSet", "Deployment")
 _STRATEGIES = {"DaemonSet": "updateStrategy", "Deployment": "strategy"}
 
 
-def changes_of(step: UpgradeStep, plan: UpgradePlan) -> tuple[ObjectChange, ...]:
+def changes_of(step: UpgradeStep, plan: UpgradePlan) -> tuple[PlannedChange, ...]:
     """The changes of a step; the images of its workload are among them."""
     if not step.images or any(change.kind in WORKLOADS for change in step.changes):
         return step.changes
@@ -26,7 +26,7 @@ def changes_of(step: UpgradeStep, plan: UpgradePlan) -> tuple[ObjectChange, ...]
     for image in step.images:
         group = "initContainers" if image.init else "containers"
         spec.setdefault(group, []).append({"name": image.container, "image": str(image.after)})
-    change = ObjectChange(
+    change = PlannedChange(
         api_version="apps/v1",
         kind=component.kind,
         namespace=component.namespace,
@@ -36,12 +36,12 @@ def changes_of(step: UpgradeStep, plan: UpgradePlan) -> tuple[ObjectChange, ...]
     return (*step.changes, change)
 
 
-def is_by_node(step: UpgradeStep, change: ObjectChange | ObjectBefore) -> bool:
+def is_by_node(step: UpgradeStep, change: PlannedChange | ObjectBefore) -> bool:
     """Whether the pods of a workload are replaced node by node."""
     return change.kind == "DaemonSet" and step.scope == "nodes"
 
 
-def strategy(step: UpgradeStep, change: ObjectChange | ObjectBefore, live: Json) -> Json:
+def strategy(step: UpgradeStep, change: PlannedChange | ObjectBefore, live: Json) -> Json:
     """The strategy of a workload while the step runs.
 
     Node by node: the controller replaces no pod by itself. Otherwise a new pod is there before an old one ends, unless
@@ -72,7 +72,7 @@ def strategy_before(before: ObjectBefore) -> Json:
     return {"spec": {key: value}} if value else {}
 
 
-def before_of(change: ObjectChange, live: Json, meanwhile: Mapping[str, Any]) -> ObjectBefore:
+def before_of(change: PlannedChange, live: Json, meanwhile: Mapping[str, Any]) -> ObjectBefore:
     """The fields of an object that the step and its strategy change, with their values of now."""
     patch = fields.reverse(live, fields.merged(change.patch, meanwhile))
     return ObjectBefore(
@@ -80,7 +80,7 @@ def before_of(change: ObjectChange, live: Json, meanwhile: Mapping[str, Any]) ->
     )
 
 
-def volume_of(workload: Json, configmap: ObjectChange) -> Json | None:
+def volume_of(workload: Json, configmap: PlannedChange) -> Json | None:
     """The name of the volume by which a workload reads a ConfigMap or its copy; None when it does not."""
     names = (configmap.name, copy_name(configmap))
     if workload["metadata"]["namespace"] != configmap.namespace:
@@ -97,7 +97,7 @@ def with_volume(patch: Mapping[str, Any], volume: Mapping[str, Any], configmap: 
     return dict(fields.merged(dict(patch), {"spec": {"template": {"spec": {"volumes": [entry]}}}}))
 
 
-def copy_name(change: ObjectChange) -> str:
+def copy_name(change: PlannedChange) -> str:
     """The name of the ConfigMap with the new content that new pods read while old pods run."""
     digest = hashlib.sha256(msgspec.json.encode(change.patch, order="sorted")).hexdigest()[:8]
     return f"{change.name}-{digest}"
@@ -118,7 +118,7 @@ def answers_dns(workload: Json) -> bool:
     return any(port.get("containerPort") == 53 for item in containers for port in item.get("ports") or ())
 
 
-def way_back(changes: Sequence[ObjectChange], before: Sequence[ObjectBefore]) -> list[ObjectBefore]:
+def way_back(changes: Sequence[PlannedChange], before: Sequence[ObjectBefore]) -> list[ObjectBefore]:
     """The objects of a step in the order in which they are taken back.
 
     The last one first; but a ConfigMap of which pods read a copy has its old text before the first old pod starts.

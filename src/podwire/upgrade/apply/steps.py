@@ -6,7 +6,7 @@ template that serves nobody is tried first; then pods are added before others en
 tolerations and autoscalers are not touched: only the fields of the plan change.
 
 The objects of a step change in the order of the plan, which is safe where one release accepts both texts of a Corefile.
-Where neither does (:attr:`ObjectChange.exclusive`), no pod reads the text of the other release: new pods read a copy
+Where neither does (:attr:`PlannedChange.exclusive`), no pod reads the text of the other release: new pods read a copy
 under another name; when all pods are new, the ConfigMap itself gets the text, a second rollout returns to it, and the
 copy is deleted.
 """
@@ -22,7 +22,7 @@ from podwire.upgrade.apply.gates import Breach, Gates
 from podwire.upgrade.apply.objects import FieldConflict, UpgradeObjects
 from podwire.upgrade.apply.record import ObjectBefore, StepRecord, UpgradeRecord
 from podwire.upgrade.apply.rollout import Rollout, rollout_progress
-from podwire.upgrade.plan.values import ObjectChange, UpgradePlan, UpgradeStep
+from podwire.upgrade.plan.values import PlannedChange, UpgradePlan, UpgradeStep
 from podwire.upgrade.verify.objects import server_nodes
 
 Say = Callable[[str], None]
@@ -136,7 +136,7 @@ class StepRunner:
                 problems.append(str(failure))
         return problems
 
-    async def _before(self, step: UpgradeStep, change: ObjectChange, changes: Sequence[ObjectChange]) -> ObjectBefore:
+    async def _before(self, step: UpgradeStep, change: PlannedChange, changes: Sequence[PlannedChange]) -> ObjectBefore:
         live = await self._objects.get(change)
         meanwhile = stepchanges.strategy(step, change, live)
         for configmap, volume in await self._mounted(change, changes):
@@ -144,8 +144,8 @@ class StepRunner:
         return stepchanges.before_of(change, live, meanwhile)
 
     async def _mounted(
-        self, change: ObjectChange, changes: Sequence[ObjectChange]
-    ) -> list[tuple[ObjectChange, Mapping[str, Any]]]:
+        self, change: PlannedChange, changes: Sequence[PlannedChange]
+    ) -> list[tuple[PlannedChange, Mapping[str, Any]]]:
         """The ConfigMaps of which a workload reads a copy meanwhile, with the volumes."""
         exclusive = [entry for entry in changes if entry.exclusive]
         if change.kind not in stepchanges.WORKLOADS or not exclusive:
@@ -157,8 +157,8 @@ class StepRunner:
     async def _workload(
         self,
         step: UpgradeStep,
-        change: ObjectChange,
-        mounted: Sequence[tuple[ObjectChange, Mapping[str, Any]]],
+        change: PlannedChange,
+        mounted: Sequence[tuple[PlannedChange, Mapping[str, Any]]],
         record: UpgradeRecord,
     ) -> None:
         live = await self._objects.get(change)
@@ -180,7 +180,7 @@ class StepRunner:
             await self._objects.set_fields(configmap, configmap.patch)
         await self._roll(step, change, final, record)
 
-    async def _roll(self, step: UpgradeStep, change: ObjectChange, patch: Json, record: UpgradeRecord) -> None:
+    async def _roll(self, step: UpgradeStep, change: PlannedChange, patch: Json, record: UpgradeRecord) -> None:
         live = await self._objects.get(change)
         if change.kind == "Deployment" and stepchanges.answers_dns(live) and not fields.holds(live, patch):
             await self._canary(step, change, stepchanges.canary_pod(live, patch))
@@ -195,7 +195,7 @@ class StepRunner:
             await self._rollout.replace(step.id, change, nodes, _held(step, record))
             await self._gates.after(step, nodes)
 
-    async def _waves(self, step: UpgradeStep, change: ObjectChange) -> list[list[str]]:
+    async def _waves(self, step: UpgradeStep, change: PlannedChange) -> list[list[str]]:
         """The waves of the plan with nodes that are Ready now; nodes that the plan does not know come last."""
         ready = await self._objects.nodes()
         waves = [[node for node in wave.nodes if ready.get(node)] for wave in step.waves]
@@ -205,7 +205,7 @@ class StepRunner:
         extra = [node for node in await self._rollout.outdated(change) if node not in planned and ready.get(node)]
         return [wave for wave in (*waves, *([node] for node in extra)) if wave]
 
-    async def _canary(self, step: UpgradeStep, change: ObjectChange, pod: Json) -> None:
+    async def _canary(self, step: UpgradeStep, change: PlannedChange, pod: Json) -> None:
         try:
             node, address = await self._rollout.canary(pod)
             await self._gates.name_server(step, node, address, _PROBED_NAME)
@@ -216,7 +216,7 @@ class StepRunner:
         """The nodes from which connections are tried after a change that concerns all nodes."""
         return list(server_nodes([node for node, ready in (await self._objects.nodes()).items() if ready]))
 
-    async def _clean_up(self, step: UpgradeStep, changes: Sequence[ObjectChange], entry: StepRecord) -> None:
+    async def _clean_up(self, step: UpgradeStep, changes: Sequence[PlannedChange], entry: StepRecord) -> None:
         """Gives workloads their strategies back, and deletes what the step has made."""
         for before in entry.before:
             if strategy := stepchanges.strategy_before(before):
@@ -230,7 +230,7 @@ class StepRunner:
     async def _manual(self, step: UpgradeStep, plan: UpgradePlan) -> None:
         component = next((entry for entry in plan.components if entry.name == step.component), None)
         if component is not None and component.kind in stepchanges.WORKLOADS:
-            target = ObjectChange(
+            target = PlannedChange(
                 api_version="apps/v1", kind=component.kind, namespace=component.namespace, name=component.workload,
                 patch={},
             )  # fmt: skip

@@ -7,7 +7,7 @@ from tests.fakes.upgrade_cluster import UpgradeCluster
 from podwire.upgrade.plan.values import (
     Component,
     ImageChange,
-    ObjectChange,
+    PlannedChange,
     UpgradePlan,
     UpgradeStep,
     Wave,
@@ -46,7 +46,7 @@ def make_cluster() -> UpgradeCluster:
 
 def make_plan(*components: str, exclusive: bool = True) -> UpgradePlan:
     """The plan for some components, or for all."""
-    corefile = ObjectChange(
+    corefile = PlannedChange(
         api_version="v1", kind="ConfigMap", namespace="kube-system", name="coredns",
         patch={"data": {"Corefile": MIGRATED}}, exclusive=exclusive,
     )  # fmt: skip
@@ -65,9 +65,9 @@ def make_plan(*components: str, exclusive: bool = True) -> UpgradePlan:
     return identified(plan)
 
 
-def step(step_id: str, kind: str, name: str, image: str, *before: ObjectChange) -> UpgradeStep:
+def step(step_id: str, kind: str, name: str, image: str, *before: PlannedChange) -> UpgradeStep:
     patch = {"spec": {"template": {"spec": {"containers": [{"name": "main", "image": image}]}}}}
-    change = ObjectChange(api_version="apps/v1", kind=kind, namespace="kube-system", name=name, patch=patch)
+    change = PlannedChange(api_version="apps/v1", kind=kind, namespace="kube-system", name=name, patch=patch)
     reference = parse_image(image, "test")
     by_node = kind == "DaemonSet"
     return UpgradeStep(

@@ -217,8 +217,16 @@ def test_another_plan_is_refused_while_one_is_in_progress() -> None:
     cluster.allowed = None
     with pytest.raises(ConfigError, match="another upgrade is in progress"):
         apply(cluster, make_plan(exclusive=False))
+    assert "the upgrade to 1.36 that is in progress goes on" in apply(cluster, make_plan("coredns"), planned_now=True)
+    assert is_new(cluster)
     with pytest.raises(ConfigError, match="no upgrade is in progress"):
         apply(make_cluster())
+
+
+def test_a_plan_without_steps_changes_nothing() -> None:
+    cluster = make_cluster()
+    assert apply(cluster, make_plan("nothing")) == ["there is nothing to upgrade"]
+    assert changed_fields(cluster) == {"ConfigMap/kube-system/podwire-upgrade"}
 
 
 def test_nodes_that_are_not_ready_are_left_to_their_controller() -> None:
