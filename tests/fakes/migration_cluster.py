@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from podwire.errors import ClusterError
-from podwire.install.migration import flows, record
+from podwire.flows import sending
+from podwire.flows.count import FlowReport
+from podwire.install.migration import record
 from podwire.install.migration.clusterplan import LABEL, SELECTED
-from podwire.install.migration.flowcount import FlowReport
 from podwire.install.migration.record import NodeRecord
 
 Json = dict[str, Any]
@@ -123,7 +124,7 @@ class MigrationCluster:
         return True, '{"kubeProxy": "iptables"}' if step == "check" else "done"
 
     async def log(self, name: str) -> str:
-        return flows.render([FlowReport(kind="tcp", target="10.244.0.2", sent=9, answered=9)])
+        return sending.render([FlowReport(kind="tcp", target="10.244.0.2", sent=9, answered=9)])
 
     async def until(self, reached: Callable[[], Awaitable[bool]], problem: str, seconds: float) -> None:
         if not await reached():

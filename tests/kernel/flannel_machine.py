@@ -129,11 +129,11 @@ class FlannelNode:
 
 
 class FlowProcess:
-    """The programs of ``podwire migrate flows`` in the namespace of a pod."""
+    """The programs of ``podwire flows`` in the namespace of a pod."""
 
     def __init__(self, machine: Machine, pod: str, *targets: str) -> None:
         self._log: Path = machine.root / f"flows-{pod}-{len(targets)}.out"
-        words = ("migrate", "flows", *(targets or ("--serve",)))
+        words = ("flows", *(("send", *targets) if targets else ("serve",)))
         with self._log.open("wb") as log:
             machine.processes[self._log.stem] = subprocess.Popen(
                 ["nsenter", f"--net={machine.root}/pods/{pod}", sys.executable, "-m", "podwire.cli.main", *words],

@@ -19,8 +19,8 @@ from tests.kernel.flannel_machine import FlannelNode, FlowProcess
 from tests.kernel.kube_proxy_rules import IPTABLES, NFTABLES
 from tests.kernel.reference_plugins import PLUGINS
 
-from podwire.install.migration import flows
-from podwire.install.migration.flowcount import FlowReport, summary
+from podwire.flows import sending
+from podwire.flows.count import FlowReport, summary
 from podwire.install.migration.record import NodeBefore
 from podwire.install.migration.run import AGENT_FACTS
 from podwire.kernel import netns
@@ -45,7 +45,7 @@ def rules(node: FlannelNode) -> str:
 
 
 def reports(process: FlowProcess) -> list[FlowReport]:
-    return flows.parse(process.log)
+    return sending.parse(process.log)
 
 
 def goes_on(process: FlowProcess) -> bool:
@@ -83,7 +83,7 @@ def test_nodes_of_flannel_move_to_podwire_and_back(machine: Machine, nodes: list
         FlowProcess(machine, pod)
     for source, target in (("old-1", "old-2"), ("old-2", "old-1")):
         with netns.inside(pods / source):
-            assert flows.unreachable([old[target]], 60.0) == []
+            assert sending.unreachable([old[target]], 60.0) == []
     senders = [FlowProcess(machine, "old-1", old["old-2"]), FlowProcess(machine, "old-2", old["old-1"])]
     eventually(lambda: all(map(goes_on, senders)), 60)
     before: dict[str, NodeBefore] = {}

@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Take a cluster from another network to podwire, node by node, and back.",
     ),
     "upgrade": ("podwire.cli.upgrade:upgrade", "Upgrade the network of a cluster while traffic flows."),
+    "flows": ("podwire.cli.flows:flows", "Send numbered messages and count what is lost."),
     "uninstall": ("podwire.cli.uninstall:uninstall", "Take podwire off this node."),
     "completion": ("podwire.cli.completion:completion", "Print what bash, zsh or fish needs to complete words."),
     "version": ("podwire.cli.version:version", "Print the versions of podwire, Python and the kernel."),

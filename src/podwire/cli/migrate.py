@@ -1,6 +1,5 @@
 """The commands ``podwire migrate``."""
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "back": ("podwire.cli.migrate:back", "Take the nodes back to the old network, one after the other."),
     "status": ("podwire.cli.migrate:status", "Show how far each node is."),
     "node": ("podwire.cli.migrate:node", "Run one step on this node (used by apply and back)."),
-    "flows": ("podwire.cli.migrate:flows", "Send numbered messages to addresses and count the answers."),
 }
 
 
@@ -128,7 +126,7 @@ def node(step: str, config_file: str, before: str, targets: tuple[str, ...]) -> 
     if step == "check":
         return _check(config)
     if step.startswith("verify"):
-        from podwire.install.migration.flows import unreachable
+        from podwire.flows.sending import unreachable
 
         problems = unreachable(targets, 60.0)
         for problem in problems:
@@ -168,24 +166,6 @@ def _change(step: str, config: "AgentConfig", facts: "object") -> None:
     if step not in steps:
         raise ConfigError("STEP", "", f"{step!r} is not a step on nodes; there are check, verify, {', '.join(steps)}")
     steps[step]()
-
-
-@click.command()
-@click.argument("targets", nargs=-1, metavar="[ADDRESS]...")
-@click.option("--serve", is_flag=True, help="Answer messages instead.")
-def flows(targets: tuple[str, ...], serve: bool) -> None:
-    """Send numbered messages to addresses over TCP and UDP, and print the counts every second as a line of JSON."""
-    from podwire.install.migration import flows as programs
-
-    def say(line: str) -> None:
-        click.echo(line)
-        sys.stdout.flush()
-
-    if serve == bool(targets):
-        raise click.UsageError("expected either addresses or --serve")
-    if serve:
-        programs.serve()
-    programs.send(targets, say)
 
 
 def _options(

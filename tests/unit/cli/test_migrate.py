@@ -33,11 +33,6 @@ def test_wrong_steps_and_facts_are_refused(tmp_path: Path, words: tuple[str, ...
     assert "Traceback" not in errors
 
 
-def test_flows_need_addresses_or_serve() -> None:
-    status, errors = podwire("flows")
-    assert status == 2 and "expected either addresses or --serve" in errors
-
-
 def test_only_tunnels_of_flannel_are_taken_over() -> None:
     state = parse(
         "link flannel.1 up type vxlan id 1 dstport 8472\nlink vxlan9 up type vxlan id 9 dstport 4789\n"

@@ -15,6 +15,7 @@ from podwire.cluster.names import NODE_MIGRATED
 from podwire.errors import ConfigError
 from podwire.install.migration.flowcount import PORT
 from podwire.kube import steppod
+from podwire.flows.messages import PORT
 
 Json = dict[str, Any]
 """An object in its API form."""
@@ -106,12 +107,12 @@ def step_pod(agents: Json, node: str, step: str, arguments: Sequence[str]) -> Js
 
 def server_pod(agents: Json, node: str) -> Json:
     """The pod of a node that answers the numbered flows."""
-    return _flow_pod(agents, node, "server", ["--serve"])
+    return _flow_pod(agents, node, "server", ["serve"])
 
 
 def sender_pod(agents: Json, node: str, targets: Sequence[str]) -> Json:
     """The pod of a node that sends numbered flows to targets."""
-    return _flow_pod(agents, node, "sender", list(targets))
+    return _flow_pod(agents, node, "sender", ["send", *targets])
 
 
 def flow_service() -> Json:
@@ -129,7 +130,7 @@ def _flow_pod(agents: Json, node: str, role: str, arguments: Sequence[str]) -> J
     template = agents["spec"]["template"]["spec"]
     agent = next(item for item in template["containers"] if item["name"] == "agent")
     container = {key: agent[key] for key in ("image", "imagePullPolicy", "command") if key in agent}
-    container |= {"name": role, "args": ["migrate", "flows", *arguments]}
+    container |= {"name": role, "args": ["flows", *arguments]}
     if role == "server":
         container["readinessProbe"] = {"tcpSocket": {"port": PORT}, "periodSeconds": 1}
     spec: Json = {

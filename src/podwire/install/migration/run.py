@@ -15,6 +15,11 @@ from podwire.errors import ClusterError, ConfigError
 from podwire.install.migration import clusterplan, flows
 from podwire.install.migration.clusterobjects import ClusterObjects
 from podwire.install.migration.flowcount import FlowReport, summary
+from podwire.errors import ClusterError, ConfigError, PodwireError
+from podwire.flows import sending
+from podwire.flows.count import FlowReport, summary
+from podwire.install.migration import clusterplan
+from podwire.install.migration.clusterobjects import ClusterObjects, is_ready
 from podwire.install.migration.record import MEANINGS, NAME, STEPS, Direction, MigrationRecord, NodeBefore, NodeRecord
 from podwire.kube.alone import run_alone
 from podwire.kube.client import Client
@@ -228,7 +233,7 @@ class Migration:
         reports = {}
         for node in _names(await self._objects.nodes()):
             log = await self._objects.log(f"{clusterplan.FLOWS}-sender-{node}")
-            reports[node] = flows.parse(log)
+            reports[node] = sending.parse(log)
         return reports
 
     async def _flows_go_on(self) -> bool:

@@ -121,8 +121,8 @@ def test_a_step_has_the_rights_and_mounts_of_the_agent() -> None:
 def test_flows_run_in_pods_of_the_pod_network() -> None:
     server, sender = server_pod(AGENTS, "node-1"), sender_pod(AGENTS, "node-1", ["10.0.0.1", "10.96.0.5"])
     assert "hostNetwork" not in server["spec"] and "securityContext" not in server["spec"]["containers"][0]
-    assert server["spec"]["containers"][0]["args"] == ["migrate", "flows", "--serve"]
-    assert sender["spec"]["containers"][0]["args"] == ["migrate", "flows", "10.0.0.1", "10.96.0.5"]
+    assert server["spec"]["containers"][0]["args"] == ["flows", "serve"]
+    assert sender["spec"]["containers"][0]["args"] == ["flows", "send", "10.0.0.1", "10.96.0.5"]
     selector = flow_service()["spec"]["selector"]
     assert selector.items() <= server["metadata"]["labels"].items()
     assert not selector.items() <= sender["metadata"]["labels"].items()

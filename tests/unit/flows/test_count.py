@@ -1,6 +1,6 @@
 """Counts of numbered flows."""
 
-from podwire.install.migration.flowcount import LOST_S, FlowCount, summary
+from podwire.flows.count import LOST_S, FlowCount, LossSpan, since, summary
 
 
 def test_answers_are_counted_with_the_longest_gap() -> None:
@@ -43,3 +43,37 @@ def test_the_summary_has_a_line_for_each_kind() -> None:
         "tcp: 1 of 3 messages lost in 2 flows, 1 connections ended, longest gap 80 ms",
         "udp: 0 of 1 messages lost in 1 flows, longest gap 80 ms",
     ]
+
+
+def test_losses_are_spans_that_end_with_an_answer() -> None:
+    count = FlowCount("udp", "a", 0.0, epoch=1000.0)
+    for at in (1.0, 2.0):
+        count.lose(count.send(at), "no answer")
+    count.answer(count.send(3.0), 3.1)
+    count.lose(count.send(4.0), "connection refused")
+    assert count.report(4.0).losses == (
+        LossSpan(first=1001.0, last=1002.0, number=2, reason="no answer"),
+        LossSpan(first=1004.0, last=1004.0, number=1, reason="connection refused"),
+    )
+
+
+def test_answers_to_denied_messages_are_leaks() -> None:
+    count = FlowCount("denied-udp", "a", 0.0)
+    count.send(1.0)
+    count.answer(count.send(2.0), 2.1)
+    count.expire(9.0)
+    report = count.report(20.0)
+    assert (report.leaked, report.lost, report.answered, report.silent_ms, report.sent) == (1, 0, 0, 0, 2)
+    assert summary([report]) == ["denied-udp: 1 of 2 messages leaked in 1 flows"]
+
+
+def test_losses_from_before_the_window_do_not_count() -> None:
+    count, denied = FlowCount("udp", "a", 0.0, epoch=1000.0), FlowCount("denied", "a", 0.0, epoch=1000.0)
+    for flow in (count, denied):
+        for at in (1.0, 5.0):
+            number = flow.send(at)
+            flow.answer(number, at) if flow is denied else flow.lose(number, "no answer")
+            flow.answer(flow.send(at), at) if flow is count else flow.lose(flow.send(at), "no answer")
+    late = since(count.report(6.0), 1003.0)
+    assert (late.lost, [span.first for span in late.losses]) == (1, [1005.0])
+    assert since(denied.report(6.0), 1003.0).leaked == 1

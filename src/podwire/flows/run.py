@@ -1,0 +1,348 @@
+"""Runs numbered flows in a cluster, from before a change to its end, and reads what they counted.
+
+Guarantees: 1. :meth:`FlowRun.start` returns when every flow has answers and the denied ones were tried, so a flow that
+never worked is an error before anything is changed; 2. it can be called again: pods that run go on, so that a run that
+was killed continues with the same counts; 3. :meth:`FlowRun.silent` names the flows without an answer for a while, for
+a health gate; 4. :meth:`FlowRun.settle`
+waits until the fate of the last messages is known, and :meth:`FlowRun.remove` removes all objects.
+
+The flows from outside run in a thread of this process. Their counts are written to ``folder`` at each report; a further
+run adds a file of its own.
+"""
+
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from podwire.errors import AlreadyExists, ClusterError, NotFound
+from podwire.flows import objects, plan, sending
+from podwire.flows.changes import KernelChange
+from podwire.flows.changes import parse as parse_changes
+from podwire.flows.count import DENIED, LOST_S, FlowReport, FlowTarget, since
+from podwire.flows.messages import HTTP_PORT
+from podwire.flows.objects import NAME, NAMESPACE, FlowProgram, Json
+from podwire.flows.plan import FlowAddresses, FlowServer
+from podwire.kube.client import Client
+from podwire.kube.resources import (
+    INGRESSCLASSES,
+    INGRESSES,
+    NAMESPACES,
+    NETWORKPOLICIES,
+    NODES,
+    PODS,
+    SERVICEACCOUNTS,
+    SERVICES,
+    Resource,
+)
+from podwire.runtime.files import write_atomically
+
+SILENT_MS = 2000
+OUTSIDE = "outside"
+_POLL_S = 0.3
+_READY_S = 120.0
+_BALANCER_S = 15.0
+_ACCOUNT_S = 15.0
+_TRIES = 10
+"""Attempts of each denied flow before the first change."""
+
+
+class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs: the program of the pods, milliseconds between messages, and which parts.
+
+    ``folder`` is where counts of flows from outside are kept; None: there are none.
+    """
+
+    program: FlowProgram
+    interval_ms: int = 50
+    folder: Path | None = None
+    record: bool = True
+    nodes: tuple[str, ...] = ()
+    dns: tuple[str, str] = ("kube-system", "kube-dns")
+    domain: str = "cluster.local"
+
+
+class Window(msgspec.Struct, frozen=True):
+    """When the measured time began, in seconds since 1970, and whether the cluster enforces NetworkPolicies."""
+
+    began: float = 0.0
+    enforced: bool = True
+
+
+class FlowRun:
+    """The flows of one cluster."""
+
+    def __init__(self, client: Client, settings: FlowSettings, say: Callable[[str], None]) -> None:
+        self._client = client
+        self._settings = settings
+        self._say = say
+        self._nodes: list[str] = []
+        self._outside: _Outside | None = None
+        self._window = Window()
+
+    async def start(self) -> FlowAddresses:
+        """Starts all flows; what they go to.
+
+        Raises: ClusterError when flows have no answers.
+        """
+        program, settings = self._settings.program, self._settings
+        ready = [node for node in (await self._client.list(NODES)).items if node.ready]
+        self._nodes = [
+            node.metadata.name for node in ready if node.metadata.name in settings.nodes or not settings.nodes
+        ]
+        await self._create(NAMESPACES, objects.namespace())
+        await self._create(NETWORKPOLICIES, objects.policy())
+        await self._account()
+        for node in self._nodes:
+            await self._create(PODS, objects.server_pod(program, node))
+            if settings.record:
+                await self._create(PODS, objects.recorder_pod(program, node))
+        addresses = await self._addresses([address for node in ready for address in node.internal_ips])
+        interval = ("--interval-ms", str(settings.interval_ms))
+        for node in self._nodes:
+            arguments = [*interval, *sending.write_targets(plan.inside(addresses, node))]
+            await self._create(PODS, objects.sender_pod(program, node, arguments))
+        if settings.folder is not None and (targets := plan.outside(addresses)):
+            self._outside = _Outside(settings.folder, targets, settings.interval_ms / 1000)
+        await self._until(self._all_answer, "flows have no answers before anything was changed", _READY_S)
+        await self._open_window()
+        return addresses
+
+    async def reports(self) -> list[FlowReport]:
+        """The counts of all flows so far."""
+        reports: list[FlowReport] = []
+        for node in self._nodes:
+            log = await self._log(objects.pod_name("sender", node), {"tailLines": "2"})
+            reports += [msgspec.structs.replace(flow, source=node) for flow in sending.parse(log)]
+        if self._settings.folder is not None:
+            reports += outside_reports(self._settings.folder)
+        enforced = self._window.enforced
+        return [since(flow, self._window.began) for flow in reports if enforced or flow.kind not in DENIED]
+
+    async def _open_window(self) -> None:
+        """Sets the beginning of the measured time, unless an earlier run has; leaks that go on show that no policy is
+        enforced, and denied flows are left out then."""
+        folder = self._settings.folder
+        file = folder / "window.json" if folder is not None else None
+        if file is not None and file.exists():
+            self._window = msgspec.json.decode(file.read_bytes(), type=Window)
+            return
+        clock = self._client.clock
+        began = clock.now().timestamp()
+        if sum(flow.leaked for flow in await self.reports()):
+            await clock.sleep(2 * sending.REPORT_S)
+        enforced = not any(since(flow, began).leaked for flow in await self.reports())
+        if not enforced:
+            self._say("the cluster does not enforce NetworkPolicies: denied flows are left out")
+        self._window = Window(began, enforced)
+        if file is not None:
+            write_atomically(file, msgspec.json.encode(self._window))
+
+    async def silent(self) -> list[str]:
+        """The flows that had no answer lately, in words; of the denied ones those that leak."""
+        reports = await self.reports()
+        current = [flow for flow in reports if flow.source != OUTSIDE or self._outside is not None]
+        silent = [
+            f"{_words(flow)}: no answer for {flow.silent_ms / 1000:.1f} s"
+            for flow in current
+            if flow.silent_ms > SILENT_MS
+        ]
+        return silent + [f"{_words(flow)}: {flow.leaked} messages leaked" for flow in current if flow.leaked > 0]
+
+    async def changes(self) -> list[KernelChange]:
+        """What changed in the kernels of the nodes so far, by time."""
+        changes: list[KernelChange] = []
+        for node in self._nodes if self._settings.record else ():
+            changes += parse_changes(await self._log(objects.pod_name("recorder", node), {}), node)
+        return sorted(changes, key=lambda change: change.at)
+
+    async def settle(self) -> list[FlowReport]:
+        """The counts of all flows when the fate of every message that was sent until now is known."""
+        await self._client.clock.sleep(LOST_S + 2 * sending.REPORT_S)
+        return await self.reports()
+
+    def stop_outside(self) -> None:
+        """Ends the flows from outside; their counts stay in the folder."""
+        if self._outside is not None:
+            self._outside.stop()
+            self._outside = None
+
+    async def remove(self) -> None:
+        """Removes all objects; returns when they are gone."""
+        self.stop_outside()
+        try:
+            await self._client.delete(NAMESPACES, NAMESPACE)
+        except NotFound:
+            return
+        await self._until(self._is_gone, f"namespace {NAMESPACE} is not deleted", _READY_S)
+
+    async def _account(self) -> None:
+        """Waits for the account that pods of a new namespace need."""
+        try:
+            await self._until(self._has_account, f"namespace {NAMESPACE} has no ServiceAccount", _ACCOUNT_S)
+        except ClusterError as failure:
+            self._say(str(failure))
+
+    async def _has_account(self) -> bool:
+        try:
+            await self._client.get(SERVICEACCOUNTS, "default", NAMESPACE)
+        except NotFound:
+            return False
+        return True
+
+    async def _create(self, resource: Resource[Any], body: Json) -> None:
+        """Creates an object unless it is there; a pod that has ended is replaced."""
+        space = "" if resource is NAMESPACES else NAMESPACE
+        for _ in range(2):
+            try:
+                await self._client.create(resource, body, space)
+                return
+            except AlreadyExists:
+                name = body["metadata"]["name"]
+                if resource is not PODS or _phase(await self._client.get(PODS.raw, name, space)) in (
+                    "",
+                    "Pending",
+                    "Running",
+                ):
+                    return
+                await self._client.delete(PODS, name, space, grace_period_s=0)
+
+    async def _addresses(self, node_addresses: Sequence[str]) -> FlowAddresses:
+        servers = []
+        for node in self._nodes:
+            servers.append(FlowServer(node, await self._pod_addresses(objects.pod_name("server", node))))
+        await self._create(SERVICES, objects.service("LoadBalancer"))
+        service = await self._client.get(SERVICES.raw, NAME, NAMESPACE)
+        (port,) = [item for item in service["spec"]["ports"] if item["name"] == f"tcp-{HTTP_PORT}"]
+        outside = self._settings.folder is not None
+        balancers = await self._balancer(SERVICES) if outside else ()
+        has_class = outside and bool((await self._client.list(INGRESSCLASSES.raw)).items)
+        if has_class:
+            await self._create(INGRESSES, objects.ingress())
+        space, name = self._settings.dns
+        return FlowAddresses(
+            servers=tuple(servers),
+            service=tuple(service["spec"].get("clusterIPs") or ()),
+            dns=await self._service_addresses(space, name),
+            domain=self._settings.domain,
+            node_ports=tuple((address, int(port["nodePort"])) for address in node_addresses) if outside else (),
+            balancers=balancers,
+            ingresses=await self._balancer(INGRESSES) if has_class else (),
+        )
+
+    async def _service_addresses(self, space: str, name: str) -> tuple[str, ...]:
+        try:
+            present = await self._client.get(SERVICES.raw, name, space)
+        except NotFound:
+            self._say(f"there is no Service {space}/{name}: no queries of DNS are sent")
+            return ()
+        return tuple(present["spec"].get("clusterIPs") or ())
+
+    async def _balancer(self, resource: Resource[Any]) -> tuple[str, ...]:
+        """The addresses of the Service or the Ingress; none when the cluster gives it none."""
+        addresses: list[str] = []
+
+        async def assigned() -> bool:
+            present = await self._client.get(resource.raw, NAME, NAMESPACE)
+            items = ((present.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
+            addresses[:] = [item["ip"] for item in items if item.get("ip")]
+            return bool(addresses)
+
+        try:
+            await self._until(assigned, f"{resource.kind} {NAME} has no address", _BALANCER_S)
+        except ClusterError as failure:
+            self._say(f"{failure}: it is not tested")
+        return tuple(addresses)
+
+    async def _pod_addresses(self, name: str) -> tuple[str, ...]:
+        addresses: list[str] = []
+
+        async def ready() -> bool:
+            pod = await self._client.get(PODS.raw, name, NAMESPACE)
+            status = pod.get("status") or {}
+            if any(item["type"] == "Ready" and item["status"] == "True" for item in status.get("conditions") or ()):
+                addresses[:] = [item["ip"] for item in status.get("podIPs") or ()]
+            return bool(addresses)
+
+        await self._until(ready, f"pod {name} is not ready", _READY_S)
+        return tuple(addresses)
+
+    async def _all_answer(self) -> str:
+        """Why the start is not complete; empty when it is."""
+        reports = await self.reports()
+        sources = {flow.source for flow in reports}
+        expected = {*self._nodes, *([OUTSIDE] if self._outside is not None else [])}
+        if lacking := sorted(expected - sources):
+            return f"no counts of {', '.join(lacking)}"
+        late = [
+            flow
+            for flow in reports
+            if (flow.sent < _TRIES if flow.kind in DENIED else not flow.answered or flow.silent_ms > SILENT_MS)
+        ]
+        return f"{_words(late[0])}: no answer" if late else ""
+
+    async def _is_gone(self) -> bool:
+        try:
+            await self._client.get(NAMESPACES, NAMESPACE)
+        except NotFound:
+            return True
+        return False
+
+    async def _until(self, reached: Callable[[], Awaitable[bool | str]], problem: str, seconds: float) -> None:
+        """Returns when ``reached`` returns True, or no reason.
+
+        Raises: ClusterError.
+        """
+        clock = self._client.clock
+        deadline = clock.monotonic() + seconds
+        while (state := await reached()) not in (True, ""):
+            if clock.monotonic() > deadline:
+                raise ClusterError(f"{problem} after {seconds:.0f} s" + (f": {state}" if state else ""))
+            await clock.sleep(_POLL_S)
+
+    async def _log(self, name: str, query: dict[str, str]) -> str:
+        answer = await self._client.raw("GET", PODS.path(NAMESPACE, name, "log"), query)
+        return answer.body.decode(errors="replace") if answer.status < 400 else ""
+
+
+class _Outside:
+    """The sender in a thread of this process."""
+
+    def __init__(self, folder: Path, targets: Sequence[FlowTarget], interval_s: float) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        number = len(list(folder.glob(f"{OUTSIDE}-*.json")))
+        file = folder / f"{OUTSIDE}-{number}.json"
+        self._ended = threading.Event()
+        self._thread = threading.Thread(
+            target=lambda: sending.send(
+                targets,
+                lambda line: write_atomically(file, line.encode()),
+                interval_s=interval_s,
+                ended=lambda _turns: self._ended.is_set(),
+            ),
+            daemon=True,
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self._ended.set()
+        self._thread.join()
+
+
+def outside_reports(folder: Path) -> list[FlowReport]:
+    """The counts of flows from outside, of all runs that wrote to a folder."""
+    reports: list[FlowReport] = []
+    for file in sorted(folder.glob(f"{OUTSIDE}-*.json")):
+        reports += [msgspec.structs.replace(flow, source=OUTSIDE) for flow in sending.parse(file.read_text())]
+    return reports
+
+
+def _words(flow: FlowReport) -> str:
+    return f"{flow.kind} from {flow.source} to {flow.target} ({flow.path})"
+
+
+def _phase(pod: Json) -> str:
+    return str((pod.get("status") or {}).get("phase") or "")
