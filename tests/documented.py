@@ -120,6 +120,17 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/migrate.md", "podwire migrate status"),
             ("docs/migrate.md", "podwire migrate back"),
         ),
+        "needs podwire's agents as pods, or changes the cluster; tests/e2e/test_upgrade_apply.py runs each": (
+            ("docs/upgrade.md", "podwire upgrade backup --to network-2026-01-02"),
+            ("docs/upgrade.md", "podwire upgrade restore --from network-2026-01-02 --dry-run"),
+            ("docs/upgrade.md", "podwire upgrade restore --from network-2026-01-02"),
+            ("docs/upgrade.md", "podwire upgrade apply --plan plan.json"),
+            ("docs/upgrade.md", "podwire upgrade apply --to 1.36"),
+            ("docs/upgrade.md", "podwire upgrade apply"),
+            ("docs/upgrade.md", "podwire upgrade rollback"),
+            ("docs/upgrade.md", "podwire upgrade verify"),
+            ("docs/upgrade.md", "podwire upgrade verify --node node-1 --egress 192.0.2.7:443 -o json"),
+        ),
         "needs a cluster with blocks of addresses; tests/e2e/test_ip_blocks.py has one": (
             ("docs/ipam.md", "podwire ipam --release 10.244.0.64/26"),
             ("docs/ipam.md", "kubectl get ippools,ipamblocks"),
