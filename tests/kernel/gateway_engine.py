@@ -7,7 +7,7 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -110,8 +110,8 @@ class Engine:
 
     def serve_endpoints(self, backends: Mapping[str, EntryBackend]) -> None:
         """Publishes the endpoints of backends alone, as the gateway does, and returns when the engine has them."""
-        wanted = {key: endpoints(backend) for key, backend in backends.items()}
-        self._run(self._publish_endpoints(wanted))
+        wanted = {key: endpoints(backend, backends) for key, backend in backends.items()}
+        self.run(self._publish_endpoints(wanted))
         assert wait_until(lambda: self.discovery.in_step, 30)
 
     async def _publish_endpoints(self, wanted: dict[str, dict[str, Any]]) -> None:

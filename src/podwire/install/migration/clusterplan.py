@@ -13,9 +13,8 @@ from typing import Any
 
 from podwire.cluster.names import NODE_MIGRATED
 from podwire.errors import ConfigError
-from podwire.install.migration.flowcount import PORT
-from podwire.kube import steppod
 from podwire.flows.messages import PORT
+from podwire.kube import steppod
 
 Json = dict[str, Any]
 """An object in its API form."""

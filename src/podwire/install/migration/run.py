@@ -12,14 +12,10 @@ import msgspec
 
 from podwire.cluster import names
 from podwire.errors import ClusterError, ConfigError
-from podwire.install.migration import clusterplan, flows
-from podwire.install.migration.clusterobjects import ClusterObjects
-from podwire.install.migration.flowcount import FlowReport, summary
-from podwire.errors import ClusterError, ConfigError, PodwireError
 from podwire.flows import sending
 from podwire.flows.count import FlowReport, summary
 from podwire.install.migration import clusterplan
-from podwire.install.migration.clusterobjects import ClusterObjects, is_ready
+from podwire.install.migration.clusterobjects import ClusterObjects
 from podwire.install.migration.record import MEANINGS, NAME, STEPS, Direction, MigrationRecord, NodeBefore, NodeRecord
 from podwire.kube.alone import run_alone
 from podwire.kube.client import Client
