@@ -35,7 +35,21 @@ from tests.kernel.gateway_engine import (
 )
 
 from podwire.gateway.api.translate import translate_api
-from podwire.gateway.routes import Certificate, TrustedAuthority
+from podwire.gateway.routes import (
+    Certificate,
+    EntryBackend,
+    EntryEndpoint,
+    EntryListener,
+    EntryRoute,
+    Forward,
+    GatewayEntry,
+    RequestMatch,
+    RouteTable,
+    Session,
+    TrustedAuthority,
+    VirtualHost,
+    WeightedBackend,
+)
 from podwire.runtime.polling import wait_until
 
 CASES = tuple(case for case in api_cases() if case.requests)
@@ -259,3 +273,32 @@ def _check_repeated(request: ApiRequest, answers: list[Answer]) -> None:
         for answer in answers:
             name = answer.backend["headers"][request.named_by_header.lower()]
             assert _SERVICES[answer.backend["address"]].endswith(name)
+
+
+@pytest.mark.parametrize(
+    ("session", "asked", "told"),
+    [
+        (Session(kind="cookie", name="stay"), "cookie", "set-cookie"),
+        (Session(kind="header", name="X-Stay"), "x-stay", "x-stay"),
+    ],
+    ids=["cookie", "header"],
+)
+def test_a_session_keeps_its_endpoint(machine: Machine, session: Session, asked: str, told: str) -> None:
+    endpoints = tuple(
+        EntryEndpoint(address=f"127.8.9.{number}", port=machine.engine.backends.port) for number in (1, 2, 3)
+    )
+    port = free_port()
+    action = Forward(backends=(WeightedBackend(key="shop/web:80"),), session=session)
+    route = EntryRoute(source="HTTPRoute shop/web", match=RequestMatch(), action=action)
+    entry = GatewayEntry(
+        listeners=(EntryListener(name="session", port=port, protocol="HTTP", table="session"),),
+        tables={"session": RouteTable(name="session", hosts=(VirtualHost(hosts=("*",), routes=(route,)),))},
+        backends={"shop/web:80": EntryBackend(key="shop/web:80", endpoints=endpoints)},
+    )
+    machine.engine.serve(entry)
+    first = machine.engine.ask(port, ClientRequest(host="a"))
+    kept = first.headers[told][0].partition(";")[0]
+    answers = [machine.engine.ask(port, ClientRequest(host="a", headers={asked: kept})) for _ in range(9)]
+    assert {answer.backend["address"] for answer in answers} == {first.backend["address"]}
+    answers = [machine.engine.ask(port, ClientRequest(host="a")) for _ in range(9)]
+    assert {answer.backend["address"] for answer in answers} == {endpoint.address for endpoint in endpoints}
