@@ -71,30 +71,47 @@ def attach(
     return RouteAttachment(hosts=hosts)
 
 
-def without_rivals(
-    attached: Iterable[tuple[ApiRoute, RouteAttachment]], rivals: Iterable[tuple[ApiRoute, RouteAttachment]]
-) -> list[tuple[ApiRoute, RouteAttachment]]:
-    """Attachments to the listeners of a Gateway, each without the hosts that an older route of the rival kind has.
+_RIVALS = {"HTTPRoute": "GRPCRoute", "GRPCRoute": "HTTPRoute"}
+_HostsByAge = dict[str, dict[str, tuple[str, RouteKey]]]
+"""By listener and host, the age of the oldest route."""
+
+
+def without_rivals(attached: Iterable[tuple[ApiRoute, RouteAttachment]]) -> list[tuple[ApiRoute, RouteAttachment]]:
+    """Attachments to the listeners of a Gateway, each without listeners where an older rival has one of its hosts.
 
     HTTPRoute and GRPCRoute are rivals: a request would match routes of both.
     """
+    entries = list(attached)
+    oldest: dict[str, _HostsByAge] = {kind: {} for kind in _RIVALS}
+    for route, attachment in entries:
+        for listener, hosts in attachment.hosts.items() if route.kind in oldest else ():
+            ages = oldest[route.kind].setdefault(listener, {})
+            for host in hosts:
+                ages[host] = min(by_age(route), ages.get(host, by_age(route)))
     result = []
-    known = list(rivals)
-    for route, attachment in attached:
-        claimed = {
-            listener
-            for other, theirs in known
-            if {route.kind, other.kind} == {"HTTPRoute", "GRPCRoute"} and by_age(other) < by_age(route)
+    for route, attachment in entries:
+        rivals = oldest.get(_RIVALS.get(route.kind, ""), {})
+        free = {
+            listener: hosts
             for listener, hosts in attachment.hosts.items()
-            if any(overlap(own, host) for own in hosts for host in theirs.hosts.get(listener, ()))
+            if listener not in rivals or not _has_older(hosts, by_age(route), rivals[listener])
         }
-        free = {listener: hosts for listener, hosts in attachment.hosts.items() if listener not in claimed}
         if attachment.hosts and not free:
             text = "an older route of another kind (HTTPRoute or GRPCRoute) has the same host name"
             result.append((route, RouteAttachment(reason="Conflicted", message=text)))
         else:
             result.append((route, msgspec.structs.replace(attachment, hosts=free)))
     return result
+
+
+def _has_older(hosts: Iterable[str], age: tuple[str, RouteKey], rivals: Mapping[str, tuple[str, RouteKey]]) -> bool:
+    """Whether a rival that is older has a host in common."""
+    for host in hosts:
+        if any(pattern in rivals and rivals[pattern] < age for pattern in patterns_over(host)):
+            return True
+        if host.startswith("*") and any(covers(host, other) and older < age for other, older in rivals.items()):
+            return True
+    return False
 
 
 def allows(rule: RouteNamespaces, own: str, namespace: str, labels: Mapping[str, str]) -> bool:
@@ -119,9 +136,15 @@ def common_hosts(listener: str, hostnames: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(common))
 
 
-def overlap(first: str, second: str) -> bool:
-    """Whether there is a host that both stand for."""
-    return covers(first, second) or covers(second, first)
+def patterns_over(host: str) -> Iterable[str]:
+    """All names that cover a host, the narrowest first: itself, then wildcards."""
+    yield host
+    if host == ANY_HOST:
+        return
+    labels = host.removeprefix("*.").split(".")
+    for number in range(1, len(labels)):
+        yield "*." + ".".join(labels[number:])
+    yield ANY_HOST
 
 
 def covers(pattern: str, name: str) -> bool:

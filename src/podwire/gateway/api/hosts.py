@@ -1,14 +1,14 @@
 """Virtual hosts of the listeners of one port: the most specific listener of a host alone serves it.
 
 Inside a listener, the rules of routes with a narrower host name come before those with a wider one, then the order of
-matches decides.
+matches decides. Cost: the hosts, each with the wildcards that cover it.
 """
 
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from podwire.gateway.api.attachment import ANY_HOST, breadth, covers
+from podwire.gateway.api.attachment import ANY_HOST, breadth, covers, patterns_over
 from podwire.gateway.api.rules import RankedRoute
 from podwire.gateway.routes import EntryRoute, FixedAnswer, RequestMatch, VirtualHost
 
@@ -29,9 +29,11 @@ def virtual_hosts(listeners: Mapping[str, Iterable[HostRoutes]]) -> tuple[Virtua
     """The virtual hosts of listeners by their own host; a host without routes is there too, so that it answers 404."""
     result: dict[str, VirtualHost] = {}
     for own, attached in listeners.items():
-        entries = tuple(attached)
+        entries: dict[str, list[HostRoutes]] = {}
+        for entry in attached:
+            entries.setdefault(entry.host, []).append(entry)
         narrower = [other for other in listeners if other != own and covers(own, other)]
-        for host in dict.fromkeys((own, *(entry.host for entry in entries))):
+        for host in dict.fromkeys((own, *entries)):
             if not any(covers(other, host) for other in narrower):
                 result[host] = VirtualHost(hosts=(host,), routes=_routes(host, entries))
     return tuple(result[host] for host in sorted(result, key=lambda name: (breadth(name), name)))
@@ -47,11 +49,12 @@ def misdirected(hosts: Iterable[VirtualHost], rivals: Iterable[str], source: str
     )
 
 
-def _routes(host: str, entries: Iterable[HostRoutes]) -> tuple[EntryRoute, ...]:
+def _routes(host: str, entries: Mapping[str, Iterable[HostRoutes]]) -> tuple[EntryRoute, ...]:
+    """The routes of a host in order, from the entries of all names that cover it."""
     ranked = [
         (breadth(entry.host), route.rank, route.route)
-        for entry in entries
-        if covers(entry.host, host)
+        for pattern in patterns_over(host)
+        for entry in entries.get(pattern, ())
         for route in entry.routes
     ]
     ranked.sort(key=lambda item: item[:2])

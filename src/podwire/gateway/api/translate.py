@@ -120,6 +120,7 @@ class _ApiTranslator:
         self._builder = EntryBuilder()
         self._policies = PolicyTable(facts.policies, facts.authority, facts.system)
         self._gateways: dict[str, _CheckedGateway] = {}
+        self._set_parents = {key_of(value.metadata): parent_of(value) for value in facts.sets}
 
     def run(self) -> ApiTranslation:
         """The whole translation."""
@@ -213,7 +214,7 @@ class _ApiTranslator:
         statuses: dict[RouteKey, dict[ParentReference, RouteParentStatus]] = {}
         for key, entries in attempts.items():
             pairs = [(route, attachment) for route, attachment, _ in entries]
-            for (route, attachment), (_, _, parent) in zip(without_rivals(pairs, pairs), entries, strict=True):
+            for (route, attachment), (_, _, parent) in zip(without_rivals(pairs), entries, strict=True):
                 status = self._attach(self._gateways[key], route, attachment, parent)
                 statuses.setdefault(route_key(route), {})[parent] = status
         return {
@@ -234,10 +235,9 @@ class _ApiTranslator:
         if parent.kind == "Gateway" and name in self._gateways:
             return name, [entry for entry in self._gateways[name].listeners if not entry.set_key]
         if parent.kind == "ListenerSet":
-            for value in self._facts.sets:
-                gateway = parent_of(value)
-                if key_of(value.metadata) == name and gateway in self._gateways:
-                    return gateway, [entry for entry in self._gateways[gateway].listeners if entry.set_key == name]
+            gateway = self._set_parents.get(name, "")
+            if gateway in self._gateways:
+                return gateway, [entry for entry in self._gateways[gateway].listeners if entry.set_key == name]
         return "", ()
 
     def _attach(

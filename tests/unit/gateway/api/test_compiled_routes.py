@@ -137,12 +137,12 @@ def test_of_rival_routes_for_a_host_the_older_attaches() -> None:
         (grpc, RouteAttachment(hosts={"web": ("a.example",)})),
         (free, RouteAttachment(hosts={"web": ("b.example",)})),
     ]
-    attached = {route_key(route)[1]: attachment for route, attachment in without_rivals(pairs, pairs)}
+    attached = {route_key(route)[1]: attachment for route, attachment in without_rivals(pairs)}
     assert attached["shop/h"].hosts == {"other": ("*",)}
     assert attached["shop/g"].hosts == {"web": ("a.example",)}
     assert attached["shop/i"].hosts == {"web": ("b.example",)}
     lonely: list[tuple[ApiRoute, RouteAttachment]] = [(http, RouteAttachment(hosts={"web": ("a.example",)})), pairs[1]]
-    assert without_rivals(lonely, lonely)[0][1].reason == "Conflicted"
+    assert without_rivals(lonely)[0][1].reason == "Conflicted"
 
 
 def test_hosts_of_another_listener_are_misdirected() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from podwire.gateway.api.attachment import common_hosts, covers
+from podwire.gateway.api.attachment import common_hosts, covers, patterns_over
 from podwire.gateway.api.authorities import ClientChecks
 from podwire.gateway.api.backendrefs import BackendFacts
 from podwire.gateway.api.backendtls import PolicyTable
@@ -151,6 +151,19 @@ def test_a_duration_without_a_unit_is_refused() -> None:
 )
 def test_a_wildcard_covers_one_or_more_labels(pattern: str, name: str, *, covered: bool) -> None:
     assert covers(pattern, name) == covered
+
+
+@pytest.mark.parametrize(
+    ("host", "patterns"),
+    [
+        ("a.b.example", ["a.b.example", "*.b.example", "*.example", "*"]),
+        ("*.b.example", ["*.b.example", "*.example", "*"]),
+        ("*", ["*"]),
+    ],
+)
+def test_patterns_over_a_host_all_cover_it(host: str, patterns: list[str]) -> None:
+    assert list(patterns_over(host)) == patterns
+    assert all(covers(pattern, host) for pattern in patterns)
 
 
 def test_hosts_in_common_are_the_narrower_ones() -> None:
