@@ -206,8 +206,8 @@ class Compiler:
             delta.hosts[key] = change.hosts
         if change.ranges:
             delta.ranges[key] = change.ranges
-        if change.left:
-            delta.left[key] = change.left
+        if change.left_groups:
+            delta.left_groups[key] = change.left_groups
         if change.lost:
             delta.lost[key] = change.lost
         if change.lessened:

@@ -49,7 +49,7 @@ def group_changes(delta: PolicyDelta) -> Iterator[tuple[ProfileKey, GroupChange]
                 delta.groups.get(key, set()),
                 delta.hosts.get(key, set()),
                 delta.ranges.get(key, {}),
-                delta.left.get(key, set()),
+                delta.left_groups.get(key, set()),
             ),
         )
 

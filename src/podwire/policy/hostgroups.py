@@ -73,7 +73,7 @@ class ProfileChange(msgspec.Struct, kw_only=True):
     """Whether a policy that changed may deny traffic now that was accepted before."""
     ranges: dict[int, list[Range]] = {}
     """By family (4, 6): where ranges came, went or have other rules; no range is partly in one of these regions."""
-    left: set[HostGroup] = set()
+    left_groups: set[HostGroup] = set()
     """Groups of the surroundings that some addresses left for other groups."""
 
 
@@ -182,13 +182,6 @@ class HostGroups:
         self._altered.clear()
         return change
 
-    def regroup(self, group: HostGroup, addresses: list[str], key: HostGroupKey) -> None:
-        """Gives some addresses of a group another key, or the whole group if these are all of its addresses."""
-        if len(group) == len(addresses):
-            self.rekey(group, key)
-        else:
-            self.move_all(addresses, key)
-
     def move_all(self, addresses: Iterable[str], key: HostGroupKey) -> None:
         """Moves addresses from their groups to the group with a key."""
         after = None if key.surroundings else self.with_key(key)
@@ -220,19 +213,19 @@ class HostGroups:
         """
         replaced: dict[frozenset[int], frozenset[int]] = {}
         if added:
-            self._change.left.update(group for group in (self._around.get(NO_RULES),) if group is not None)
+            self._change.left_groups.update(group for group in (self._around.get(NO_RULES),) if group is not None)
         for rules in touched:
             if not (added or number in rules):
                 continue
             after = rules | {number} if added else rules - {number}
-            kept = any(blocks.uses(rules) for blocks in self._blocks.values())
-            if not kept:
+            in_use = any(blocks.uses(rules) for blocks in self._blocks.values())
+            if not in_use:
                 replaced[rules] = after
             group = self._around.get(rules)
             if group is None:
                 continue
-            if not after or after in self._around or kept:
-                self._change.left.add(group)
+            if not after or after in self._around or in_use:
+                self._change.left_groups.add(group)
                 continue
             del self._around[rules]
             group.key = HostGroupKey(after, after)
@@ -271,3 +264,11 @@ class HostGroups:
             group.table = table
         group.shown = shown
         self._altered.add(group)
+
+
+def regroup(groups: HostGroups, group: HostGroup, addresses: list[str], key: HostGroupKey) -> None:
+    """Gives some addresses of a group another key, or the whole group if these are all of its addresses."""
+    if len(group) == len(addresses):
+        groups.rekey(group, key)
+    else:
+        groups.move_all(addresses, key)

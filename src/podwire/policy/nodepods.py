@@ -52,7 +52,7 @@ class PolicyDelta(msgspec.Struct, kw_only=True):
     :attr:`groups` is unchanged."""
     ranges: dict[ProfileKey, dict[int, list[Range]]] = {}
     """By profile of :attr:`groups` and family (4, 6): the regions in which ranges came, went or have other rules."""
-    left: dict[ProfileKey, set[HostGroup]] = {}
+    left_groups: dict[ProfileKey, set[HostGroup]] = {}
     """By profile of :attr:`groups`: the groups of the surroundings that some addresses left for other groups."""
     lost: dict[ProfileKey, set[str]] = {}
     """The addresses of :attr:`hosts` for which traffic is denied now that was accepted before."""

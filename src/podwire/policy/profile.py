@@ -13,14 +13,14 @@ egress rules with the first or last mention of a named port, need a new profile 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from podwire.policy.blocks import Blocks
 from podwire.policy.compiled import CompiledPolicy, CompiledRule, NamedPort
-from podwire.policy.hostgroups import NO_RULES, OWN_NODE, HostGroup, HostGroupKey, HostGroups
+from podwire.policy.hostgroups import NO_RULES, OWN_NODE, HostGroup, HostGroupKey, HostGroups, regroup
 from podwire.policy.ports import PortTable
 from podwire.policy.profilerules import ProfilePolicies, ProfileRules, SinglePortRules
 
@@ -291,7 +291,8 @@ class Profile:
                     continue
                 replaced = self.peers.surround(number, touched, added=adds)
                 for group in [group for group in self.peers.groups() if group.key.around in replaced]:
-                    self._enclose(group, replaced[group.key.around], number)
+                    around = replaced[group.key.around]
+                    self.peers.rekey(group, _within(self.key.direction, group.key, around, (number,)))
                 changed += ranges
                 if adds and (filled or replaced.keys() != touched):
                     cut += ranges
@@ -300,12 +301,6 @@ class Profile:
             if regions:
                 self.peers.change.ranges.setdefault(family, []).extend(regions)
         return changed, cut
-
-    def _enclose(self, group: HostGroup, around: frozenset[int], number: int) -> None:
-        """Gives a group the rules of the ranges around all of its addresses; ``number`` is the rule that differs."""
-        exempt = group.key.own_node and self.key.direction == "Ingress"
-        rules = group.key.rules if exempt else (group.key.rules - {number}) | around.intersection((number,))
-        self.peers.rekey(group, group.key._replace(rules=rules, around=around))
 
     def _surround(self, deleted: Iterable[int], added: Iterable[int], addresses: Iterable[str]) -> None:
         """Moves addresses to the groups with the rules whose blocks contain them now.
@@ -320,9 +315,7 @@ class Profile:
             if group is not None and around != group.key.around:
                 members.setdefault((group, around), []).append(address)
         for (group, around), own in members.items():
-            exempt = group.key.own_node and self.key.direction == "Ingress"
-            rules = group.key.rules if exempt else (group.key.rules - gone) | around.intersection(added)
-            self.peers.regroup(group, own, group.key._replace(rules=rules, around=around))
+            regroup(self.peers, group, own, _within(self.key.direction, group.key, around, {*gone, *added}))
 
     def _spread(self, number: int, peers: KnownPeers) -> None:
         """Applies a new rule to the groups of the peers that its selectors match."""
@@ -339,9 +332,16 @@ class Profile:
             members.setdefault(self.peers.of(address) or self._holding(address), []).append(address)
         for before, addresses in members.items():
             if isinstance(before, HostGroup):
-                self.peers.regroup(before, addresses, before.key._replace(rules=before.key.rules | {number}))
+                regroup(self.peers, before, addresses, before.key._replace(rules=before.key.rules | {number}))
             else:
                 self.peers.move_all(addresses, HostGroupKey(before | {number}, before))
+
+
+def _within(direction: str, key: HostGroupKey, around: frozenset[int], changed: Collection[int]) -> HostGroupKey:
+    """The key of a group whose addresses are in other ranges now; ``changed`` are the rules that came or went."""
+    exempt = key.own_node and direction == "Ingress"
+    rules = key.rules if exempt else key.rules.difference(changed) | around.intersection(changed)
+    return key._replace(rules=rules, around=around)
 
 
 def _meanings(policy: CompiledPolicy | None, direction: str) -> Iterator[CompiledRule]:

@@ -137,9 +137,9 @@ class SelectorIndex:
             self.version += 1
         self._keys.update(keys)
 
-    def _index_cost(self, places: tuple[Place, ...]) -> tuple[bool, int]:
+    def _index_cost(self, group: tuple[Place, ...]) -> tuple[bool, int]:
         """The sort key that prefers exact values to any value, and then places with fewer selectors."""
-        return any(value is None for _, _, value in places), sum(len(self._at.get(place, ())) for place in places)
+        return any(value is None for _, _, value in group), sum(len(self._at.get(place, ())) for place in group)
 
     def release(self, number: int) -> None:
         """Releases one use of a number; after the last use, the selector is deleted."""

@@ -285,7 +285,7 @@ class GroupChange(NamedTuple):
     """Addresses that moved from one group to another."""
     ranges: Mapping[int, Sequence[Range]] = {}
     """By family (4, 6): the regions in which ranges came, went or have other rules."""
-    left: Iterable[HostGroup] = ()
+    left_groups: Iterable[HostGroup] = ()
     """Groups of the surroundings that some addresses left for other groups."""
 
 
@@ -365,7 +365,7 @@ class GroupChains:
         addresses = {address for address in change.moved if (":" in address) == (self._family == "ip6")}
         now = [(led(address), self.chain(profile.peers.group(address))) for address in addresses]
         left_chains = {chain for chain, after in now if chain is not None and chain != after}
-        left_chains.update(self._chains[group] for group in change.left if group in self._chains)
+        left_chains.update(self._chains[group] for group in change.left_groups if group in self._chains)
         around = any(chain is None for chain, _ in now)
         moved = self.update(change.groups, left_chains, around=around, in_place=in_place)
         led_elsewhere = addresses.union(*(group.addresses[self._family] for group in moved))

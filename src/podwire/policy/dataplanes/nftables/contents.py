@@ -225,9 +225,6 @@ class Contents:
             for address in group.addresses[self.layout.family]
         )
 
-    def _comment(self, key: ProfileKey) -> str:
-        return self._keyed.chains[self._names[key]].comment
-
     def _change(self, profile: Profile, change: GroupChange, *, in_place: bool) -> None:
         """Takes over changed groups of a profile, and addresses that moved from one group to another."""
         groups, hosts = self._groups[profile.key], self._hosts[profile.key]
@@ -239,7 +236,8 @@ class Contents:
 
         other_pods = self._tables.know(self._profiles[profile.key], profile)
         moves = groups.follow(profile, change, led, in_place=in_place)
-        if moves.ranges or (other_pods and comment_of(profile.subjects) != self._comment(profile.key)):
+        comment = self._keyed.chains[self._names[profile.key]].comment
+        if moves.ranges or (other_pods and comment_of(profile.subjects) != comment):
             self._arrange(profile, None if moves.everywhere else merged(change.ranges.get(self._version, ())))
         elements: dict[str | None, Element | None] = {None: None}
         changes: dict[bytes, Element | None] = {}
