@@ -42,6 +42,8 @@ UNIT_PARTS = (
 A few processes need less than workers of one run, which would each read all files and exchange every test. Four keep
 two processors busy while tests of servers wait.
 """
+WITH_TESTS_OF_GUESTS = ("test_routing_ipvlan.py", "test_routing_segment.py")
+"""Files for the guest of ``tests/uml``, so that the three guests have about the same time to run."""
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::[^\[ ]+(?:\[.*?\])?)?)(?: - .*)?$")
 COLLECTED = re.compile(r"^(tests/\S+): \d+$", re.M)
@@ -113,10 +115,11 @@ def uml_jobs() -> Iterator[Job]:
     if not files:
         print(listed.stdout, listed.stderr)
     again = (*GUEST, "-p", "no:randomly", "-m", "uml")
-    routing = [file for file in files if "routing" in file]
-    yield Job("uml", (*again, "tests/uml"), again)
+    first = [file for file in files if file.endswith(WITH_TESTS_OF_GUESTS)]
+    routing = [file for file in files if "routing" in file and file not in first]
+    yield Job("uml", (*again, "tests/uml", *first), again)
     yield Job("uml", (*again, *routing), again)
-    yield Job("uml", (*again, *(file for file in files if file not in routing)), again)
+    yield Job("uml", (*again, *(file for file in files if file not in (*first, *routing))), again)
 
 
 def e2e_jobs() -> Iterator[Job]:
