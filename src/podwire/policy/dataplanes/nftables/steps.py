@@ -1,11 +1,12 @@
 """How a change is cut into transactions (pure).
 
 A transaction is atomic for rules and atomic for elements, but not for both together: a packet sees the rules of the
-generation in which its evaluation began, and the elements of the current moment. If a chain and an element of a known
-map that jumps to it come in one transaction, the chain has no rules yet for such a packet, and the packet falls through
-(measured: 1 to 3 of some 10,000 packets). So new chains are committed first, then the elements that lead to them, and
-at last the chains and sets without references are deleted. New chains and maps to which only rules lead, and elements
-of new maps, come together with these rules: a packet that began before knows neither.
+generation in which its evaluation began, and the elements of the current moment. If a chain and the element that jumps
+to it come in one transaction, the chain has no rules yet for such a packet, and the packet falls through (measured: 1
+to 3 of some 10,000 packets). A map of intervals that comes with the rule that looks there has no elements yet for a
+packet that begins just after the transaction (measured: 39 of 275,000 packets lost in 840 changes). So new chains and
+sets are committed first, then the elements and rules that refer to them, and at last the chains and sets without
+references are deleted.
 
 For each transaction with a verdict, the kernel walks all elements of all maps of verdicts (measured: 0.5 ms for 10,000
 elements). So the chains of rules that accept may come together with the elements that lead to them, if a packet that
@@ -50,10 +51,9 @@ def steps(transaction: Transaction, *, end_accepts: bool = False) -> Iterator[Tr
         return
     chains = {o.chain.name for o in operations if isinstance(o, AddChain) and not o.chain.hook}
     sets = {o.set.name for o in operations if isinstance(o, AddSet)}
+    if end_accepts and not sets and chains <= _accepting(operations):
+        chains = set()
     gone = {o.name for o in operations if isinstance(o, DeleteChain)}
-    hooked = any(isinstance(o, AddChain) and o.chain.hook for o in operations)
-    waiting = _led(operations, sets) & (chains - (_accepting(operations) if end_accepts else set()))
-    first = chains | sets if hooked or waiting else set()
     added = {o.set.name: o.elements for o in operations if isinstance(o, AddElements)}
     apart = bool(gone) or any(isinstance(o, FlushChain) and is_profile(o.name) for o in operations)
     phases: tuple[list[Operation], ...] = ([], [], [], [])
@@ -62,16 +62,10 @@ def steps(transaction: Transaction, *, end_accepts: bool = False) -> Iterator[Tr
             for phase, part in zip(phases[1:3], _parted(operation, added), strict=True):
                 phase += [part] if part.elements else []
             continue
-        phases[_phase(operation, first, gone)].append(operation)
+        phases[_phase(operation, chains | sets, gone)].append(operation)
     for phase in phases:
         if phase:
             yield Transaction(transaction.family, transaction.table, tuple(phase))
-
-
-def _led(operations: Iterable[Operation], new_sets: set[str]) -> set[str]:
-    """The chains to which new elements of known maps lead."""
-    known = (o for o in operations if isinstance(o, AddElements) and o.set.verdicts and o.set.name not in new_sets)
-    return {e.verdict.chain for o in known for e in o.elements.values() if e.verdict is not None}
 
 
 def _accepting(operations: Iterable[Operation]) -> set[str]:
@@ -94,10 +88,8 @@ def _phase(operation: Operation, new: set[str], gone: set[str]) -> int:
     ``new`` are the chains and sets that come before what leads to them.
     """
     match operation:
-        case AddTable():
+        case AddTable() | AddSet():
             return 0
-        case AddSet(set=declared):
-            return 0 if declared.name in new else 1
         case AddChain(chain=chain):
             return 0 if chain.name in new else 1
         case AddRule(chain=name):

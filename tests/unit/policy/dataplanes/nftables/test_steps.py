@@ -119,15 +119,16 @@ def test_new_table_of_ports_comes_before_the_element_to_it() -> None:
     assert "add element in-hosts { 10.0.0.1" in lead
 
 
-def test_new_ranges_come_with_the_rules_that_look_them_up() -> None:
-    """A packet whose evaluation began before sees the rules of before, and so the old ranges."""
+def test_new_ranges_come_before_the_rules_that_look_there() -> None:
+    """A map of intervals has no elements for a packet that begins just after the transaction that adds it."""
     before, after = (
         ranged("in-a-ranges-1", {"10.0.0.1": "ports-x"}, "ports-x"),
         ranged("in-a-ranges-2", {}, "ports-y"),
     )
-    switch, leave, end = (str(step) for step in steps(diff(before, after)))
-    assert "add map in-a-ranges-2" in switch
-    assert "add chain ports-y" in switch
+    new, switch, leave, end = (str(step) for step in steps(diff(before, after)))
+    assert "add map in-a-ranges-2" in new
+    assert "add element in-a-ranges-2" in new
+    assert "add chain ports-y" in new
     assert "flush chain in-a" in switch
     assert "delete element in-hosts { 10.0.0.1" in leave
     assert "delete map in-a-ranges-1" in end
