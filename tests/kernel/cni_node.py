@@ -8,11 +8,13 @@ import struct
 import subprocess
 import threading
 from collections.abc import Callable
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 from tests.kernel.reference_plugins import PLUGINS
 
+from podwire.cluster.podbridge import BRIDGE
 from podwire.cni import program
 from podwire.cni.service import CniService, CniSettings
 from podwire.cni.wiring import WiringFacts
@@ -71,12 +73,14 @@ def ping(place: Path, address: str, source: str = "", *, patience_s: float = 0.5
 class NodeAgent:
     """One node namespace with a CNI service in a thread, which can be killed and started again."""
 
-    def __init__(self, tmp_path: Path, cidrs: tuple[str, ...]) -> None:
+    def __init__(self, tmp_path: Path, cidrs: tuple[str, ...], link: str = "routed") -> None:
         self.place = tmp_path / "node"
         self.pods = tmp_path / "pods"
         self.socket = tmp_path / "cni.sock"
         self.database = tmp_path / "ipam.db"
         self.cidrs = cidrs
+        self.link = link
+        """How new pods are connected."""
         self.host_local: Path | None = None
         self.program = [str(program.path())]
         self.results: dict[tuple[str, str], dict[str, Any]] = {}
@@ -95,7 +99,13 @@ class NodeAgent:
         assert ready.wait(60)
 
     async def _main(self, ready: threading.Event) -> None:
-        settings = CniSettings(socket=self.socket, database=self.database, netns=self.place, host_local=self.host_local)
+        settings = CniSettings(
+            socket=self.socket,
+            database=self.database,
+            netns=self.place,
+            host_local=self.host_local,
+            link=self.link,
+        )
         self.service = CniService(settings, SystemClock())
         self.service.recover()
         if self.facts is not None:
@@ -166,9 +176,19 @@ class NodeAgent:
         assert status == 0, result
         return [ip["address"].partition("/")[0] for ip in result["ips"]]
 
+    @property
+    def gateway(self) -> str:
+        """The IPv4 gateway of new pods."""
+        return str(ip_network(self.cidrs[0])[1]) if self.link == "bridge" else "169.254.1.1"
+
+    def device(self, link: str) -> str:
+        """The device that has routes to the pod behind a link."""
+        return BRIDGE if self.link == "bridge" else link
+
     def links(self) -> list[str]:
+        """The node's ends of pods' devices."""
         shown = json.loads(inside(self.place, "ip", "-j", "link").stdout)
-        return [link["ifname"] for link in shown if link["ifname"] != "lo" and link.get("group") == "default"]
+        return [x["ifname"] for x in shown if x["ifname"] not in ("lo", BRIDGE) and x.get("group") == "default"]
 
     def routes(self) -> list[str]:
         shown = json.loads(inside(self.place, "ip", "-j", "route").stdout)

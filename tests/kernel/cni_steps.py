@@ -1,10 +1,10 @@
 """Kills the CNI part between any two steps of a request, and reports what the next start and DEL leave behind.
 
-Run as a program in a node's namespace: ``python -m tests.kernel.cni_steps FOLDER POD_NAMESPACE``. A step is a message
-to the kernel, a statement of the ledger or a written parameter. For each request and each step a child process handles
-the request and kills itself with signal 9 before the step; a second child starts on what is left, compares the ledger
-with the kernel, deletes the pod and compares again. Prints one JSON object: the number of steps by request, and the
-problems.
+Run as a program in a node's namespace: ``python -m tests.kernel.cni_steps FOLDER POD_NAMESPACE LINK``; ``LINK`` is how
+pods are connected. A step is a message to the kernel, a statement of the ledger or a written parameter. For each
+request and each step a child process handles the request and kills itself with signal 9 before the step; a second child
+starts on what is left, compares the ledger with the kernel, deletes the pod and compares again. Prints one JSON object:
+the number of steps by request, and the problems.
 """
 
 import json
@@ -68,7 +68,8 @@ def cases() -> dict[str, Case]:
 
 
 def start(database: Path) -> CniService:
-    service = CniService(CniSettings(socket=database.with_name("s"), database=database), SystemClock())
+    settings = CniSettings(socket=database.with_name("s"), database=database, link=sys.argv[3])
+    service = CniService(settings, SystemClock())
     service.recover()
     service.set_node(WiringFacts(cidrs=CIDRS))
     return service
@@ -118,6 +119,7 @@ def held_in_kernel() -> dict[str, object]:
         "links": sorted(str(wiring.owner_of(link)) for link in links),
         "routes": sorted(x.dst for x in state.routes if x.proto == wiring.ROUTE_PROTOCOL),
         "neighbours": sorted(x.ip for x in state.neighbours if x.permanent),
+        "forwarding entries": sorted(x.mac for x in state.fdb if x.bridge and x.link in {link.name for link in links}),
         "elements": elements,
     }
 
@@ -131,6 +133,7 @@ def held_in_ledger(service: CniService) -> dict[str, object]:
         "links": sorted(str((key.container, key.ifname)) for key in service.leases.held),
         "routes": sorted(f"{ip}/{ip.max_prefixlen}" for ip in addresses),
         "neighbours": sorted(map(str, addresses)),
+        "forwarding entries": sorted(item.mac for item in service.leases.held.values() if item.bridge),
         "elements": 1 + 2 * len(CIDRS) + len(CIDRS) if ports else 0,
     }
 

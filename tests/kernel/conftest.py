@@ -22,19 +22,40 @@ _LONGEST = (
     "test_policy_packets.py",
     "test_proxy_iptables.py",
 )
+LINKS = ("routed", "bridge")
+_FOR_EACH_LINK = (
+    "test_cni_pods",
+    "test_cni_ports",
+    "test_cni_chains",
+    "test_cni_interfaces",
+    "test_cni_healing",
+    "test_cni_requests",
+)
+"""The files whose tests of nodes run with each way to connect pods."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     longest_first.sort(items, Path(__file__).parent, _LONGEST)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "pod_link" in metafunc.fixturenames and metafunc.module.__name__.rpartition(".")[2] in _FOR_EACH_LINK:
+        metafunc.parametrize("pod_link", LINKS, indirect=True)
+
+
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., NodeAgent]]:
+def pod_link(request: pytest.FixtureRequest) -> str:
+    """How pods are connected to their node."""
+    return str(getattr(request, "param", LINKS[0]))
+
+
+@pytest.fixture
+def make(tmp_path: Path, pod_link: str) -> Iterator[Callable[..., NodeAgent]]:
     """Makes nodes, which are removed after the test."""
     node_agents: list[NodeAgent] = []
 
     def build(*cidrs: str) -> NodeAgent:
-        node_agents.append(NodeAgent(tmp_path, cidrs or ("10.244.1.0/24",)))
+        node_agents.append(NodeAgent(tmp_path, cidrs or ("10.244.1.0/24",), pod_link))
         return node_agents[-1]
 
     yield build

@@ -157,7 +157,7 @@ def test_late_del_and_gc_leave_the_later_pod(make: Callable[..., NodeAgent]) -> 
 @pytest.mark.parametrize(
     ("conf", "expected"),
     [
-        ({"backend": "firewalld"}, "backend: firewalld"),
+        ({"backend": "ufw"}, "backend: ufw"),
         ({"ingressPolicy": "closed"}, "ingressPolicy: 'closed'"),
         ({"iptablesAdminChainName": "a b"}, "iptablesAdminChainName: 'a b'"),
         ({"ingressPolicy": "same-bridge", "prevResult": {"interfaces": [{"name": "lo"}]}}, "ingressPolicy same-bridge"),

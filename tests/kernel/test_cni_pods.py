@@ -1,5 +1,6 @@
 """Pods through the CNI program, the socket and the kernel: real namespaces, real packets."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kernel.agent_cluster import eventually
 from tests.kernel.cni_node import NodeAgent, inside, ping
 
 from podwire.cni.wiring import Wiring, WiringFacts
@@ -64,7 +66,7 @@ def test_the_result_has_the_form_of_each_version(make: Callable[..., NodeAgent])
         status, result = node.call("ADD", name, cniVersion=version)
         assert (status, result["cniVersion"]) == (0, version)
         if number > 1:
-            assert result["interfaces"][1]["sandbox"] == str(node.pods / name)
+            assert result["interfaces"][-1]["sandbox"] == str(node.pods / name)
 
 
 def test_a_second_add_is_refused_and_the_pod_keeps_working(make: Callable[..., NodeAgent]) -> None:
@@ -110,6 +112,9 @@ def test_a_full_disk_refuses_pods_and_recovers(make: Callable[..., NodeAgent], t
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as out:
             while True:
                 out.write(b"x" * 1024)
+        problems: list[str] = []
+        node.service.report_disk = problems.append
+        watch = node.within(lambda: asyncio.ensure_future(node.service.watch_disk()))
         codes = []
         for number in range(40):
             node.pod(f"b{number}")
@@ -121,12 +126,20 @@ def test_a_full_disk_refuses_pods_and_recovers(make: Callable[..., NodeAgent], t
         assert node.call("STATUS")[1]["code"] == 50
         held = len(node.service.leases.held)
         assert len(node.links()) == held == node.service.leases.pools[0].held
+        node.within(lambda: node.service.set_node(WiringFacts(mtu=1400, cidrs=node.cidrs)))
+        assert "mtu 1400" in inside(node.pods / "a", "ip", "link", "show", "eth0").stdout, "a full disk hinders nothing"
+        eventually(lambda: problems)
+        assert str(disk) in problems[0] and "pods keep their network" in problems[0]
         filler.unlink()
+        eventually(lambda: problems[-1] == "")
+        node.within(watch.cancel)
         assert node.call("STATUS") == (0, {})
         node.add("c")
+        node.facts = None
         node.stop()
         node.start()
         assert len(node.links()) == held + 1
+        assert node.service._node.mtu == 1400, "the facts of the node were written when there was room"
     finally:
         node.stop()
         subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -7,17 +7,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.kernel.conftest import LINKS
 
 from podwire.kernel import netns
 
 
 @pytest.mark.slow
-def test_a_kill_between_any_two_steps_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("link", LINKS)
+def test_a_kill_between_any_two_steps_leaves_nothing(tmp_path: Path, link: str) -> None:
     node, pod = tmp_path / "node", tmp_path / "pod"
     for place in (node, pod):
         netns.create(place)
     try:
-        command = [sys.executable, "-m", "tests.kernel.cni_steps", str(tmp_path / "state"), str(pod)]
+        command = [sys.executable, "-m", "tests.kernel.cni_steps", str(tmp_path / "state"), str(pod), link]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run(
             ["nsenter", f"--net={node}", *command], env=environment, capture_output=True, text=True, check=False

@@ -40,6 +40,10 @@ class CniFiles:
             for name in self._section.also_as:
                 program.replace_foreign(self._section.bin_path, name)
 
+    def try_to_install(self) -> None:
+        """As :meth:`install_program`; a failure is logged, and the files are tried again."""
+        self._try(self.install_program)
+
     async def run(self, served: Callable[[], Awaitable[object]]) -> None:
         """Keeps the files until cancelled; the configuration from when ``served`` returns."""
         await served()

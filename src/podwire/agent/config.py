@@ -44,7 +44,8 @@ class CniSection(Section, frozen=True):
     again. ``also_as``: further names under which the program is installed, such as ``flannel``. ``host_local``: the
     directory of the plugin ``host-local`` whose addresses are taken over. ``ipam``: addresses come from the pod CIDRs
     of the Node, or from blocks of IPPools that the node claims. ``strict_affinity``: nodes neither lend nor borrow
-    addresses of blocks. ``max_blocks`` is the number of blocks of a family that a node may have.
+    addresses of blocks. ``max_blocks`` is the number of blocks of a family that a node may have. ``link``: pods are
+    connected by a device each, or by a bridge.
     """
 
     socket: str = ""
@@ -58,6 +59,7 @@ class CniSection(Section, frozen=True):
     ipam: Literal["nodes", "blocks"] = "nodes"
     strict_affinity: bool = False
     max_blocks: int = 20
+    link: Literal["routed", "bridge"] = "routed"
 
     @property
     def conf_path(self) -> Path:

@@ -7,7 +7,7 @@ kernel keeps its state; the next start compares it and continues.
 import gc
 import os
 
-from podwire.agent import settings
+from podwire.agent import settings, statefolder
 from podwire.agent.config import AgentConfig
 from podwire.agent.shared import Shared
 from podwire.http.health import health_routes
@@ -114,9 +114,11 @@ def add_parts(shared: Shared, supervisor: Supervisor) -> None:
 async def run(config: AgentConfig, clock: Clock) -> None:
     """Runs an agent until cancelled.
 
-    Raises: ConfigError when the kubeconfig or the configuration is wrong; nothing is changed then.
+    Raises: ConfigError when the kubeconfig or the configuration is wrong, or a folder cannot be written; nothing is
+    changed then.
     """
     configure(config.log_level)
+    statefolder.check(config)
     client = Client(load(config.kubeconfig or None, os.environ), clock, manager="podwire-agent")
     try:
         agent = Agent(config, client)

@@ -8,20 +8,19 @@ addresses.
 
 from pathlib import Path
 
+from podwire.agent import podbridges
 from podwire.agent.cnifiles import CniFiles
 from podwire.agent.policypart import PolicyPart, attached_pod
 from podwire.agent.shared import Shared
-from podwire.cluster.degraded import BRIDGE_NOT_SEEN, POD_NOT_FOUND
+from podwire.cluster.degraded import POD_NOT_FOUND
 from podwire.cni.chain.policy import PolicyChain
 from podwire.cni.gate import EnforcementGate
 from podwire.cni.ipam.ledger import Attachment, Ledger
 from podwire.cni.server import CniServer
 from podwire.observe.log import Log
-from podwire.policy.bridges.dataplane import BridgeIsolation
 from podwire.policy.foreign.devices import bridges_of_devices, find_device
 from podwire.policy.foreign.discovery import PodDiscovery, not_located
 from podwire.policy.foreign.kernel import KernelLinks
-from podwire.policy.runner import Enforcement
 
 
 def add(shared: Shared, policies: PolicyPart) -> None:
@@ -32,7 +31,7 @@ def add(shared: Shared, policies: PolicyPart) -> None:
     server = CniServer(shared.config.socket, chain.handle, Log("cni"), chain.before)
     shared.tasks["policy chain"] = server.run
     files = CniFiles(shared.config, shared.clock)
-    files.install_program()
+    files.try_to_install()
     shared.tasks["cni files"] = files.keep_program
 
 
@@ -44,7 +43,7 @@ def add_discovery(shared: Shared, policies: PolicyPart) -> None:
     policies.prepared.append(discovery.scanned)
     shared.health.metrics["policy discovery"] = discovery.samples
     if policies.bridges is not None:
-        connect_bridges(shared, policies.bridges, enforcement)
+        podbridges.connect(shared, policies.bridges, enforcement)
         discovery.bridges_changed = policies.bridges.look
     shared.tasks |= {"policy discovery": discovery.run, "policy bridges": discovery.watch}
 
@@ -64,10 +63,3 @@ def make_chain(shared: Shared, policies: PolicyPart) -> PolicyChain:
     attachments = chain.held.values()
     enforcement.restore(tuple(attached_pod(a, bridges.get(a.host_link, "")) for a in attachments))
     return chain
-
-
-def connect_bridges(shared: Shared, bridges: BridgeIsolation, enforcement: Enforcement) -> None:
-    """Connects the isolation on bridges with the attached pods, metrics and degraded modes."""
-    bridges.attached = lambda: tuple(enforcement.attached.values())
-    bridges.report = lambda text: shared.degraded.report("bridges", BRIDGE_NOT_SEEN, text and f"policy: {text}")
-    shared.health.metrics["policy bridges"] = bridges.hooks.samples

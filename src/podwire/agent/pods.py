@@ -8,6 +8,7 @@ import msgspec
 
 from podwire.agent.cnifiles import CniFiles
 from podwire.agent.shared import Shared
+from podwire.cluster.degraded import STATE_NOT_WRITTEN
 from podwire.cluster.podnetworks import DEFAULT_NETWORK, NodePodNetwork
 from podwire.cni.ipam.page import page
 from podwire.cni.service import CniService, CniSettings
@@ -26,8 +27,10 @@ def add(shared: Shared) -> CniService:
         network=config.cni.network,
         cooldown_s=config.cni.cooldown_s,
         host_local=Path(config.cni.host_local) if config.cni.host_local else None,
+        link=config.cni.link,
     )
     service = CniService(settings, shared.clock)
+    service.report_disk = lambda text: shared.degraded.report("disk", STATE_NOT_WRITTEN, text)
     service.recover(legs="policy" not in config.parts)  # No policy sees the packets of legs.
     shared.health.ready["cni"] = service.problem
     shared.health.metrics["cni"] = service.samples
@@ -38,6 +41,7 @@ def add(shared: Shared) -> CniService:
         "cni deletion": service.delete_detached,
         "cni connections": service.forget_stale,
         "cni sweep": service.sweep,
+        "cni disk": service.watch_disk,
         "cni heal": service.healing.run,
         "cni hardware addresses": service.hardware.run,
     }
@@ -48,7 +52,7 @@ def add(shared: Shared) -> CniService:
         shared.state_page.parts["bridges"] = bridged.shares
         shared.tasks["cni bridges"] = bridged.run
     files = CniFiles(config, shared.clock)
-    files.install_program()
+    files.try_to_install()
     shared.tasks["cni files"] = lambda: files.run(service.served.wait)
     return service
 

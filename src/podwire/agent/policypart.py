@@ -31,7 +31,8 @@ from podwire.why.policy_text import one_audited
 class PolicyPart:
     """The objects that enforce policies on one node."""
 
-    def __init__(self, shared: Shared, *, other_plugins: bool) -> None:
+    def __init__(self, shared: Shared, *, bridges: bool) -> None:
+        """``bridges``: pods of this node may be ports of bridges."""
         config, client, clock = shared.config, shared.client, shared.clock
         self.shared = shared
         self.prepared: list[asyncio.Event] = []
@@ -40,7 +41,7 @@ class PolicyPart:
         shared.events.follow_rejected(*self.informers.own)
         shared.policies = (self.informers.policies, self.informers.cluster_policies)
         self.switch = Switch(PolicyModes(), config.policy.mode, PolicyFacts(marks=config.policy.marks))
-        self.bridges = open_isolation(self.switch, other_plugins=other_plugins)
+        self.bridges = open_isolation(self.switch, needed=bridges)
         plane: PolicyDataPlane = self.bridges or self.switch
         compiler = Compiler(config.node_name, own_node_egress=config.policy.own_node_egress)
         self.flows = FlowKeeper(compiler, clock, forget)
@@ -67,7 +68,7 @@ class PolicyPart:
 
         Raises: KernelError.
         """
-        self.enforcement.attach(attached_pod(attachment))
+        self.enforcement.attach(attached_pod(attachment, attachment.bridge))
 
     def report_mode(self) -> None:
         """Reports the reason when the configured mode is not in use."""

@@ -25,6 +25,7 @@ MTU_MISMATCH = "MTUMismatch"
 CHECKSUMS_WRONG = "ChecksumsWrong"
 CLIENTS_HIDDEN = "ClientsHidden"
 CONNECTION_TABLE_FULL = "ConnectionTableFull"
+STATE_NOT_WRITTEN = "StateNotWritten"
 
 
 class DegradedModes:

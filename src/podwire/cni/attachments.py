@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from podwire.cni import ports, requested, spec, wiring
 from podwire.cni.chain.bandwidth import PodLimiter
-from podwire.cni.chain.firewall import NodeFilter
+from podwire.cni.chain.firewall import NodeFilter, ZoneSources
 from podwire.cni.chain.tuning import PodDevices
 from podwire.cni.gate import OpenGate, PolicyGate
 from podwire.cni.ipam.leases import Leases
@@ -75,8 +75,24 @@ class Plumber(Protocol):
         """The table ``filter`` of iptables."""
         ...
 
+    @property
+    def zones(self) -> ZoneSources:
+        """The zones of firewalld."""
+        ...
+
     def prepare(self, families: Collection[int]) -> None:
         """Turns on what the node needs for pods of these IP families."""
+        ...
+
+    def hold_bridge(self, bridge: NetworkState) -> None:
+        """Makes the node have the bridge of pods.
+
+        Raises: KernelError, also when another program has a device of this name.
+        """
+        ...
+
+    def close_loopback(self) -> None:
+        """Keeps packets of the bridge of pods from the node's loopback network; without effect when there is none."""
         ...
 
     def wire(self, planned: Wiring, netns: str) -> bool:
@@ -172,7 +188,7 @@ class Attachments:
             addresses_asked = requested.addresses(request, first=not interfaces)
             addresses = self.leases.choose(addresses_asked, chosen_network(request.conf.runtime_config.annotations))
         try:
-            attachment = wiring.attach(request, addresses, mac)
+            attachment = wiring.attach(request, addresses, node, mac)
             if foreign:
                 attachment = replace(attachment, pod_network="")
             if interfaces or beside:
@@ -236,7 +252,10 @@ class Attachments:
 
         Raises: KernelError.
         """
-        self.plumber.ports.hold(ports.plan(self.leases.held.values()))
+        held = self.leases.held.values()
+        if not any(ports.on_loopback(attachment.ports) for attachment in held if attachment.bridge):
+            self.plumber.close_loopback()  # The guard of the node's loopback network goes after this.
+        self.plumber.ports.hold(ports.plan(held))
 
     def got_ports(self, attachment: Attachment) -> None:
         """Takes note of an attachment whose hostPorts may have stale connections."""

@@ -15,6 +15,7 @@ Source: ``arp_process`` in net/ipv4/arp.c, ``ndisc_recv_ns`` in net/ipv6/ndisc.c
 from collections.abc import Collection, Iterable, Iterator
 from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 
+from podwire.cluster.podbridge import is_pod_bridge
 from podwire.cni.ipam.leases import Leases
 from podwire.errors import KernelError
 from podwire.kernel import network
@@ -34,8 +35,8 @@ POLL_S = 0.1
 
 
 def bridges(state: NetworkState, cidrs: Iterable[IPv4Network | IPv6Network]) -> tuple[str, ...]:
-    """The bridges with an address in one of the networks."""
-    kinds = {link.name: link.kind for link in state.links}
+    """The bridges of other plugins with an address in one of the networks."""
+    kinds = {link.name: link.kind for link in state.links if not is_pod_bridge(link)}
     ranges = tuple(cidrs)
     names = {
         address.link

@@ -18,7 +18,7 @@ from podwire.cni.attachments import Attachments
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.podhardware import PodHardware
 from podwire.cni.wiring import WiringFacts, plan
-from podwire.errors import KernelError
+from podwire.errors import CniError, KernelError
 from podwire.kernel import pods
 from podwire.kernel.peer_watch import PeerDevice
 from podwire.observe.log import Log
@@ -68,7 +68,7 @@ class HardwareAddresses:
                 changed = replace(attachment, mac=mac)
                 self._attachments.leases.update(changed)
                 self._hardware.set_neighbours(changed, plan(changed, WiringFacts()))
-            except KernelError as failure:
+            except (KernelError, CniError) as failure:
                 self._log.warning("cannot follow a pod's hardware address", pod=attachment.pod, problem=failure)
                 continue
             self._log.info("a pod's hardware address changed", pod=attachment.pod, mac=mac)

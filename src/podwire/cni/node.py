@@ -48,7 +48,7 @@ class PodNetwork:
         self.lending = AddressLending(self._leases)
         self._chained: dict[str, ChainedPlugin] = {
             TUNING: TuningPlugin(self._plumber.tuning, self._leases.facts),
-            FIREWALL: FirewallPlugin(self._plumber.filter, self._leases.facts),
+            FIREWALL: FirewallPlugin(self._plumber.filter, self._plumber.zones, self._leases.facts),
             BANDWIDTH: BandwidthPlugin(self._plumber.shaping, self._leases.facts),
         }
         self._not_ready: dict[AttachmentKey, Wiring] = {}
@@ -155,6 +155,8 @@ class PodNetwork:
         """
         attachment, planned = self._attachments.reserve(request, node, beside, foreign)
         try:
+            if (bridge := wiring.bridge_of([attachment], node)) is not None:
+                self._plumber.hold_bridge(bridge)  # Policies read how the bridge forwards.
             self._attachments.gate.attach(attachment)
             if foreign:
                 self._plumber.prepare({ip.version for ip in foreign})

@@ -9,6 +9,7 @@ from podwire.kernel import netns, network, pods
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.peer_watch import PeerWatch
+from podwire.state.network import NetworkState
 
 
 class PodHardware:
@@ -39,11 +40,12 @@ class PodHardware:
         return ""
 
     def set_neighbours(self, attachment: Attachment, planned: Wiring) -> None:
-        """Writes the neighbour entries of both ends of a pod's device.
+        """Writes the neighbour entries of both ends of a pod's device, and the forwarding entry of a bridge's port.
 
         Raises: KernelError.
         """
         with contextlib.suppress(KernelNotFound):
-            pods.set_neighbours(self._netlink, attachment.host_link, planned.host.neighbours)
+            pods.set_neighbours(self._netlink, attachment.device, planned.host.neighbours)
+            network.add(self._netlink, NetworkState(fdb=planned.host.fdb)).check()
             with Netlink(attachment.netns) as pod:
                 pods.set_neighbours(pod, attachment.key.ifname, planned.pod.neighbours)

@@ -120,7 +120,7 @@ def plan(attachments: Iterable[Attachment]) -> Table | None:
     if not with_ports:
         return None
     devices = Set(name="devices", key=("ifname",))
-    devices = devices.with_elements(_element(devices, a.host_link) for a in with_ports if on_loopback(a.ports))
+    devices = devices.with_elements(_element(devices, name) for name in _devices(with_ports))
     sets: list[Set] = [devices]
     translate: list[Rule] = []
     masquerade: list[Rule] = [_from_loopback(devices.name)]
@@ -137,6 +137,11 @@ def plan(attachments: Iterable[Attachment]) -> Table | None:
         Chain(name="postrouting", type="nat", hook="postrouting", priority=_PRIORITY_SRCNAT, rules=behind),
     )
     return Table(family="inet", name=TABLE, comment="podwire cni", chains=chains, sets=tuple(sets))
+
+
+def _devices(attachments: Iterable[Attachment]) -> Iterable[str]:
+    """The devices of pods with a hostPort that is reached on 127.0.0.1."""
+    return dict.fromkeys(attachment.device for attachment in attachments if on_loopback(attachment.ports))
 
 
 def _element(of: Set, key: str, value: str = "", comment: str = "") -> tuple[bytes, Element]:

@@ -18,7 +18,7 @@ addresses of pods.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Protocol
@@ -38,11 +38,13 @@ from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import CniRequest
 from podwire.cni.repair import AttachmentRepair
 from podwire.cni.server import CniServer
-from podwire.cni.wiring import Wiring, WiringFacts, separated_networks
-from podwire.errors import KernelError
+from podwire.cni.spec import IO_FAILURE
+from podwire.cni.wiring import Wiring, WiringFacts, bridge_of, separated_networks
+from podwire.errors import CniError, KernelError
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
+from podwire.runtime.workqueue import wait_first
 from podwire.state.share import Share
 
 READY_S = 5.0
@@ -54,12 +56,16 @@ _ADDRESSES_POLL_S = 0.02
 DELETE_S = 0.05
 STALE_S = 0.2
 SWEEP_S = 60.0
+DISK_S = 30.0
+"""How often the ledger is written to see whether it can be; at once behind a write that failed."""
+DISK_RETRY_S = 2.0
 
 
 class CniSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Paths and settings of the CNI part; ``netns`` None means the namespace of this process.
 
-    ``host_local`` is the directory of the plugin ``host-local`` whose addresses are taken over.
+    ``host_local`` is the directory of the plugin ``host-local`` whose addresses are taken over. ``link`` is how new
+    pods are connected: ``routed`` or ``bridge``.
     """
 
     socket: Path
@@ -68,6 +74,7 @@ class CniSettings(msgspec.Struct, frozen=True, kw_only=True):
     cooldown_s: float = 30.0
     netns: Path | None = None
     host_local: Path | None = None
+    link: str = "routed"
 
 
 class AddressSource(Protocol):
@@ -103,6 +110,11 @@ class CniService:
         self.healing = PodHealing(self._plumber, self.repair, clock, self._log)
         self.hardware = HardwareAddresses(self.attachments, self._plumber.hardware, clock, self._log)
         self._pods = PodNetwork(self.attachments, lambda: self._node)
+        self.report_disk: Callable[[str], None] = lambda _text: None
+        """Called with the reason why the ledger cannot be written; empty: it can."""
+        self._disk_failed = asyncio.Event()
+        self._is_written = True
+        """Whether the ledger has the facts of the node."""
         self.address_source: AddressSource | None = None
         """Where more addresses come from when none is free; None: the node's ranges are all."""
         self._server = CniServer(settings.socket, self._handle, self._log, self._before, self._after)
@@ -111,12 +123,22 @@ class CniService:
         """Sets the facts of the node; running pods get a new MTU and leg. Returns whether the leg could be made.
 
         The facts are written to disk: an agent that starts while the API is away serves pods as its predecessor did.
+        A disk that is full keeps nothing from having effect; the facts are written when there is room.
         """
+        node = msgspec.structs.replace(node, link=self._settings.link)
         if node == self._node:
             return self._rewired()
         self._log.info("configured pods", mtu=node.mtu, cidrs=",".join(node.cidrs), networks=",".join(node.networks))
-        self._ledger.remember("node", msgspec.json.encode(node))
+        try:
+            self._write_node(node)
+        except CniError:
+            self._disk_failed.set()
         return self._apply_node(node)
+
+    def _write_node(self, node: WiringFacts) -> None:
+        self._is_written = False
+        self._ledger.remember("node", msgspec.json.encode(node))
+        self._is_written = True
 
     def leave_networks(self, networks: Mapping[str, tuple[str, ...]]) -> str:
         """Cuts off running pods of all further networks but these, with the node's ranges by name.
@@ -139,6 +161,7 @@ class CniService:
     def _apply_node(self, node: WiringFacts) -> bool:
         self._node = node
         self._plumber.prepare({6 if ":" in cidr else 4 for cidr in node.cidrs})
+        self._hold_bridge()
         networks = {name: tuple(map(ip_network, cidrs)) for name, cidrs in node.networks.items()}
         self.leases.serve(map(ip_network, node.cidrs), whole=node.whole, further=networks)
         rewired = self._rewired()
@@ -148,6 +171,13 @@ class CniService:
         else:
             self.served.clear()
         return rewired
+
+    def _hold_bridge(self) -> None:
+        if (bridge := bridge_of(self.leases.held.values(), self._node)) is not None:
+            try:
+                self._plumber.hold_bridge(bridge)
+            except KernelError as failure:
+                self._log.warning("cannot make the bridge of pods; trying again", problem=failure)
 
     def _rewired(self) -> bool:
         """Gives running pods what the node's facts say; whether the uplink of their legs exists.
@@ -173,6 +203,7 @@ class CniService:
             _import_addresses(self.leases, self._settings.host_local, self._log)
         if remembered := self._ledger.fact("node"):
             node = msgspec.json.decode(remembered, type=WiringFacts)
+            node = msgspec.structs.replace(node, link=self._settings.link)
             node = separated_networks(node, self._plumber.read())
             self._apply_node(node)
             if not legs:
@@ -216,11 +247,34 @@ class CniService:
         """Releases the addresses and devices of pods that vanished without a DEL, until cancelled."""
         while True:
             await self._clock.sleep(SWEEP_S)
-            self.repair.sweep()
-            self._pods.lending.sweep(_is_gone)
+            try:
+                self.repair.sweep()
+                self._pods.lending.sweep(_is_gone)
+            except CniError as failure:
+                self._log.warning("cannot release what vanished pods held; trying again", problem=failure)
+                self._disk_failed.set()
             self._unwired.set()
             self.healing.check_sysctls = True
             self.healing.disturbed.set()
+
+    async def watch_disk(self) -> None:
+        """Reports while the ledger cannot be written, and writes what is missing when it can, until cancelled."""
+        while True:
+            await wait_first(self._disk_failed, self._clock.sleep(DISK_S))
+            self._disk_failed.clear()
+            while problem := self._disk_problem():
+                self.report_disk(f"{problem}; pods keep their network, but none can be added or deleted")
+                await self._clock.sleep(DISK_RETRY_S)
+            self.report_disk("")
+
+    def _disk_problem(self) -> str:
+        try:
+            if not self._is_written:
+                self._write_node(self._node)
+            self.leases.check_disk()
+        except CniError as failure:
+            return f"{failure.message}: {failure.details}"
+        return ""
 
     def close(self) -> None:
         """Closes sockets and ledger; everything in the kernel stays."""
@@ -289,6 +343,10 @@ class CniService:
     def _handle(self, request: CniRequest, netns: str) -> bytes:
         try:
             return self._pods.handle(request, netns)
+        except CniError as failure:
+            if failure.code == IO_FAILURE:
+                self._disk_failed.set()
+            raise
         finally:
             if request.command in ("DEL", "GC"):
                 self._unwired.set()

@@ -1,9 +1,11 @@
-"""How a pod is wired: a routed veth, as the state of two namespaces.
+"""How a pod is wired: a veth, as the state of two namespaces.
 
 The pod's end holds its addresses with full prefix length and a default route via 169.254.1.1 (fe80::1), an address
 that no interface has: both ends have a permanent neighbour entry for the other, so no ARP or neighbour discovery is
 needed. There is no bridge, and two pods of one node communicate through the node's routing table. The
 node's end has one route per pod address. Measured: both sides in two netlink sends, 0.5 to 0.8 ms.
+With ``cni.link: bridge`` the node's end is a port of a bridge (:mod:`podwire.cni.podbridge`), and routes and neighbours
+are those of the bridge. A running pod stays as it was wired.
 
 An interface of a pod that has a default route by another interface (a second one, or podwire as a secondary network)
 gets its own routing table, which packets from its addresses use: replies leave by the interface that the requests used,
@@ -22,20 +24,24 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_net
 import msgspec
 from msgspec.structs import replace
 
+from podwire.cluster.podbridge import ALIAS, BRIDGE
 from podwire.cluster.podnetworks import DEFAULT_NETWORK, SEPARATION_PRIORITY
-from podwire.cni import ports, spec
+from podwire.cni import podbridge, ports, spec
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.pinned import chosen_network
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.state.link import Link
 from podwire.state.network import NetworkState, OwnerMark, merge
-from podwire.state.route import Address, FibRule, Neighbour, Route, Sysctl
+from podwire.state.route import Address, Fdb, FibRule, Neighbour, Route, Sysctl
 
 ROUTE_PROTOCOL = 112
 """rtnetlink protocol number of the routes to pods."""
 
 OWNER = OwnerMark(route_protocol=ROUTE_PROTOCOL)
 """The mark of pods' wiring, in the node's namespace and in the pods'."""
+
+NODE_OWNER = OwnerMark(route_protocol=ROUTE_PROTOCOL, alias_prefix=ALIAS)
+"""The same in the node's namespace, where the bridge of pods belongs to the wiring."""
 
 HOST_MAC = "02:70:77:00:00:01"
 """Hardware address of every node's end: a pod that is moved or restored finds the same gateway."""
@@ -72,7 +78,8 @@ class WiringFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``mtu`` is that of pods' devices in bytes, ``route_mtus`` those of the families that have a smaller one. ``sources``
     are the sources of the node's own packets to pods, by family; ``cidrs`` the node's pod CIDRs, none while they are
     not known. ``leg`` None: pods have one interface. ``whole``: each address of the CIDRs is for a pod. ``networks``
-    are the node's ranges of further pod networks, by their names.
+    are the node's ranges of further pod networks, by their names. ``link`` is how new pods are connected: ``routed``
+    or ``bridge``.
     """
 
     mtu: int = 1500
@@ -82,6 +89,7 @@ class WiringFacts(msgspec.Struct, frozen=True, kw_only=True):
     route_mtus: dict[int, int] = {}
     whole: bool = False
     networks: dict[str, tuple[str, ...]] = {}
+    link: str = "routed"
 
     def route_mtu(self, version: int) -> int:
         """The MTU of a pod's default route of a family."""
@@ -224,8 +232,7 @@ def missing_in_ledger(state: NetworkState, held: Collection[AttachmentKey], netw
         owner = owner_of(link)
         if owner is None or owner in known:
             continue
-        routes = [r for r in state.routes if r.link == link.name and r.proto == ROUTE_PROTOCOL]
-        macs = [n.mac for n in state.neighbours if n.link == link.name]
+        routes, macs = _behind(state, link)
         if routes and macs:
             namespace, _, pod = link.alias.split(" ")[0].partition("/")
             attachments.append(
@@ -237,9 +244,30 @@ def missing_in_ledger(state: NetworkState, held: Collection[AttachmentKey], netw
                     addresses=tuple(r.dst.partition("/")[0] for r in routes),
                     namespace=namespace if pod else "",
                     pod=pod,
+                    bridge=link.master,
+                    gateways=_held_gateways(state, routes) if link.master else (),
                 )
             )
     return attachments
+
+
+def _behind(state: NetworkState, link: Link) -> tuple[list[Route], list[str]]:
+    """The routes to the pod behind a device, and the hardware addresses of its neighbour entries."""
+    routes = [r for r in state.routes if r.link == (link.master or link.name) and r.proto == ROUTE_PROTOCOL]
+    if not link.master:
+        return routes, [n.mac for n in state.neighbours if n.link == link.name]
+    behind = {entry.mac for entry in state.fdb if entry.link == link.name}
+    macs = {n.ip: n.mac for n in state.neighbours if n.link == link.master and n.mac in behind}
+    return [r for r in routes if r.dst.partition("/")[0] in macs], list(macs.values())
+
+
+def _held_gateways(state: NetworkState, routes: Iterable[Route]) -> tuple[str, ...]:
+    """The first address of the bridge of pods in each family of the routes."""
+    first: dict[bool, str] = {}
+    for address in state.addresses:
+        if address.link == BRIDGE and not address.cidr.startswith("fe80:"):
+            first.setdefault(":" in address.cidr, address.cidr.partition("/")[0])
+    return tuple(first[six] for six in sorted({":" in route.dst for route in routes}) if six in first)
 
 
 def free_table(attachments: Iterable[Attachment]) -> int:
@@ -248,9 +276,12 @@ def free_table(attachments: Iterable[Attachment]) -> int:
     return next(number for number in itertools.count(FIRST_TABLE) if number not in used)
 
 
-def attach(request: CniRequest, addresses: Sequence[IPv4Address | IPv6Address], mac: str = "") -> Attachment:
+def attach(
+    request: CniRequest, addresses: Sequence[IPv4Address | IPv6Address], node: WiringFacts, mac: str = ""
+) -> Attachment:
     """The attachment for a request, the addresses chosen for it and the requested hardware address."""
     network = chosen_network(request.conf.runtime_config.annotations)
+    is_bridged = node.link == "bridge"
     return Attachment(
         key=request.key,
         addresses=tuple(str(address) for address in addresses),
@@ -262,6 +293,8 @@ def attach(request: CniRequest, addresses: Sequence[IPv4Address | IPv6Address], 
         uid=request.uid,
         ports=ports.checked(request.conf.runtime_config.port_mappings),
         pod_network="" if network == DEFAULT_NETWORK else network,
+        bridge=BRIDGE if is_bridged else "",
+        gateways=podbridge.gateways(node.cidrs, whole=node.whole) if is_bridged else (),
     )
 
 
@@ -270,20 +303,22 @@ def plan(attachment: Attachment, node: WiringFacts) -> Wiring:
     host, inner = attachment.host_link, attachment.key.ifname
     ips = attachment.ips
     versions = sorted({ip.version for ip in ips})
+    device, bridge = attachment.device, attachment.bridge
+    own = Link(name=host, kind="veth", mtu=node.mtu, mac=HOST_MAC, alias=alias_of(attachment), peer=inner)
+    port = replace(own, master=bridge, hairpin=True, locked=True)
     wiring = Wiring(
         host=NetworkState(
-            links=(Link(name=host, kind="veth", mtu=node.mtu, mac=HOST_MAC, alias=alias_of(attachment), peer=inner),),
-            neighbours=tuple(Neighbour(link=host, ip=str(ip), mac=attachment.mac) for ip in ips),
-            routes=tuple(
-                Route(dst=f"{ip}/{ip.max_prefixlen}", link=host, src=node.sources.get(ip.version, "")) for ip in ips
-            ),
+            links=(port if bridge else own,),
+            neighbours=tuple(Neighbour(link=device, ip=str(ip), mac=attachment.mac) for ip in ips),
+            fdb=(Fdb(link=host, mac=attachment.mac, bridge=True),) if bridge else (),
+            routes=tuple(_node_route(attachment, ip, node) for ip in ips),
             rules=_lone_rules(attachment, node),
-            sysctls=_sysctls(host, attachment) if 4 in versions else (),
+            sysctls=_sysctls(attachment) if 4 in versions else (),
         ),
         pod=NetworkState(
             links=(Link(name="lo"), Link(name=inner, kind="veth", mtu=node.mtu, mac=attachment.mac)),
             addresses=tuple(Address(link=inner, cidr=f"{ip}/{ip.max_prefixlen}") for ip in ips),
-            neighbours=tuple(Neighbour(link=inner, ip=str(GATEWAYS[v]), mac=HOST_MAC) for v in versions),
+            neighbours=tuple(Neighbour(link=inner, ip=gateway_of(attachment, v), mac=HOST_MAC) for v in versions),
             routes=tuple(route for v in versions for route in _pod_routes(attachment, v, node.route_mtu(v))),
             rules=tuple(
                 FibRule(priority=attachment.table, src=f"{ip}/{ip.max_prefixlen}", table=attachment.table)
@@ -367,43 +402,81 @@ def _leg_state(attachment: Attachment, leg: LegFacts) -> NetworkState:
 
 def merged(attachments: Iterable[Attachment], node: WiringFacts) -> NetworkState:
     """The node's side of several attachments, without the names of the pods' ends, which are in other namespaces."""
-    states = [plan(attachment, node).host for attachment in attachments]
-    links = tuple(replace(link, peer="") for state in states for link in state.links)
-    return replace(merge(states), links=links)
+    held = tuple(attachments)
+    states = [plan(attachment, node).host for attachment in held]
+    links = [replace(link, peer="") for state in states for link in state.links]
+    if bridge := bridge_of(held, node):
+        states.append(bridge)
+        links += bridge.links
+    return replace(merge(states), links=tuple(links))
 
 
-def _sysctls(host: str, attachment: Attachment) -> tuple[Sysctl, ...]:
+def bridge_of(attachments: Iterable[Attachment], node: WiringFacts) -> NetworkState | None:
+    """The bridge of the node's pods; None when neither new pods nor these attachments need one."""
+    bridged = [attachment for attachment in attachments if attachment.bridge]
+    if not bridged and not (node.link == "bridge" and node.cidrs):
+        return None
+    gateways = itertools.chain(
+        podbridge.gateways(node.cidrs, whole=node.whole), *(attachment.gateways for attachment in bridged)
+    )
+    return OWNER.stamp(podbridge.plan(node.mtu, HOST_MAC, gateways))
+
+
+def _node_route(attachment: Attachment, ip: IPv4Address | IPv6Address, node: WiringFacts) -> Route:
+    """The node's route to an address of a pod."""
+    dst, source = f"{ip}/{ip.max_prefixlen}", node.sources.get(ip.version, "")
+    if attachment.bridge and ip.version == 4:
+        return Route(dst=dst, via=str(ip), link=attachment.bridge, onlink=True, src=source)
+    return Route(dst=dst, link=attachment.device, src=source)
+
+
+def _sysctls(attachment: Attachment) -> tuple[Sysctl, ...]:
     values = {"forwarding": "1", "rp_filter": "1", "send_redirects": "0", "accept_redirects": "0"}
+    if attachment.bridge:
+        values = {}  # Those of the bridge do not depend on its pods.
     if ports.on_loopback(attachment.ports):
         values["route_localnet"] = "1"
-    return tuple(Sysctl(path=f"net/ipv4/conf/{host}/{name}", value=value) for name, value in values.items())
+    return tuple(
+        Sysctl(path=f"net/ipv4/conf/{attachment.device}/{name}", value=value) for name, value in values.items()
+    )
+
+
+def gateway_of(attachment: Attachment, version: int) -> str:
+    """The gateway of a pod in a family."""
+    own = (gateway for gateway in attachment.gateways if (":" in gateway) == (version == 6))
+    return next(own, str(GATEWAYS[version]))
 
 
 def _pod_routes(attachment: Attachment, version: int, mtu: int) -> tuple[Route, ...]:
-    gateway, link = str(GATEWAYS[version]), attachment.key.ifname
-    if version in attachment.beside:
-        table = attachment.table
-        return (Route(dst=_DEFAULT[version], via=gateway, link=link, onlink=version == 4, mtu=mtu, table=table),)
+    gateway, link = gateway_of(attachment, version), attachment.key.ifname
+    is_beside = version in attachment.beside
     default = Route(dst=_DEFAULT[version], via=gateway, link=link, mtu=mtu)
-    if version == 6:
+    if is_beside:
+        default = replace(default, onlink=version == 4, table=attachment.table)
+    if gateway.startswith("fe80:"):
         return (default,)
-    return (Route(dst=f"{gateway}/32", link=link, scope="link"), default)
+    if version == 6:
+        return (Route(dst=f"{gateway}/128", link=link, table=default.table), default)
+    return (default,) if is_beside else (Route(dst=f"{gateway}/32", link=link, scope="link"), default)
 
 
 def result(attachment: Attachment, node: WiringFacts, dns: spec.Dns) -> spec.CniResult:
     """The CNI result of ADD."""
     versions = sorted({ip.version for ip in attachment.ips})
+    names = (*filter(None, (attachment.bridge,)), attachment.host_link)
     return spec.CniResult(
         interfaces=(
-            spec.CniInterface(name=attachment.host_link, mac=HOST_MAC, mtu=node.mtu),
+            *(spec.CniInterface(name=name, mac=HOST_MAC, mtu=node.mtu) for name in names),
             spec.CniInterface(name=attachment.key.ifname, mac=attachment.mac, sandbox=attachment.netns, mtu=node.mtu),
         ),
         ips=tuple(
-            spec.Ip(address=f"{ip}/{ip.max_prefixlen}", gateway=str(GATEWAYS[ip.version]), interface=1)
+            spec.Ip(
+                address=f"{ip}/{ip.max_prefixlen}", gateway=gateway_of(attachment, ip.version), interface=len(names)
+            )
             for ip in attachment.ips
         ),
         routes=tuple(
-            spec.CniRoute(dst=_DEFAULT[v], gw=str(GATEWAYS[v])) for v in versions if v not in attachment.beside
+            spec.CniRoute(dst=_DEFAULT[v], gw=gateway_of(attachment, v)) for v in versions if v not in attachment.beside
         ),
         dns=dns,
     )

@@ -19,12 +19,16 @@ from typing import NamedTuple
 from podwire.agent.config import AgentConfig
 from podwire.cni import program
 from podwire.cni.bridgedpods import OWNER as BRIDGED
+from podwire.cni.chain.bandwidth import TYPE as BANDWIDTH
+from podwire.cni.chain.bandwidth import BandwidthPlugin
+from podwire.cni.chain.firewall import TYPE as FIREWALL
+from podwire.cni.chain.firewall import FirewallPlugin
 from podwire.cni.ipam.ledger import Ledger
 from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.wiring import HOST_MAC
-from podwire.cni.wiring import OWNER as PODS
+from podwire.cni.wiring import NODE_OWNER as PODS
 from podwire.dns.nodelocal.plan import OWNER as NODE_DNS
-from podwire.errors import ClusterError, KernelError, Unsupported
+from podwire.errors import ClusterError, CniError, KernelError, Unsupported
 from podwire.kernel import bpf_state, network, sysctl, sysctl_record
 from podwire.kernel.iptables_tables import drop_tables
 from podwire.kernel.kinds import KERNEL_KINDS
@@ -68,12 +72,13 @@ def check(config: AgentConfig, *, with_pods: bool) -> None:
 
 
 def attached(config: AgentConfig) -> tuple[str, ...]:
-    """The pods in the address ledger, as ``namespace/name``."""
+    """The pods in the address ledger, as ``namespace/name``, and those that only have rules of chained plugins."""
     if not config.database.exists():
         return ()
     ledger = Ledger(config.database)
     try:
-        return tuple(sorted(f"{item.namespace}/{item.pod}" for item in ledger.attachments().values()))
+        pods = sorted(f"{item.namespace}/{item.pod}" for item in ledger.attachments().values())
+        return (*pods, *(name for kind in (FIREWALL, BANDWIDTH) for name in ledger.facts(f"{kind} ")))
     finally:
         ledger.close()
 
@@ -91,6 +96,7 @@ def steps(config: AgentConfig) -> tuple[RemovalStep, ...]:
         RemovalStep("policies", partial(_cleared, "policies", policy_modes.clear_all)),
         RemovalStep("policies on bridges", partial(_cleared, "policies on bridges", bridges.clear)),
         RemovalStep("child processes", partial(_children, config)),
+        RemovalStep("rules of chained plugins", partial(_chained, config)),
         RemovalStep("devices and routes", _network),
         RemovalStep("iptables", _chains),
         RemovalStep("tables", _tables),
@@ -132,6 +138,28 @@ def _children(config: AgentConfig, dry: bool) -> Iterator[str]:
         yield f"process {name}"
     if not dry:
         asyncio.run(stop_recorded(folder))
+
+
+def _chained(config: AgentConfig, dry: bool) -> Iterator[str]:
+    """What podwire wrote as ``firewall`` and ``bandwidth`` for pods that still run, by its ledger."""
+    if not config.database.exists():
+        return
+    ledger, plumber = Ledger(config.database), KernelPlumber()
+    try:
+        plugins: dict[str, FirewallPlugin | BandwidthPlugin] = {
+            FIREWALL: FirewallPlugin(plumber.filter, plumber.zones, ledger),
+            BANDWIDTH: BandwidthPlugin(plumber.shaping, ledger),
+        }
+        for kind, plugin in plugins.items():
+            for name in ledger.facts(f"{kind} "):
+                if not dry:
+                    plugin.forget(name)
+                yield f"what the plugin {kind} wrote for {name.removeprefix(kind).strip()}"
+    except CniError as failure:
+        raise ClusterError(f"{failure.message}: {failure.details}") from failure
+    finally:
+        plumber.close()
+        ledger.close()
 
 
 def _network(dry: bool) -> Iterator[str]:

@@ -18,7 +18,7 @@ import contextlib
 import errno
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -87,8 +87,9 @@ def derived_indexes(name: str) -> tuple[int, ...]:
 def wire(host: Netlink, netns: Path | str, node: NetworkState, pod: NetworkState) -> bool:
     """Configures a pod's interfaces on the node and in its own namespace; True when packets already pass.
 
-    ``node`` has one link, of kind veth, whose ``peer`` is one of the links of ``pod``. When the result is False, the
-    kernel is not finished (:func:`is_ready`); packets sent before are dropped.
+    ``node`` has one link, of kind veth, whose ``peer`` is one of the links of ``pod``; it may be a port of a bridge,
+    and the other objects may be those of the bridge. When the result is False, the kernel is not finished
+    (:func:`is_ready`); packets sent before are dropped.
 
     Raises: KernelNotFound when the namespace does not exist; KernelExists when either name is in use; KernelError.
     Nothing is left behind then.
@@ -175,7 +176,7 @@ def _make_pair(host: Netlink, node: NetworkState, peer: Link, descriptor: int) -
     """
     (link,) = node.links
     index = _make_devices(host, link, peer, descriptor)
-    failures = host.batch(_node_messages(node, index))
+    failures = host.batch(_node_messages(node, index, _master_index(host, link)))
     if failures:
         _discard(host, link, index)
     _check(failures)
@@ -183,7 +184,7 @@ def _make_pair(host: Netlink, node: NetworkState, peer: Link, descriptor: int) -
 
 
 def _make_devices(host: Netlink, link: Link, peer: Link, descriptor: int) -> int:
-    indexes = {link.master: read_raw_link(host, link.master).link.index} if link.master else {}
+    indexes = _master_index(host, link)
     for attempt in range(_ATTEMPTS):
         index = derived_index(link.name, attempt)
         numbered = replace(link, index=index, up=True)
@@ -196,6 +197,11 @@ def _make_devices(host: Netlink, link: Link, peer: Link, descriptor: int) -> int
         else:
             return index
     raise AssertionError("the last attempt returns or raises")
+
+
+def _master_index(host: Netlink, link: Link) -> dict[str, int]:
+    """The interface index of the bridge of which a device is a port, by its name; empty when there is none."""
+    return {link.master: read_raw_link(host, link.master).link.index} if link.master else {}
 
 
 def _is_number_taken(host: Netlink, failure: KernelError, link: Link, index: int) -> bool:
@@ -219,16 +225,19 @@ def _discard(host: Netlink, link: Link, index: int) -> None:
         host.request(Message(RTM_DELLINK, 0, link_codec.header(index), "delete", link))
 
 
-def _node_messages(node: NetworkState, index: int) -> list[Message]:
+def _node_messages(node: NetworkState, index: int, masters: Mapping[str, int]) -> list[Message]:
     (link,) = node.links
+    indexes = {link.name: index, **masters}
     parameters = _parameters(link.name, node.sysctls)
     settings = link_codec.encode_parameters(index, parameters, addr_gen_none=_has_ipv6())
     if link.alias:
         settings += attribute(IFLA_IFALIAS, link.alias.encode())
     messages = [Message(RTM_SETLINK, 0, settings, "set", link)]
-    if link.hairpin:
+    if link.master:
         messages.append(Message(RTM_SETLINK, 0, link_codec.encode_set_port(link, index), "set port", link))
-    return messages + _state_messages(node, {link.name: index})
+    replacing = NLM_F_CREATE | NLM_F_REPLACE
+    messages += (Message(RTM_NEWNEIGH, replacing, encode(x, indexes), "add", x) for x in node.fdb)
+    return messages + _state_messages(node, indexes)
 
 
 def _pod_messages(pod: NetworkState, name: str, index: int) -> list[Message]:
@@ -287,13 +296,14 @@ def is_ready(host: Netlink, netns: Path | str, node: NetworkState, pod: NetworkS
 
 
 def _passes(host: Netlink, inner: Netlink, node: NetworkState, pod: NetworkState) -> bool:
-    """Whether both ends are up and the pod's addresses are local in the pod.
+    """Whether both ends and the bridge are up, and the pod's addresses are local in the pod.
 
     Workers of the kernel do both later: until then a device drops packets, and an IPv6 address is not usable, whether
     it is checked for duplicates or not (net/core/link_watch.c, net/ipv6/addrconf.c).
     """
     (link,) = node.links
-    ends = (read_raw_link(host, link.name), read_raw_link(inner, link.peer))
+    names = filter(None, (link.name, link.master))
+    ends = (*(read_raw_link(host, name) for name in names), read_raw_link(inner, link.peer))
     return all(end.operstate == IF_OPER_UP for end in ends) and all(
         _is_local(inner, address.cidr.partition("/")[0]) for address in pod.addresses if ":" in address.cidr
     )
@@ -321,9 +331,14 @@ def unwire(host: Netlink, nodes: Iterable[NetworkState]) -> None:
             index = read_raw_link(host, link.name).link.index
         except KernelNotFound:
             continue
-        indexes = {link.name: index}
-        messages += (Message(RTM_DELROUTE, 0, encode(x, indexes), "delete", x) for x in node.routes)
-        messages += (Message(RTM_DELNEIGH, 0, encode(x, indexes), "delete", x) for x in node.neighbours)
+        try:
+            indexes = {link.name: index, **_master_index(host, link)}
+        except KernelNotFound:
+            indexes = {}  # Routes and neighbours are gone with the bridge.
+        if indexes:
+            messages += (Message(RTM_DELROUTE, 0, encode(x, indexes), "delete", x) for x in node.routes)
+            messages += (Message(RTM_DELNEIGH, 0, encode(x, indexes), "delete", x) for x in node.neighbours)
+            messages += (Message(RTM_DELNEIGH, 0, encode(x, indexes), "delete", x) for x in node.fdb)
         messages.append(Message(RTM_SETLINK, 0, link_codec.encode_group(index, DELETE_GROUP), "delete", link))
     _check({at: x for at, x in host.batch(messages).items() if not isinstance(x, KernelNotFound)})
 

@@ -142,6 +142,7 @@ def agent(topology: Topology, config: ClusterConfig, node: FabricNode) -> Child:
             "ipam": config.ipam.mode,
             "strictAffinity": config.ipam.strict_affinity,
             "maxBlocks": config.ipam.max_blocks,
+            "link": config.pod_link,
         },
         "routing": {"backend": config.routing.backend, **_router_peers(topology, config, node)},
         "proxy": msgspec.to_builtins(config.proxy),

@@ -61,6 +61,7 @@ _FIXED = {
     "autoscaler": ("autoscaler", "the controllers read it when they start"),
     "audit": ("audit", "the API server reads it when it starts"),
     "dns": ("dns", "agents read it when they start"),
+    "pod_link": ("podLink", "agents read it when they start"),
     "log_level": ("logLevel", "components read it when they start"),
 }
 """Settings that cannot change while the cluster exists: fields, their names in the file, and the reason."""
@@ -132,6 +133,8 @@ class ClusterConfig(_Section, frozen=True):
     network: Literal["podwire", "none"] = "podwire"
     """``none``: nodes run no agent and the cluster has no DNS, as on a new cluster whose network is still missing."""
     ipam: IpamSection = IpamSection()
+    pod_link: Literal["routed", "bridge"] = "routed"
+    """How pods are connected to their node: by a device each, or by a bridge."""
     routing: RoutingSection = RoutingSection()
     proxy: ProxySettings = ProxySettings()
     policy: PolicySettings = PolicySettings()

@@ -46,7 +46,7 @@ neighbour fe80::1 lladdr 02:70:77:00:00:01 dev eth0 proto 112
 
 
 def attached() -> Attachment:
-    return wiring.attach(REQUEST, ADDRESSES)
+    return wiring.attach(REQUEST, ADDRESSES, wiring.WiringFacts())
 
 
 def test_a_pod_of_two_families() -> None:
@@ -108,7 +108,7 @@ def test_a_leg_of_kind_ipvlan_has_gateways_and_an_alias() -> None:
 
 
 def test_legs_have_routes_of_the_families_of_the_pod() -> None:
-    item = wiring.attach(REQUEST, ADDRESSES[:1])
+    item = wiring.attach(REQUEST, ADDRESSES[:1], wiring.WiringFacts())
     leg = wiring.LegFacts("eth7", 9000, ("10.244.2.0/24", "fd00:0:0:2::/64"))
     assert "fd00" not in str(wiring.plan(item, wiring.WiringFacts(leg=leg)).pod)
 
@@ -117,7 +117,7 @@ def test_foreign_devices_are_not_recognized_as_pods() -> None:
     item = attached()
     link = wiring.plan(item, wiring.WiringFacts()).host.links[0]
     assert wiring.owner_of(link) == ("0123456789ab", "eth0")
-    second = wiring.attach(_request("eth1"), ADDRESSES)
+    second = wiring.attach(_request("eth1"), ADDRESSES, wiring.WiringFacts())
     assert wiring.owner_of(wiring.plan(second, wiring.WiringFacts()).host.links[0]) == ("0123456789ab", "eth1")
     for foreign in (
         Link("veth0", "veth", alias="shop/a 0123456789ab"),
@@ -150,7 +150,7 @@ def test_an_unwired_device_is_not_rebuilt() -> None:
 
 def test_without_a_pod_name_the_container_tells() -> None:
     plain = CniRequest(command="ADD", conf=spec.NetConf(name="n"), key=AttachmentKey("n", "0123456789ab", "eth0"))
-    item = wiring.attach(plain, ADDRESSES[:1])
+    item = wiring.attach(plain, ADDRESSES[:1], wiring.WiringFacts())
     assert item.host_link.startswith("01234567-")
     assert wiring.alias_of(item) == "- 0123456789ab"
     assert wiring.owner_of(wiring.plan(item, wiring.WiringFacts()).host.links[0]) == ("0123456789ab", "eth0")
@@ -178,7 +178,9 @@ def _request(ifname: str) -> CniRequest:
 
 def test_pods_of_a_network_that_is_gone_are_cut_off() -> None:
     chosen = spec.RuntimeConfig(annotations={"podwire.io/network": "blue"})
-    item = wiring.attach(replace(REQUEST, conf=replace(REQUEST.conf, runtime_config=chosen)), ADDRESSES)
+    item = wiring.attach(
+        replace(REQUEST, conf=replace(REQUEST.conf, runtime_config=chosen)), ADDRESSES, wiring.WiringFacts()
+    )
     assert item.pod_network == "blue"
     assert attached().pod_network == ""
     there = wiring.WiringFacts(networks={"blue": ("10.244.1.0/24", "fd00::/64")})

@@ -87,7 +87,7 @@ class BandwidthPlugin:
                     self._delete(request)
                 case "GC":
                     for name in stale(self._facts, TYPE, request):
-                        self._forget(name)
+                        self.forget(name)
         except KernelError as failure:
             raise CniError(spec.INTERNAL, f"cannot limit the bandwidth of {request.pod_name}", str(failure)) from None
         return b""
@@ -96,7 +96,7 @@ class BandwidthPlugin:
         rates, result = _rates(request), previous(request)
         if rates != Rates():
             limits, name = self._limits(request, rates, result, netns), _fact(request)
-            self._forget(name)
+            self.forget(name)
             self._facts.remember(name, msgspec.json.encode(limits))
             try:
                 mac = self._limiter.add(limits)
@@ -115,11 +115,15 @@ class BandwidthPlugin:
 
     def _delete(self, request: CniRequest) -> None:
         if self._facts.fact(_fact(request)):
-            self._forget(_fact(request))
+            self.forget(_fact(request))
         else:
             self._limiter.remove_ifb(ifb_name(request.key.network, request.key.container))
 
-    def _forget(self, name: str) -> None:
+    def forget(self, name: str) -> None:
+        """Removes the limits of an attachment, by the name of its fact.
+
+        Raises: KernelError, CniError.
+        """
         if held := self._facts.fact(name):
             self._limiter.remove(msgspec.json.decode(held, type=PodLimits))
             self._facts.remember(name, b"")

@@ -65,6 +65,11 @@ def family_of(address: str) -> str:
     return "ip6" if ip_address(address).version == 6 else "ip"
 
 
+def host(address: str) -> str:
+    """An address as a network of one address."""
+    return f"{ip_address(address)}/{ip_address(address).max_prefixlen}"
+
+
 def admit(edit: FilterEdit, addresses: Iterable[str], admin_chain: str) -> None:
     """Accepts what pods send, and the answers to them."""
     rules = [rule for address in addresses for rule in pod_rules(address)]
@@ -102,9 +107,8 @@ def isolate(edit: FilterEdit, bridge: str, policy: str) -> None:
 
 def pod_rules(address: str) -> Iterator[str]:
     """The rules of an address."""
-    host = f"{ip_address(address)}/{ip_address(address).max_prefixlen}"
-    yield f"-d {host} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
-    yield f"-s {host} -j ACCEPT"
+    yield f"-d {host(address)} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
+    yield f"-s {host(address)} -j ACCEPT"
 
 
 def _rule(comment: str, verdict: str) -> str:

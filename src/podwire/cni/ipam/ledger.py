@@ -2,8 +2,9 @@
 
 ``synchronous=FULL``: an acknowledged change survives a power cut, at 0.15 ms a commit (measured; one commit per
 ADD and one per DEL). The key of an attachment is (network, container, interface); at most one attachment holds an
-address. Release times are kept for the cooldown. A file that SQLite cannot read is renamed to ``.damaged`` and an
-empty file takes its place; the caller then rebuilds the list from the kernel's links and routes.
+address. Release times are kept for the cooldown. A file whose content SQLite cannot read is renamed to ``.damaged`` and
+an empty file takes its place; the caller then rebuilds the list from the kernel's links and routes. A file that cannot
+be opened (a full disk, a folder that may not be written) is left as it is.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import msgspec
 from podwire.cni.ipam.pool import Address
 from podwire.cni.protocol import AttachmentKey
 from podwire.cni.spec import IO_FAILURE, PortMapping
-from podwire.errors import CniError
+from podwire.errors import CniError, ConfigError
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS attachment (
@@ -40,6 +41,8 @@ class Attachment(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     ``beside`` are the IP families whose default route in the pod belongs to another interface. ``table`` is the routing
     table of an interface that is not the pod's first; 0 for the first one.
     ``pod_network`` is the pod network of its addresses, empty for the default one.
+    ``bridge`` is the bridge of which the node's end is a port, empty for none; ``gateways`` are the pod's then, one of
+    each family.
     """
 
     key: AttachmentKey
@@ -54,6 +57,13 @@ class Attachment(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     beside: tuple[int, ...] = ()
     table: int = 0
     pod_network: str = ""
+    bridge: str = ""
+    gateways: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> str:
+        """The device by which the node routes packets from and to the pod."""
+        return self.bridge or self.host_link
 
     @property
     def ips(self) -> tuple[Address, ...]:
@@ -65,10 +75,17 @@ class Ledger:
     """The attachments of one node; every change is one durable transaction."""
 
     def __init__(self, path: Path) -> None:
+        """Opens the file, and makes it when there is none.
+
+        Raises: ConfigError when it cannot be opened for writing; nothing is changed then.
+        """
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._db = _open(path)
+        except (OSError, sqlite3.OperationalError) as failure:
+            expected = "expected a file that podwire may write, in a folder with free space"
+            raise ConfigError(str(path), "", f"cannot be opened for writing: {failure}; {expected}") from failure
         except sqlite3.DatabaseError:
             for suffix in ("", "-wal", "-shm"):
                 part = path.with_name(path.name + suffix)

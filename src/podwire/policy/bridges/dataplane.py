@@ -47,6 +47,8 @@ class BridgeIsolation:
         self._held: tuple[BridgePort, ...] | None = None
         self.attached: Callable[[], Iterable[AttachedPod]] = tuple
         """Returns the pods on this node."""
+        self.routed: frozenset[str] = frozenset()
+        """Bridges whose pods reach each other through the node's routing table: the IP hooks see all they need."""
         self.enable_netfilter = False
         """Whether to turn on ``br_netfilter`` for bridges of pods where it is off."""
         self.report: Callable[[str], None] = lambda _: None
@@ -71,7 +73,7 @@ class BridgeIsolation:
         """The bridges where policies are enforced only in part, and why; empty when there are none."""
         texts = []
         for bridge, missing in sorted(self.hooks.unseen.items()):
-            if missing:
+            if missing and bridge not in self.routed:
                 features = " and ".join(dict.fromkeys(missing.values()))
                 texts.append(
                     f"{bridge}: {features}; pods that policies select are isolated from the bridge's other pods"

@@ -6,13 +6,13 @@ from podwire.policy.bridges.dataplane import BridgeIsolation, clear
 from podwire.policy.dataplane import PolicyDataPlane
 
 
-def open_isolation(plane: PolicyDataPlane, *, other_plugins: bool) -> BridgeIsolation | None:
-    """The data plane with isolation on bridges where other CNI plugins wire the pods; None where podwire wires them.
+def open_isolation(plane: PolicyDataPlane, *, needed: bool) -> BridgeIsolation | None:
+    """The data plane with isolation on bridges where pods may be ports of bridges (``needed``); None elsewhere.
 
     What an earlier agent with other settings left is cleared. A kernel without nftables has no isolation.
     """
     try:
-        if other_plugins:
+        if needed:
             return BridgeIsolation(plane)
         clear()
     except Unsupported:

@@ -3,7 +3,7 @@
 A packet from a pod enters by the pod's port, where the bridge table checks its source address. To another port of the
 bridge the packet is forwarded as a frame: through the chain ``forward`` of the same table, and through the IP hooks
 only if ``br_netfilter`` is on. A packet to another destination, or to a Service first, is routed and passes the IP
-hooks in any case.
+hooks in any case. Pods of podwire's own bridge send packets to each other through the node, too.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from podwire.cluster.podbridge import is_pod_bridge
 from podwire.errors import Unsupported
 from podwire.kernel import bridges
 from podwire.kernel.kinds import read_values
@@ -38,6 +39,8 @@ class BridgePorts(msgspec.Struct, frozen=True, kw_only=True):
     """By bridge: the families whose packets between its ports pass no IP hook, and why."""
     held: Table | None
     """The bridge table that the kernel holds."""
+    routed: frozenset[str] = frozenset()
+    """The bridges whose pods send packets to each other through the node's routing table."""
 
 
 def read(netns: NetnsPath, pods: Mapping[str, Collection[str]]) -> BridgePorts | None:
@@ -46,7 +49,8 @@ def read(netns: NetnsPath, pods: Mapping[str, Collection[str]]) -> BridgePorts |
     Raises: KernelError.
     """
     path = Path(netns) if netns is not None else None
-    links = locate(pods, *KernelLinks(path).read(), {})
+    state, behind = KernelLinks(path).read()
+    links = locate(pods, state, behind, {})
     links = {pod: link for pod, link in links.items() if link.port}
     if not links:
         return None
@@ -57,6 +61,7 @@ def read(netns: NetnsPath, pods: Mapping[str, Collection[str]]) -> BridgePorts |
         addresses={address: link for pod, link in links.items() for address in pods[pod]},
         unseen=unseen,
         held=_held(netns),
+        routed=frozenset(link.name for link in state.links if is_pod_bridge(link)),
     )
 
 
@@ -101,7 +106,7 @@ class BridgeTracer:
         if first.verdict != "accept":
             yield first
             return
-        if goes is None or goes.device != came.device:
+        if goes is None or goes.device != came.device or came.device in self._ports.routed:
             yield from (_with(first.steps, (), routed) for routed in self._routed(packet))
             return
         then = self._frames.hook(frame, _FORWARD)

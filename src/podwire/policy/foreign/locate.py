@@ -30,7 +30,8 @@ class LinkTable:
     def __init__(self, state: NetworkState) -> None:
         links: dict[tuple[int, int, int], str] = {}
         for route in state.routes:
-            if route.kind == "unicast" and not route.via and route.link and route.table == _MAIN:
+            direct = not route.via or route.dst == f"{route.via}/32"  # Podwire's own bridge names pods as next hops.
+            if route.kind == "unicast" and direct and route.link and route.table == _MAIN:
                 links.setdefault(_key(route.dst), route.link)
         for address in state.addresses:
             links.setdefault(_key(address.cidr), address.link)
