@@ -126,12 +126,21 @@ def install(cluster: Cluster, name: str, folder: Path, *options: str) -> str:
 
 def remove(cluster: Cluster, folder: Path) -> None:
     """Removes what was installed, and podwire from the nodes; nothing of podwire is left in their kernels."""
-    config_map = cluster.run(["kubectl", "get", "configmap", "podwire-agent", "-n", NAMESPACE, "-o", "json"])
+    document = agent_config(cluster)
     cluster.kubectl("delete", OBJECTS, "-n", NAMESPACE, "-l", "app.kubernetes.io/instance=podwire", "--wait=false")
     eventually(lambda: cluster.get("pods", "-n", NAMESPACE)["items"] == [])
-    if config_map.returncode:
-        return
-    document: dict[str, Any] = yaml.safe_load(json.loads(config_map.stdout)["data"]["agent.yaml"])
+    if document:
+        take_off_nodes(cluster, folder, document)
+
+
+def agent_config(cluster: Cluster) -> dict[str, Any]:
+    """The configuration of the installed agents; empty when there are none."""
+    config_map = cluster.run(["kubectl", "get", "configmap", "podwire-agent", "-n", NAMESPACE, "-o", "json"])
+    return {} if config_map.returncode else dict(yaml.safe_load(json.loads(config_map.stdout)["data"]["agent.yaml"]))
+
+
+def take_off_nodes(cluster: Cluster, folder: Path, document: dict[str, Any]) -> None:
+    """Runs ``podwire uninstall`` on each node, whose agents had a configuration."""
     for node in NODES:
         run, state = run_of(cluster, node), Path(topology(cluster).node_state(node))
         document |= {"nodeName": node, "runDir": str(run / "podwire"), "stateDir": str(state / "podwire")}
@@ -201,6 +210,70 @@ def test_each_part_works_alone(cluster: Cluster, audit: Path, tmp_path: Path) ->
     cluster.kubectl("delete", "pod", "one", "two", "--grace-period=1")
     remove(cluster, tmp_path)
     check_rights(cluster, audit)
+
+
+KINDS = (
+    "daemonsets,deployments,replicasets,pods,services,configmaps,networkpolicies,poddisruptionbudgets,serviceaccounts,"
+    "clusterroles,clusterrolebindings,roles,rolebindings,customresourcedefinitions,leases"
+)
+
+
+def contents(cluster: Cluster) -> set[str]:
+    """The objects of the API that an installation may concern, and the annotations of its nodes."""
+    names = {
+        f"{item['kind']} {item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
+        for item in cluster.get(KINDS, "-A")["items"]
+    }
+    nodes = cluster.get("nodes")["items"]
+    return names | {
+        f"{node['metadata']['name']} {key}" for node in nodes for key in node["metadata"].get("annotations", ())
+    }
+
+
+def test_uninstall_removes_all_objects_of_an_install(cluster: Cluster, tmp_path: Path) -> None:
+    def uninstall(*options: str) -> str:
+        done = cluster.run([*podwire(), "uninstall", "--objects", *options])
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    uninstall("--crds")
+    before = contents(cluster)
+    cluster.kubectl("create", "configmap", "podwire-mine", "-n", NAMESPACE, "--from-literal=a=b")
+    mine = f"ConfigMap {NAMESPACE}/podwire-mine"
+    install(cluster, "beside-kube-proxy", tmp_path)
+    eventually(lambda: any("podwire.io/" in name for name in contents(cluster)))
+    document, installed = agent_config(cluster), contents(cluster)
+    assert {f"DaemonSet {NAMESPACE}/podwire-agent", f"Deployment {NAMESPACE}/podwire-controller"} <= installed
+    dry = uninstall("--dry-run")
+    assert f"would delete DaemonSet {NAMESPACE}/podwire-agent" in dry and "podwire-mine" not in dry
+    assert contents(cluster) >= installed - before
+    output = uninstall()
+    lines = output.splitlines()
+    order = [
+        lines.index(f"deleted {name}")
+        for name in (
+            f"Deployment {NAMESPACE}/podwire-controller",
+            f"DaemonSet {NAMESPACE}/podwire-agent",
+            "ClusterRole podwire-agent",
+        )
+    ]
+    assert order == sorted(order) and "definitions of kinds" in lines[-1]
+    definitions = {name for name in installed if name.startswith("CustomResourceDefinition ")}
+    eventually(lambda: contents(cluster) == before | definitions | {mine})
+    assert "deleted CustomResourceDefinition egresspolicies.podwire.io" in uninstall("--crds")
+    eventually(lambda: contents(cluster) == before | {mine})
+    assert uninstall("--crds") == "there is nothing to remove\n"
+    cluster.kubectl("delete", "configmap", "podwire-mine", "-n", NAMESPACE)
+    take_off_nodes(cluster, tmp_path, document)
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--objects", "--config", "a"], ["--objects", "--with-pods"], ["--config", "a", "--crds"]]
+)
+def test_uninstall_refuses_options_that_do_not_fit(cluster: Cluster, options: list[str]) -> None:
+    done = cluster.run([*podwire(), "uninstall", *options])
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert "expected" in done.stderr or "goes with" in done.stderr
 
 
 def answer(cluster: Cluster, server_address: str) -> str:

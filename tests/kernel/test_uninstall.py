@@ -3,11 +3,17 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.kernel.agent_cluster import Machine, eventually, inside
+from tests.kernel.cni_node import NodeAgent, call_plugin
 
+from podwire.agent.config import AgentConfig, CniSection
+from podwire.cni import program
+from podwire.errors import ClusterError
+from podwire.install import uninstall as removal
 from podwire.kernel import netns, sysctl
 from podwire.kernel.sysctl_record import Recorded
 
@@ -60,6 +66,7 @@ def test_uninstall_leaves_the_node_as_it_was(machine: Machine, tmp_path: Path, b
     for name in ("node-1", "node-2"):
         file = machine.root / f"{name}.yaml"
         cni = {"confDir": str(conf), "binDir": str(programs)} if name == "node-1" else {}
+        cni["link"] = "bridge" if backend == "udp" else "routed"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"routing": {"backend": backend}, "cni": cni}))
     place = machine.root / "node-1"
     for command in OTHERS:
@@ -119,3 +126,31 @@ def test_a_wrong_configuration_is_refused(tmp_path: Path) -> None:
     done = subprocess.run([PODWIRE, "uninstall", "--config", str(file)], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "parts[0]: 'cnni' is not a part" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_rules_of_chained_plugins_go_with_their_pods(make: Callable[..., NodeAgent], tmp_path: Path) -> None:
+    """Pods of another plugin, behind which podwire ran as ``firewall``: chains of others stay, as documented."""
+    node = make("10.244.1.0/24")
+    place = node.place
+    for command in ("iptables -t nat -N CNI-1234", "iptables -t nat -A CNI-1234 -s 10.9.1.2/32 -j ACCEPT"):
+        inside(place, *command.split())
+    before = inside(place, "iptables-save", "-t", "nat")
+    node.pod("a")
+    ips = [{"address": "10.9.1.2/24"}]
+    previous = {"cniVersion": "1.0.0", "interfaces": [{"name": "br1"}], "ips": ips}
+    document = {"cniVersion": "1.0.0", "name": "n", "type": "firewall", "backend": "iptables", "prevResult": previous}
+    assert call_plugin(node, str(program.path()), "ADD", "a", document)[0] == 0
+    assert "-s 10.9.1.2/32 -j ACCEPT" in inside(place, "iptables-save", "-t", "filter")
+    node.stop()
+    section = CniSection(database=str(node.database))
+    config = AgentConfig(run_dir=str(tmp_path / "run"), state_dir=str(tmp_path / "state"), cni=section)
+    lines: list[str] = []
+    with netns.inside(place):
+        with pytest.raises(ClusterError, match="firewall n/c-a/eth0"):
+            removal.run(config, lines.append, dry=False, with_pods=False)
+        removal.run(config, lines.append, dry=False, with_pods=True)
+    assert "removed what the plugin firewall wrote for n/c-a/eth0" in lines
+    filters = inside(place, "iptables-save", "-t", "filter")
+    assert "10.9.1.2" not in filters and "CNI-ADMIN" in filters
+    assert inside(place, "iptables-save", "-t", "nat").count("CNI-1234") == before.count("CNI-1234")
+    node.start()

@@ -94,6 +94,8 @@ class KernelPlumber:
         if held is not None and (held.mtu, held.mac, held.up) == (wanted.mtu, wanted.mac, True):
             return
         network.apply(self._netlink, bridge, _NO_OWNER).check()
+        with contextlib.suppress(KernelNotFound):  # A kernel without IPv6 gives no link-local address either.
+            sysctl.write(podbridge.address_mode_path(), "1", self._netns_path)
 
     def close_loopback(self) -> None:
         """Keeps packets of the bridge of pods from the node's loopback network; without effect when there is none."""
@@ -203,9 +205,11 @@ class KernelPlumber:
 
         Costs 0.13 ms a pod when nothing has changed, 0.22 ms with sysctls (measured at 100 pods).
         """
-        if state.link(BRIDGE) is not None:
-            try:
-                self._bridge()
+        if (wanted := state.link(BRIDGE)) is not None:
+            addresses = tuple(address for address in state.addresses if address.link == BRIDGE)
+            sysctls = tuple(value for value in state.sysctls if f"/{BRIDGE}/" in value.path)
+            try:  # Before its ports: with them the kernel gives the bridge a link-local address.
+                self.hold_bridge(NetworkState(links=(wanted,), addresses=addresses, sysctls=sysctls))
             except KernelError as failure:
                 return [str(failure)]
         report = network.apply(self._netlink, state, NODE_OWNER)

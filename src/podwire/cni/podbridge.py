@@ -44,16 +44,18 @@ def loopback_path() -> str:
     return f"net/ipv4/conf/{BRIDGE}/route_localnet"
 
 
+def address_mode_path() -> str:
+    """The sysctl that with the value 1 keeps the kernel from giving the bridge a link-local address."""
+    return f"net/ipv6/conf/{BRIDGE}/addr_gen_mode"
+
+
 def plan(mtu: int, mac: str, own: Iterable[str]) -> NetworkState:
     """The bridge with the gateways ``own`` as its addresses; ``mac`` is its hardware address."""
     own = tuple(dict.fromkeys(own))
     values = {"forwarding": "1", "rp_filter": "1", "send_redirects": "0", "accept_redirects": "0"}
     sysctls = [Sysctl(path=f"net/ipv4/conf/{BRIDGE}/{name}", value=value) for name, value in values.items()]
     if any(":" in address for address in own):
-        sysctls += [
-            Sysctl(path=f"net/ipv6/conf/{BRIDGE}/{name}", value=value)
-            for name, value in {"addr_gen_mode": "1", "accept_ra": "0"}.items()
-        ]
+        sysctls += [Sysctl(address_mode_path(), "1"), Sysctl(f"net/ipv6/conf/{BRIDGE}/accept_ra", "0")]
     return NetworkState(
         links=(Link(name=BRIDGE, kind="bridge", mtu=mtu, mac=mac, alias=ALIAS),),
         addresses=tuple(Address(link=BRIDGE, cidr=f"{ip}/{ip_address(ip).max_prefixlen}") for ip in own),

@@ -95,7 +95,10 @@ class AttachmentRepair:
         """
         attachments = self._attachments.plumber.present(self._attachments.by_key.values())
         state = wiring.merged(attachments, self._node())
-        return self._attachments.plumber.hold(state if sysctls else replace(state, sysctls=()))
+        if not sysctls:  # A bridge that has to be made again needs its own.
+            own = wiring.bridge_of(attachments, self._node())
+            state = replace(state, sysctls=own.sysctls if own is not None else ())
+        return self._attachments.plumber.hold(state)
 
     def lacks_rules(self) -> Sequence[str]:
         """The rules of running pods that the node's namespace does not hold, as text.

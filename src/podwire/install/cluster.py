@@ -17,12 +17,11 @@ import yaml
 
 from podwire.errors import ApiError, ClusterError, ConfigError, NotFound
 from podwire.install.clusterchecks import ClusterFacts
-from podwire.install.objects import WORKLOADS, difference, parse, resource_of, title, unready
+from podwire.install.objects import MANAGER, WORKLOADS, difference, parse, resource_of, title, unready
 from podwire.kube.client import APPLY_PATCH, Client
 from podwire.kube.decode import decode_failure, decode_object
 from podwire.kube.resources import DAEMONSETS, DEPLOYMENTS, NODES, SERVICES, Json
 
-MANAGER = "podwire-install"
 NAMESPACE = "kube-system"
 _PAUSE_S = 0.5
 

@@ -1,8 +1,9 @@
-"""The objects of the chart as ``podwire install`` applies them: parsed, checked, ordered by dependencies. Pure."""
+"""The objects of the chart as ``podwire install`` applies and removes them: parsed, checked, ordered. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from podwire.cluster.names import PREFIX
 from podwire.errors import ConfigError
 from podwire.kube.resources import Json, Resource
 
@@ -24,6 +25,11 @@ KINDS: Mapping[tuple[str, str], tuple[str, bool]] = {
 }
 """The kinds of the chart's objects in the order of an install: plural, and whether they have a namespace."""
 WORKLOADS = ("Deployment", "DaemonSet")
+MANAGER = "podwire-install"
+"""The field manager of the objects that ``podwire install`` applied."""
+_PROGRAMS = "podwire"
+"""The field managers of all of podwire's programs begin with it."""
+_HELM = "helm"
 
 
 def resource_of(obj: Mapping[str, Any]) -> Resource[Json]:
@@ -39,6 +45,31 @@ def title(obj: Mapping[str, Any]) -> str:
     return (
         f"{obj['kind']} {meta['namespace']}/{meta['name']}" if "namespace" in meta else f"{obj['kind']} {meta['name']}"
     )
+
+
+def resources() -> tuple[Resource[Json], ...]:
+    """The resources of the chart's objects, those of workloads first and definitions of kinds last."""
+    return tuple(resource_of({"apiVersion": version, "kind": kind}) for version, kind in reversed(tuple(KINDS)))
+
+
+def is_installed(obj: Mapping[str, Any]) -> bool:
+    """Whether ``podwire install`` applied an object, and Helm did not."""
+    managers = _managers(obj)
+    return MANAGER in managers and _HELM not in managers
+
+
+def is_written_at_work(obj: Mapping[str, Any]) -> bool:
+    """Whether podwire's programs, and nobody else, wrote an object, and it has a name or a label of podwire.
+
+    In a local cluster the same programs write objects that every cluster has.
+    """
+    managers, meta = _managers(obj), obj["metadata"]
+    is_own = meta["name"].startswith(_PROGRAMS) or any(key.startswith(PREFIX) for key in meta.get("labels") or {})
+    return is_own and bool(managers) and MANAGER not in managers and all(x.startswith(_PROGRAMS) for x in managers)
+
+
+def _managers(obj: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(entry.get("manager", "") for entry in obj["metadata"].get("managedFields", ()))
 
 
 def parse(documents: Iterable[Any], source: str) -> tuple[Json, ...]:

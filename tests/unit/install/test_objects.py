@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from podwire.errors import ConfigError
+from podwire.install import objects
 from podwire.install.objects import difference, parse, resource_of, title, unready
 
 
@@ -80,3 +81,31 @@ def test_a_workload_is_ready(kind: str, status: dict[str, int], expected: str) -
     workload = obj(kind, "apps/v1", spec={"replicas": 2}, status=status)
     workload["metadata"]["generation"] = 1
     assert unready(workload) == expected
+
+
+def _managed(name: str, *managers: str, **labels: str) -> dict[str, Any]:
+    fields = [{"manager": manager, "operation": "Apply"} for manager in managers]
+    return {"metadata": {"name": name, "managedFields": fields, "labels": labels}}
+
+
+@pytest.mark.parametrize(
+    ("managers", "expected"),
+    [(("podwire-install",), True), (("podwire-install", "kubectl"), True), (("kubectl",), False), ((), False),
+     (("podwire-install", "helm"), False)],
+)  # fmt: skip
+def test_objects_of_an_install_are_known_by_their_manager(managers: tuple[str, ...], expected: bool) -> None:
+    assert objects.is_installed(_managed("podwire-agent", *managers)) is expected
+
+
+def test_objects_that_programs_wrote_are_told_from_others() -> None:
+    assert objects.is_written_at_work(_managed("podwire-controller", "podwire-controller"))
+    assert objects.is_written_at_work(_managed("report-1", "podwire-agent", **{"podwire.io/report": "n1"}))
+    assert not objects.is_written_at_work(_managed("kube-root-ca.crt", "podwire-controller"))
+    assert not objects.is_written_at_work(_managed("podwire-mine", "kubectl-create"))
+    assert not objects.is_written_at_work(_managed("podwire-shared", "podwire-agent", "kubectl-edit"))
+    assert not objects.is_written_at_work({"metadata": {"name": "podwire-old"}})
+
+
+def test_workloads_are_removed_first_and_definitions_last() -> None:
+    kinds = [resource.kind for resource in objects.resources()]
+    assert kinds[:2] == ["DaemonSet", "Deployment"] and kinds[-1] == "CustomResourceDefinition"

@@ -1,0 +1,128 @@
+"""The bridge of pods: other programs, changes of the setting, frames with a wrong source, and its removal."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.kernel.agent_cluster import eventually
+from tests.kernel.cni_node import NodeAgent, inside, ping
+
+from podwire.cluster.podbridge import ALIAS, BRIDGE
+from podwire.cni.wiring import HOST_MAC, NODE_OWNER, WiringFacts
+from podwire.kernel import network
+from podwire.kernel.netlink import Netlink
+
+BOTH = ("10.244.1.0/24", "fd00:1::/64")
+
+
+@pytest.fixture
+def pod_link() -> str:
+    return "bridge"
+
+
+def device(node: NodeAgent) -> dict[str, Any]:
+    """The bridge as ip(8) shows it; empty when there is none."""
+    shown = inside(node.place, "ip", "-j", "-d", "address", "show", "dev", BRIDGE).stdout
+    return dict(json.loads(shown)[0]) if shown else {}
+
+
+def test_bridge_has_the_gateways_before_the_first_pod(make: Callable[..., NodeAgent]) -> None:
+    node = make(*BOTH)
+    eventually(lambda: len(device(node)["addr_info"]) == 2)
+    shown = device(node)
+    assert (shown["address"], shown["ifalias"], shown["mtu"]) == (HOST_MAC, ALIAS, 1500)
+    assert [entry["local"] for entry in shown["addr_info"]] == ["10.244.1.1", "fd00:1::1"], "no link-local address"
+    node.add("web")
+    assert node.ping("web", "10.244.1.1") and node.ping("web", "fd00:1::1")
+    assert device(node)["address"] == HOST_MAC, "a port does not change it"
+
+
+def test_deleted_bridge_comes_back_with_its_ports(make: Callable[..., NodeAgent]) -> None:
+    node = make(*BOTH)
+    node.add("client")
+    addresses = node.add("web")
+    for _ in range(2):
+        assert inside(node.place, "ip", "link", "delete", BRIDGE).returncode == 0
+        eventually(lambda: all(ping(node.pods / "client", address) for address in addresses))
+    assert node.call("CHECK", "web") == (0, {})
+    node.add("new")
+    assert all(ping(node.pods / "new", address, patience_s=10) for address in addresses)
+
+
+def test_device_of_another_program_is_not_touched(make: Callable[..., NodeAgent]) -> None:
+    node = make()
+    node.stop()
+    inside(node.place, "ip", "link", "delete", BRIDGE)
+    inside(node.place, "ip", "link", "add", BRIDGE, "type", "bridge")
+    before = inside(node.place, "ip", "-d", "link", "show", BRIDGE).stdout
+    node.start()
+    node.pod("web")
+    status, error = node.call("ADD", "web")
+    assert (status, error["code"]) == (1, 999)
+    assert f"link {BRIDGE}" in error["details"] and "another program has this device" in error["details"]
+    assert node.within(node.service.repair.heal)[0].startswith(f"add link {BRIDGE}")
+    assert inside(node.place, "ip", "-d", "link", "show", BRIDGE).stdout == before
+    assert (node.links(), node.service.leases.held) == ([], {})
+    inside(node.place, "ip", "link", "delete", BRIDGE)
+    assert node.call("ADD", "web")[0] == 0
+
+
+def test_running_pods_stay_as_they_were_wired(make: Callable[..., NodeAgent]) -> None:
+    node = make(*BOTH)
+    bridged = node.add("bridged")
+    node.stop()
+    node.link = "routed"
+    node.start()
+    routed = node.add("routed")
+    assert "master" not in inside(node.place, "ip", "link", "show", node.links()[-1]).stdout
+    for source, targets in (("bridged", routed), ("routed", bridged)):
+        assert all(node.ping(source, address) for address in targets)
+    assert [node.call("CHECK", name) for name in ("bridged", "routed")] == [(0, {}), (0, {})]
+    assert node.call("DEL", "bridged") == (0, {})
+    eventually(lambda: not device(node))
+    node.stop()
+    node.link = "bridge"
+    node.start()
+    third = node.add("third")
+    assert all(node.ping("routed", address) for address in third)
+
+
+def test_running_pods_keep_their_gateway_with_another_range(make: Callable[..., NodeAgent]) -> None:
+    node = make()
+    old = node.add("old")[0]
+    node.within(lambda: node.service.set_node(WiringFacts(cidrs=("10.244.9.0/24",))))
+    new = node.add("new")[0]
+    assert new == "10.244.9.2"
+    assert node.ping("old", new) and node.ping("new", old)
+    eventually(lambda: [entry["local"] for entry in device(node)["addr_info"]] == ["10.244.1.1", "10.244.9.1"])
+    assert node.call("CHECK", "old") == (0, {})
+
+
+def test_frames_with_a_foreign_hardware_address_are_dropped(make: Callable[..., NodeAgent]) -> None:
+    node = make()
+    node.add("web")
+    place = node.pods / "web"
+    assert node.ping("web", "10.244.1.1")
+    inside(place, "ip", "link", "add", "link", "eth0", "name", "spoof", "type", "macvlan", "mode", "bridge")
+    inside(place, "ip", "link", "set", "spoof", "address", "02:00:00:00:00:99", "up")
+    inside(place, "ip", "address", "add", "10.244.1.1/32", "dev", "lo")
+    entries = inside(node.place, "bridge", "fdb", "show", "br", BRIDGE).stdout
+    inside(place, "ip", "address", "del", "10.244.1.1/32", "dev", "lo")
+    inside(place, "ip", "route", "replace", "10.244.1.1/32", "dev", "spoof", "src", "10.244.1.2")
+    inside(place, "ip", "neigh", "replace", "10.244.1.1", "lladdr", HOST_MAC, "dev", "spoof", "nud", "permanent")
+    assert not ping(place, "10.244.1.1")
+    assert "02:00:00:00:00:99" not in entries + inside(node.place, "bridge", "fdb", "show", "br", BRIDGE).stdout
+
+
+def test_removal_by_the_mark_takes_the_bridge_away(make: Callable[..., NodeAgent]) -> None:
+    node = make(*BOTH)
+    inside(node.place, "ip", "link", "add", "br9", "type", "bridge")
+    node.add("web")
+    assert node.call("DEL", "web") == (0, {})
+    node.stop()
+    with Netlink(node.place) as netlink:
+        network.remove(netlink, NODE_OWNER).check()
+    assert not device(node)
+    assert "br9" in inside(node.place, "ip", "link").stdout
+    node.start()
