@@ -92,7 +92,7 @@ def test_nodes_have_blocks_and_no_pod_cidr(small: Cluster) -> None:
     assert borrowed(small)
 
 
-@pytest.mark.parametrize("backend", ["vxlan", "hostgw", "udp", "bgp"])
+@pytest.mark.parametrize("backend", ["vxlan", "hostgw", "udp", "bgp", "ovs", "wireguard"])
 def test_own_and_borrowed_addresses_answer(small: Cluster, backend: str) -> None:
     done("up", "--name", NAME, "--backend", backend)
     targets = {ip: name for name, addresses in web_pods(small).items() for ip in addresses}
