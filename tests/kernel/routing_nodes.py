@@ -165,7 +165,7 @@ class ClusterNode:
         attachments = Attachments(self.leases, self.plumber)
         self.start_agent()
         self.repair = AttachmentRepair(attachments, self.wiring_facts)
-        self.pods = PodNetwork(attachments, self.wiring_facts)
+        self.pods = PodNetwork(attachments, self.wiring_facts, str)
 
     def join(self, segment: int) -> None:
         """Gives the node a card in another segment, and the address there as that of its Node; the first card stays."""

@@ -23,7 +23,6 @@ from podwire.cni.chain.tuning import TYPE as TUNING
 from podwire.cni.chain.tuning import TuningPlugin
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.ipam.lending import AddressLending
-from podwire.cni.ipam.pool import exhausted
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.cni.wiring import Wiring, WiringFacts
 from podwire.errors import CniError, KernelError, KernelExists, KernelNotFound, PodwireError
@@ -37,10 +36,14 @@ _FIRST = "eth0"
 
 
 class PodNetwork:
-    """Answers CNI requests; ``node`` returns the current facts of the node that the wiring depends on."""
+    """Answers CNI requests; ``node`` returns the current facts of the node that the wiring depends on.
 
-    def __init__(self, attachments: Attachments, node: Callable[[], WiringFacts]) -> None:
+    ``problem`` returns why the node has no addresses for pods; empty: it has some, or gets some on request.
+    """
+
+    def __init__(self, attachments: Attachments, node: Callable[[], WiringFacts], problem: Callable[[], str]) -> None:
         self._attachments = attachments
+        self._problem = problem
         self._leases = attachments.leases
         self._plumber = attachments.plumber
         self._node = node
@@ -221,10 +224,8 @@ class PodNetwork:
         if delegation.foreign(request.conf):
             delegation.outcome(request)
             return b""
-        if not self._leases.pools:
-            raise CniError(spec.PLUGIN_NOT_AVAILABLE, "the node has no pod CIDR yet")
-        if full := exhausted(self._leases.pools, self._leases.closed):
-            raise CniError(spec.PLUGIN_NOT_AVAILABLE, f"no free address in {', '.join(full)}")
+        if problem := self._problem():
+            raise CniError(spec.PLUGIN_NOT_AVAILABLE, problem)
         try:
             self._leases.check_disk()
         except CniError as failure:

@@ -3,7 +3,8 @@
 ADD is answered when packets pass to and from the pod: devices and addresses forward packets a short time after they are
 created, which may be long on a busy machine. After :data:`READY_S` ADD is answered anyway.
 
-Where nodes claim blocks, ADD waits for an address while none is free, for :data:`ADDRESSES_S` at most.
+Where nodes claim blocks, ADD waits for an address while none is free, for :data:`ADDRESSES_S` at most. STATUS does not
+fail then: the node gets addresses when a pod waits for them, and a node that is not ready gets no pods.
 
 STATUS is answered when the node's pod CIDR is known, or after :data:`STATUS_S`, so that a runtime need not repeat the
 request while the node starts.
@@ -109,7 +110,7 @@ class CniService:
         self.repair = AttachmentRepair(self.attachments, lambda: self._node)
         self.healing = PodHealing(self._plumber, self.repair, clock, self._log)
         self.hardware = HardwareAddresses(self.attachments, self._plumber.hardware, clock, self._log)
-        self._pods = PodNetwork(self.attachments, lambda: self._node)
+        self._pods = PodNetwork(self.attachments, lambda: self._node, self.problem)
         self.report_disk: Callable[[str], None] = lambda _text: None
         """Called with the reason why the ledger cannot be written; empty: it can."""
         self._disk_failed = asyncio.Event()
@@ -286,7 +287,10 @@ class CniService:
         if not self.leases.pools:
             return "no pod CIDR yet"
         full = exhausted(self.leases.pools, self.leases.closed)
-        return f"no free address in {', '.join(full)}" if full else ""
+        return f"no free address in {', '.join(full)}" if full and self.address_source is None else ""
+
+    def _lacks_addresses(self) -> bool:
+        return not self.leases.pools or bool(exhausted(self.leases.pools, self.leases.closed))
 
     def shares(self) -> Iterator[Share]:
         """The desired kernel state: the node's side of all pods with their hostPorts, then each pod's own side."""
@@ -300,7 +304,7 @@ class CniService:
         if request.command == "STATUS" and not self.served.is_set():
             return self._wait_for_cidrs()
         source, own = self.address_source, not (delegation.foreign(request.conf) or is_beside(request))
-        if source is not None and own and request.command == "ADD" and self.problem():
+        if source is not None and own and request.command == "ADD" and self._lacks_addresses():
             return self._wait_for_addresses(source, request)
         return self._pods.before(request)
 
@@ -309,7 +313,7 @@ class CniService:
         source.disturbed()
         try:
             async with asyncio.timeout(ADDRESSES_S):
-                while self.problem():
+                while self._lacks_addresses():
                     await self._clock.sleep(_ADDRESSES_POLL_S)
         except TimeoutError:
             pass  # The request fails with the reason, and the runtime repeats it.
