@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.kernel.conftest import LINKS
 
 from podwire.cni import program, wiring
 from podwire.cni.ipam.ledger import Ledger
@@ -24,7 +25,8 @@ from podwire.cni.wiring import WiringFacts
 from podwire.runtime.clock import SystemClock
 async def main():
     root = Path(sys.argv[1])
-    service = CniService(CniSettings(socket=root / "cni.sock", database=root / "ipam.db"), SystemClock())
+    settings = CniSettings(socket=root / "cni.sock", database=root / "ipam.db", link=sys.argv[2])
+    service = CniService(settings, SystemClock())
     service.recover()
     service.set_node(WiringFacts(cidrs=("10.244.1.0/24",)))
     async with asyncio.TaskGroup() as group:
@@ -93,10 +95,11 @@ class Churn(threading.Thread):
 
 
 @pytest.mark.slow
-def test_killed_while_pods_come_and_go(tmp_path: Path) -> None:
+@pytest.mark.parametrize("link", LINKS)
+def test_killed_while_pods_come_and_go(tmp_path: Path, link: str) -> None:
     node = tmp_path / "node"
     netns.create(node)
-    command = ["nsenter", f"--net={node}", sys.executable, "-c", SERVICE, str(tmp_path)]
+    command = ["nsenter", f"--net={node}", sys.executable, "-c", SERVICE, str(tmp_path), link]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     threads = [Churn(tmp_path, f"pod{number}", 25) for number in range(4)]
     for thread in threads:
