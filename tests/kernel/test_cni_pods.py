@@ -113,8 +113,8 @@ def test_a_full_disk_refuses_pods_and_recovers(make: Callable[..., NodeAgent], t
             while True:
                 out.write(b"x" * 1024)
         problems: list[str] = []
-        node.service.report_disk = problems.append
-        watch = node.within(lambda: asyncio.ensure_future(node.service.watch_disk()))
+        node.service.disk.report = problems.append
+        watch = node.within(lambda: asyncio.ensure_future(node.service.disk.run()))
         codes = []
         for number in range(40):
             node.pod(f"b{number}")

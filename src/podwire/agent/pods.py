@@ -30,7 +30,7 @@ def add(shared: Shared) -> CniService:
         link=config.cni.link,
     )
     service = CniService(settings, shared.clock)
-    service.report_disk = lambda text: shared.degraded.report("disk", STATE_NOT_WRITTEN, text)
+    service.disk.report = lambda text: shared.degraded.report("disk", STATE_NOT_WRITTEN, text)
     service.recover(legs="policy" not in config.parts)  # No policy sees the packets of legs.
     shared.health.ready["cni"] = service.problem
     shared.health.metrics["cni"] = service.samples
@@ -41,7 +41,7 @@ def add(shared: Shared) -> CniService:
         "cni deletion": service.delete_detached,
         "cni connections": service.forget_stale,
         "cni sweep": service.sweep,
-        "cni disk": service.watch_disk,
+        "cni disk": service.disk.run,
         "cni heal": service.healing.run,
         "cni hardware addresses": service.hardware.run,
     }

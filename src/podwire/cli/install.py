@@ -67,11 +67,12 @@ def install(
 
 async def _install(config: "ApiConfig", objects: "tuple[Json, ...]", options: InstallOptions) -> int:
     from podwire.install import cluster, clusterchecks
+    from podwire.install.objects import MANAGER
     from podwire.kube.client import Client
     from podwire.runtime.clock import SystemClock
 
     asked = clusterchecks.chart_settings(objects, options.source)
-    client = Client(config, SystemClock(), manager=cluster.MANAGER)
+    client = Client(config, SystemClock(), manager=MANAGER)
     try:
         findings = clusterchecks.find(await cluster.read_facts(client), asked)
         for finding in findings:

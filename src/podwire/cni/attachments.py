@@ -47,8 +47,31 @@ class HostPortHolder(Protocol):
         ...
 
 
+class PodBridge(Protocol):
+    """The bridge of pods in the kernel."""
+
+    def hold(self, planned: NetworkState) -> None:
+        """Makes the node have the bridge.
+
+        Raises: KernelError, also when another program has a device of this name.
+        """
+        ...
+
+    def close_loopback(self) -> None:
+        """Keeps packets of the bridge from the node's loopback network; without effect when there is no bridge.
+
+        Raises: KernelError.
+        """
+        ...
+
+
 class Plumber(Protocol):
     """The kernel operations that CNI needs; all calls are short."""
+
+    @property
+    def bridge(self) -> PodBridge:
+        """The bridge of pods."""
+        ...
 
     @property
     def ports(self) -> HostPortHolder:
@@ -82,17 +105,6 @@ class Plumber(Protocol):
 
     def prepare(self, families: Collection[int]) -> None:
         """Turns on what the node needs for pods of these IP families."""
-        ...
-
-    def hold_bridge(self, bridge: NetworkState) -> None:
-        """Makes the node have the bridge of pods.
-
-        Raises: KernelError, also when another program has a device of this name.
-        """
-        ...
-
-    def close_loopback(self) -> None:
-        """Keeps packets of the bridge of pods from the node's loopback network; without effect when there is none."""
         ...
 
     def wire(self, planned: Wiring, netns: str) -> bool:
@@ -254,7 +266,7 @@ class Attachments:
         """
         held = self.leases.held.values()
         if not any(ports.on_loopback(attachment.ports) for attachment in held if attachment.bridge):
-            self.plumber.close_loopback()  # The guard of the node's loopback network goes after this.
+            self.plumber.bridge.close_loopback()  # The guard of the node's loopback network goes after this.
         self.plumber.ports.hold(ports.plan(held))
 
     def got_ports(self, attachment: Attachment) -> None:

@@ -63,5 +63,5 @@ def outcome(request: CniRequest) -> spec.CniResult:
             raise CniError(failure.code, f"IPAM plugin {plugin}: {failure.msg or 'failed'}", failure.details)
         return spec.parse_result(document, request.conf.cni_version)
     except msgspec.ValidationError as problem:
-        message = f"IPAM plugin {plugin} printed what is no result"
+        message = f"IPAM plugin {plugin} printed something that is not a result"
         raise CniError(spec.DECODING_FAILURE, message, text[:200]) from problem

@@ -159,7 +159,7 @@ class PodNetwork:
         attachment, planned = self._attachments.reserve(request, node, beside, foreign)
         try:
             if (bridge := wiring.bridge_of([attachment], node)) is not None:
-                self._plumber.hold_bridge(bridge)  # Policies read how the bridge forwards.
+                self._plumber.bridge.hold(bridge)  # Policies read how the bridge forwards.
             self._attachments.gate.attach(attachment)
             if foreign:
                 self._plumber.prepare({ip.version for ip in foreign})

@@ -11,9 +11,9 @@ from pathlib import Path
 
 NAME = "podwire-cni"
 STAND_INS = ("loopback", "tuning", "bandwidth", "firewall")
-"""The names of other plugins, which the program is, too, where there are none."""
+"""The program is also installed under these names of other plugins, where the directory does not have them."""
 _MARK = b"PODWIRE1"
-"""In every version of the program: the beginning of a request."""
+"""The beginning of a request, which every version of the program contains."""
 
 
 def path() -> Path:

@@ -8,6 +8,7 @@ from podwire.cni import wiring
 from podwire.cni.attachments import Attachments
 from podwire.cni.protocol import AttachmentKey
 from podwire.cni.wiring import WiringFacts
+from podwire.errors import KernelError
 from podwire.observe.log import Log
 from podwire.state.network import NetworkState
 
@@ -73,6 +74,16 @@ class AttachmentRepair:
         """
         if any(attachment.ports for attachment in self._attachments.by_key.values()):
             self._attachments.hold_ports()
+
+    def hold_bridge(self) -> None:
+        """Makes the bridge of pods when new or running pods need it; a failure is logged, and healing tries again."""
+        bridge = wiring.bridge_of(self._attachments.by_key.values(), self._node())
+        if bridge is None:
+            return
+        try:
+            self._attachments.plumber.bridge.hold(bridge)
+        except KernelError as failure:
+            self._log.warning("cannot make the bridge of pods; trying again", problem=failure)
 
     def node_changed(self) -> Sequence[str]:
         """To be called when the node's MTU or the leg of pods may have changed: running pods get the new ones.

@@ -19,7 +19,7 @@ addresses of pods.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Protocol
@@ -34,18 +34,18 @@ from podwire.cni.ipam import hostlocal
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Ledger
 from podwire.cni.ipam.pool import exhausted
+from podwire.cni.ledgerwatch import NODE, LedgerWatch
 from podwire.cni.node import PodNetwork, is_beside
 from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import CniRequest
 from podwire.cni.repair import AttachmentRepair
 from podwire.cni.server import CniServer
 from podwire.cni.spec import IO_FAILURE
-from podwire.cni.wiring import Wiring, WiringFacts, bridge_of, separated_networks
+from podwire.cni.wiring import Wiring, WiringFacts, separated_networks
 from podwire.errors import CniError, KernelError
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock
-from podwire.runtime.workqueue import wait_first
 from podwire.state.share import Share
 
 READY_S = 5.0
@@ -57,9 +57,6 @@ _ADDRESSES_POLL_S = 0.02
 DELETE_S = 0.05
 STALE_S = 0.2
 SWEEP_S = 60.0
-DISK_S = 30.0
-"""How often the ledger is written to see whether it can be; at once behind a write that failed."""
-DISK_RETRY_S = 2.0
 
 
 class CniSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,16 +103,13 @@ class CniService:
         self._got_ports = asyncio.Event()
         self._plumber = KernelPlumber(settings.netns)
         self.leases = Leases(self._ledger, clock.now, settings.cooldown_s)
+        self.disk = LedgerWatch(self._ledger, self.leases, clock)
+        """Whether the ledger can be written."""
         self.attachments = Attachments(self.leases, self._plumber)
         self.repair = AttachmentRepair(self.attachments, lambda: self._node)
         self.healing = PodHealing(self._plumber, self.repair, clock, self._log)
         self.hardware = HardwareAddresses(self.attachments, self._plumber.hardware, clock, self._log)
         self._pods = PodNetwork(self.attachments, lambda: self._node, self.problem)
-        self.report_disk: Callable[[str], None] = lambda _text: None
-        """Called with the reason why the ledger cannot be written; empty: it can."""
-        self._disk_failed = asyncio.Event()
-        self._is_written = True
-        """Whether the ledger has the facts of the node."""
         self.address_source: AddressSource | None = None
         """Where more addresses come from when none is free; None: the node's ranges are all."""
         self._server = CniServer(settings.socket, self._handle, self._log, self._before, self._after)
@@ -130,16 +124,8 @@ class CniService:
         if node == self._node:
             return self._rewired()
         self._log.info("configured pods", mtu=node.mtu, cidrs=",".join(node.cidrs), networks=",".join(node.networks))
-        try:
-            self._write_node(node)
-        except CniError:
-            self._disk_failed.set()
+        self.disk.remember(node)
         return self._apply_node(node)
-
-    def _write_node(self, node: WiringFacts) -> None:
-        self._is_written = False
-        self._ledger.remember("node", msgspec.json.encode(node))
-        self._is_written = True
 
     def leave_networks(self, networks: Mapping[str, tuple[str, ...]]) -> str:
         """Cuts off running pods of all further networks but these, with the node's ranges by name.
@@ -162,7 +148,7 @@ class CniService:
     def _apply_node(self, node: WiringFacts) -> bool:
         self._node = node
         self._plumber.prepare({6 if ":" in cidr else 4 for cidr in node.cidrs})
-        self._hold_bridge()
+        self.repair.hold_bridge()
         networks = {name: tuple(map(ip_network, cidrs)) for name, cidrs in node.networks.items()}
         self.leases.serve(map(ip_network, node.cidrs), whole=node.whole, further=networks)
         rewired = self._rewired()
@@ -172,13 +158,6 @@ class CniService:
         else:
             self.served.clear()
         return rewired
-
-    def _hold_bridge(self) -> None:
-        if (bridge := bridge_of(self.leases.held.values(), self._node)) is not None:
-            try:
-                self._plumber.hold_bridge(bridge)
-            except KernelError as failure:
-                self._log.warning("cannot make the bridge of pods; trying again", problem=failure)
 
     def _rewired(self) -> bool:
         """Gives running pods what the node's facts say; whether the uplink of their legs exists.
@@ -202,7 +181,7 @@ class CniService:
         """
         if self._settings.host_local is not None:
             _import_addresses(self.leases, self._settings.host_local, self._log)
-        if remembered := self._ledger.fact("node"):
+        if remembered := self._ledger.fact(NODE):
             node = msgspec.json.decode(remembered, type=WiringFacts)
             node = msgspec.structs.replace(node, link=self._settings.link)
             node = separated_networks(node, self._plumber.read())
@@ -253,29 +232,10 @@ class CniService:
                 self._pods.lending.sweep(_is_gone)
             except CniError as failure:
                 self._log.warning("cannot release what vanished pods held; trying again", problem=failure)
-                self._disk_failed.set()
+                self.disk.failed.set()
             self._unwired.set()
             self.healing.check_sysctls = True
             self.healing.disturbed.set()
-
-    async def watch_disk(self) -> None:
-        """Reports while the ledger cannot be written, and writes what is missing when it can, until cancelled."""
-        while True:
-            await wait_first(self._disk_failed, self._clock.sleep(DISK_S))
-            self._disk_failed.clear()
-            while problem := self._disk_problem():
-                self.report_disk(f"{problem}; pods keep their network, but none can be added or deleted")
-                await self._clock.sleep(DISK_RETRY_S)
-            self.report_disk("")
-
-    def _disk_problem(self) -> str:
-        try:
-            if not self._is_written:
-                self._write_node(self._node)
-            self.leases.check_disk()
-        except CniError as failure:
-            return f"{failure.message}: {failure.details}"
-        return ""
 
     def close(self) -> None:
         """Closes sockets and ledger; everything in the kernel stays."""
@@ -289,9 +249,6 @@ class CniService:
         full = exhausted(self.leases.pools, self.leases.closed)
         return f"no free address in {', '.join(full)}" if full and self.address_source is None else ""
 
-    def _lacks_addresses(self) -> bool:
-        return not self.leases.pools or bool(exhausted(self.leases.pools, self.leases.closed))
-
     def shares(self) -> Iterator[Share]:
         """The desired kernel state: the node's side of all pods with their hostPorts, then each pod's own side."""
         return self.attachments.shares(self._node)
@@ -304,7 +261,7 @@ class CniService:
         if request.command == "STATUS" and not self.served.is_set():
             return self._wait_for_cidrs()
         source, own = self.address_source, not (delegation.foreign(request.conf) or is_beside(request))
-        if source is not None and own and request.command == "ADD" and self._lacks_addresses():
+        if source is not None and own and request.command == "ADD" and _lacks_addresses(self.leases):
             return self._wait_for_addresses(source, request)
         return self._pods.before(request)
 
@@ -313,7 +270,7 @@ class CniService:
         source.disturbed()
         try:
             async with asyncio.timeout(ADDRESSES_S):
-                while self._lacks_addresses():
+                while _lacks_addresses(self.leases):
                     await self._clock.sleep(_ADDRESSES_POLL_S)
         except TimeoutError:
             pass  # The request fails with the reason, and the runtime repeats it.
@@ -349,7 +306,7 @@ class CniService:
             return self._pods.handle(request, netns)
         except CniError as failure:
             if failure.code == IO_FAILURE:
-                self._disk_failed.set()
+                self.disk.failed.set()
             raise
         finally:
             if request.command in ("DEL", "GC"):
@@ -367,6 +324,11 @@ def _import_addresses(leases: Leases, directory: Path, log: Log) -> None:
     else:
         if count:
             log.info("took over the addresses of host-local", pods=count, directory=str(directory))
+
+
+def _lacks_addresses(leases: Leases) -> bool:
+    """Whether no address is free."""
+    return not leases.pools or bool(exhausted(leases.pools, leases.closed))
 
 
 def _is_gone(netns: str) -> bool:

@@ -23,12 +23,12 @@ _FOREIGN = {
     for name, hint in {
         "ipMasq": "the agent's setting masquerade does this",
         "mtu": "the MTU of pods follows that of the node's network",
-        "bridge": "podwire routes to pods without a bridge",
-        "vlan": "podwire routes to pods without a bridge",
+        "bridge": "cni.link of the agent's configuration chooses between a device for each pod and a bridge",
+        "vlan": "the pod networks of the routing backend vlan do this",
         "master": "the routing backends macvlan and ipvlan use devices of the node",
         "device": "podwire makes the devices of pods itself",
         "deviceID": "podwire makes the devices of pods itself",
-        "promiscMode": "podwire routes to pods without a bridge",
+        "promiscMode": "a pod of podwire reaches its own Services without it",
     }.items()
 }
 """Settings of other plugins that change the network of a pod."""

@@ -33,7 +33,7 @@ def render(chart: Path, values: Iterable[str], settings: Iterable[str]) -> tuple
     """
     helm = shutil.which("helm")
     if helm is None:
-        raise ConfigError("--chart", "", "helm is not installed, which renders the chart; give --manifest instead")
+        raise ConfigError("--chart", "", "helm, which renders the chart, is not installed; give --manifest instead")
     command = [helm, "template", "podwire", str(chart), "--namespace", NAMESPACE, "--include-crds"]
     command += [word for file in values for word in ("--values", file)]
     command += [word for text in settings for word in ("--set", text)]

@@ -37,17 +37,17 @@ class ClusterRemoval:
 
         Raises: ClusterError when pods do not end; ApiError, ApiUnreachable.
         """
-        found = [(kind, obj) for kind in resources() for obj in await self._list(kind) if is_installed(obj)]
-        workloads = [pair for pair in found if pair[0].kind in _WORKLOADS]
+        installed = [(kind, obj) for kind in resources() for obj in await self._list(kind) if is_installed(obj)]
+        workloads = [pair for pair in installed if pair[0].kind in _WORKLOADS]
         workloads.sort(key=lambda pair: pair[0].kind == _AGENTS)
-        others = [pair for pair in found if pair[0].kind not in (*_WORKLOADS, _DEFINITION)]
+        settings = [pair for pair in installed if pair[0].kind not in (*_WORKLOADS, _DEFINITION)]
         for kind, obj in workloads:
             await self._delete(kind, obj)
             await self._until_pods_ended(obj)
-        for kind, obj in others:
+        for kind, obj in settings:
             await self._delete(kind, obj)
-        count = len(workloads) + len(others) + await self._remove_written()
-        defined = [pair for pair in found if pair[0].kind == _DEFINITION]
+        count = len(workloads) + len(settings) + await self._remove_written()
+        defined = [pair for pair in installed if pair[0].kind == _DEFINITION]
         for kind, obj in defined if definitions else ():
             await self._delete(kind, obj)
         if defined and not definitions:

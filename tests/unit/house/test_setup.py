@@ -113,6 +113,7 @@ def test_services_of_engines_and_switches_stay_off(machine: Machine) -> None:
         "bird disable\ndisable bird.service\nfrr disable\ndisable frr.service\n"
         "openvswitch-switch disable\ndisable openvswitch-switch.service\n"
         "etcd disable\ndisable etcd.service\n"
+        "firewalld disable\ndisable firewalld.service\n"
     )
 
 

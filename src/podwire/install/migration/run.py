@@ -27,12 +27,12 @@ AGENT_FACTS = (
     names.NODE_ROUTING_FACTS, names.NODE_ROUTING, names.NODE_PROXY, names.NODE_POLICY, names.NODE_HEALTH_PORT,
     names.NODE_FALLBACK, names.NODE_SESSIONS,
 )  # fmt: skip
-"""What an agent says about its node; wrong as soon as the agent has ended."""
+"""Facts that an agent announces about its node; they are wrong as soon as the agent has ended."""
 _SILENT_MS = 2000
 
 
 class MigrationOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says; ``nodes`` empty: all; ``daemonsets`` are further ones of the old network."""
+    """The options of the command line; ``nodes`` empty: all; ``daemonsets`` are further ones of the old network."""
 
     namespace: str = "kube-system"
     nodes: tuple[str, ...] = ()

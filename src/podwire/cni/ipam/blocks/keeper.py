@@ -64,7 +64,7 @@ _RETRY_S = 1.0
 
 
 class BlockSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """``strict``: addresses are neither lent nor borrowed. ``most`` blocks of a family belong to one node."""
+    """``strict``: addresses are neither lent nor borrowed. ``most`` is the limit of a node's blocks of a family."""
 
     strict: bool = False
     most: int = 20
