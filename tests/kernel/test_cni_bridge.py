@@ -50,6 +50,19 @@ def test_deleted_bridge_comes_back_with_its_ports(make: Callable[..., NodeAgent]
     assert all(ping(node.pods / "new", address, patience_s=10) for address in addresses)
 
 
+@pytest.mark.parametrize("command", ["DEL", "GC"])
+def test_pod_whose_device_is_gone_leaves_nothing(make: Callable[..., NodeAgent], command: str) -> None:
+    node = make(*BOTH)
+    node.add("web")
+    other = node.add("other")
+    (link,) = [name for name in node.links() if name.startswith("web-")]
+    inside(node.place, "ip", "link", "delete", link)
+    more: dict[str, Any] = {"cni.dev/valid-attachments": [{"containerID": "c-other", "ifname": "eth0"}]}
+    assert node.call(command, "web", **(more if command == "GC" else {})) == (0, {})
+    assert node.routes() == [other[0]]
+    assert sorted(node.neighbours()) == sorted(other)
+
+
 def test_device_of_another_program_is_not_touched(make: Callable[..., NodeAgent]) -> None:
     node = make()
     node.stop()

@@ -109,10 +109,13 @@ class KernelPlumber:
 
     def unwire(self, attachments: Iterable[Attachment]) -> None:
         """Deletes pods' routes and neighbours, and detaches their devices for ``delete_detached``."""
-        present = [attachment for attachment in attachments if self._link_of(attachment) is not None]
+        every = tuple(attachments)
+        present = [attachment for attachment in every if self._link_of(attachment) is not None]
         self._legs.delete_all(present)
         self._legs.delete_rules(present)
         pods.unwire(self._netlink, [plan(attachment, WiringFacts()).host for attachment in present])
+        lost = [attachment for attachment in every if attachment.bridge and attachment not in present]
+        pods.delete_paths(self._netlink, [plan(attachment, WiringFacts()).host for attachment in lost])
 
     def delete_detached(self, addresses: Collection[str] = ()) -> None:
         """Deletes all detached devices; takes some 20 ms for any number of them.

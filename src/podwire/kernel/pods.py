@@ -343,6 +343,21 @@ def unwire(host: Netlink, nodes: Iterable[NetworkState]) -> None:
     _check({at: x for at, x in host.batch(messages).items() if not isinstance(x, KernelNotFound)})
 
 
+def delete_paths(host: Netlink, nodes: Iterable[NetworkState]) -> None:
+    """Deletes routes and neighbours on the bridge of pods whose own device is gone; missing objects are not an error.
+
+    Raises: KernelError.
+    """
+    messages: list[Message] = []
+    for node in nodes:
+        (link,) = node.links
+        with contextlib.suppress(KernelNotFound):  # Routes and neighbours go with the bridge.
+            indexes = _master_index(host, link)
+            messages += (Message(RTM_DELROUTE, 0, encode(x, indexes), "delete", x) for x in node.routes)
+            messages += (Message(RTM_DELNEIGH, 0, encode(x, indexes), "delete", x) for x in node.neighbours)
+    _check({at: x for at, x in host.batch(messages).items() if not isinstance(x, KernelNotFound)})
+
+
 def sweep(netns: Path | str | int | None = None) -> bool:
     """Deletes all devices that ``unwire`` left; False when there were none. Call it in a thread: it takes 20-40 ms.
 
