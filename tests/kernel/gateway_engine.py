@@ -90,6 +90,11 @@ class Engine:
         """The process of Envoy."""
         return self._process.pid
 
+    @property
+    def admin_socket(self) -> Path:
+        """Where Envoy takes orders."""
+        return self._sockets[1]
+
     def close(self) -> None:
         """Ends Envoy and the loop."""
         self._process.terminate()

@@ -3,6 +3,7 @@
 import socket
 import ssl
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,7 @@ from tests.kernel.gateway_engine import (
 )
 
 from podwire.gateway.api.translate import translate_api
+from podwire.gateway.envoy.drain import drain
 from podwire.gateway.routes import (
     Certificate,
     EntryBackend,
@@ -46,6 +48,7 @@ from podwire.gateway.routes import (
     RequestMatch,
     RouteTable,
     Session,
+    StreamTarget,
     TrustedAuthority,
     VirtualHost,
     WeightedBackend,
@@ -302,3 +305,22 @@ def test_a_session_keeps_its_endpoint(machine: Machine, session: Session, asked:
     assert {answer.backend["address"] for answer in answers} == {first.backend["address"]}
     answers = [machine.engine.ask(port, ClientRequest(host="a")) for _ in range(9)]
     assert {answer.backend["address"] for answer in answers} == {endpoint.address for endpoint in endpoints}
+
+
+def test_a_drained_engine_waits_for_connections_of_streams() -> None:
+    with TemporaryDirectory(prefix="gw") as directory:
+        engine = Engine(Path(directory))
+        port = free_port()
+        stream = StreamTarget(source="TCPRoute shop/web", backends=(WeightedBackend(key="shop/web:80"),))
+        endpoint = EntryEndpoint(address="127.8.9.1", port=engine.backends.port)
+        backend = EntryBackend(key="shop/web:80", endpoints=(endpoint,), protocol="tcp")
+        listener = EntryListener(name="gateway shop/front:9000", port=port, protocol="TCP", stream=stream)
+        engine.serve(GatewayEntry(listeners=(listener,), backends={backend.key: backend}))
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 200")
+            assert drain(engine.admin_socket, 0.5, time.sleep) == 1
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        assert wait_until(lambda: drain(engine.admin_socket, 0.25, time.sleep) == 0, 20)
+        engine.close()
