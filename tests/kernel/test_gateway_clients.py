@@ -1,7 +1,9 @@
 """Clients that others wrote, at a real Envoy: curl, gRPC, WebSockets, Chromium."""
 
+import json
 import shutil
 import socket
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -21,10 +23,13 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Request, TextMessage
 
 from podwire.gateway.ingress.translate import IngressPorts, translate
-from podwire.gateway.routes import EntryEndpoint
+from podwire.gateway.routes import Certificate, EntryEndpoint, TrustedAuthority
 
-HOSTS = ("web.example", "grpc.example", "chat.example")
+HOSTS = ("web.example", "grpc.example", "chat.example", "closed.example")
 CERTIFICATE = certificate_for("shop/cert", HOSTS)
+CLIENT = certificate_for("client", ("client.example",))
+STRANGER = certificate_for("stranger", ("stranger.example",))
+PASSED = certificate_for("passed", ("passed.example",))
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-headless-shell") or ""
 
 
@@ -33,6 +38,35 @@ class Served(NamedTuple):
 
     ports: IngressPorts
     authority: Path
+    engine: Engine
+
+
+@contextmanager
+def tls_server() -> Iterator[int]:
+    """A server that ends TLS itself and answers one request on each connection; its port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with TemporaryDirectory(prefix="gw") as directory:
+        file = Path(directory) / "server.pem"
+        file.write_text(PASSED.chain + PASSED.key)
+        context.load_cert_chain(file)
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=_answer_over_tls, args=(listener, context), daemon=True)
+    thread.start()
+    yield listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join()
+
+
+def _answer_over_tls(listener: socket.socket, context: ssl.SSLContext) -> None:
+    while True:
+        try:
+            plain, _ = listener.accept()
+        except OSError:
+            return
+        with plain, context.wrap_socket(plain, server_side=True) as connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
 
 @contextmanager
@@ -81,7 +115,12 @@ def _chat(listener: socket.socket) -> None:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    with TemporaryDirectory(prefix="gw") as directory, grpc_server() as calls, chat_server() as chat:
+    with (
+        TemporaryDirectory(prefix="gw") as directory,
+        grpc_server() as calls,
+        chat_server() as chat,
+        tls_server() as passed,
+    ):
         engine = Engine(Path(directory))
         ports = IngressPorts(free_port(), free_port())
         case = IngressCase(
@@ -94,13 +133,26 @@ def served() -> Iterator[Served]:
                     "annotations": {"backend-protocol": "GRPC"},
                 },
                 {"name": "chat", "hosts": {"chat.example": {"Prefix /": "chat"}}},
+                {
+                    "name": "closed",
+                    "hosts": {"closed.example": {"Prefix /": "web"}},
+                    "annotations": {"auth-tls-secret": "shop/ca", "auth-tls-pass-certificate-to-upstream": "true"},
+                },
+                {
+                    "name": "passed",
+                    "hosts": {"passed.example": {"Prefix /": "passed"}},
+                    "annotations": {"ssl-passthrough": "true"},
+                },
             ),
             requests=(),
         )
         certificates = {"cert": CERTIFICATE, "": CERTIFICATE}
         addresses = {"web": ("127.9.1.1",), "grpc": ("127.0.0.1",), "chat": ("127.0.0.1",)}
-        entry = translate(facts_of(case, addresses, engine.backends.port, certificates, ports)).entry
-        own = {"shop/grpc:": calls, "shop/chat:": chat}
+        addresses["passed"] = ("127.0.0.1",)
+        known = facts_of(case, addresses, engine.backends.port, certificates, ports)
+        authority = TrustedAuthority(name="clients shop/ca", chain=CLIENT.chain)
+        entry = translate(msgspec.structs.replace(known, authority=lambda _key: authority)).entry
+        own = {"shop/grpc:": calls, "shop/chat:": chat, "shop/passed:": passed}
         backends = {
             key: msgspec.structs.replace(
                 backend,
@@ -112,9 +164,10 @@ def served() -> Iterator[Served]:
             for key, backend in entry.backends.items()
         }
         engine.serve(msgspec.structs.replace(entry, backends=backends))
-        authority = Path(directory) / "authority.pem"
-        authority.write_text(CERTIFICATE.chain)
-        yield Served(ports, authority)
+        file = Path(directory) / "authority.pem"
+        file.write_text(CERTIFICATE.chain + PASSED.chain)
+        assert not engine.refusals
+        yield Served(ports, file, engine)
         engine.close()
 
 
@@ -166,11 +219,40 @@ def test_a_websocket_carries_texts_both_ways(served: Served) -> None:
 
 
 def _secured(plain: socket.socket, options: dict[str, str]) -> socket.socket:
-    import ssl
-
     return ssl.create_default_context(cafile=options["ca_certs"]).wrap_socket(
         plain, server_hostname=options["server_hostname"]
     )
+
+
+def _shown(certificate: Certificate, folder: Path) -> tuple[str, ...]:
+    """The options with which curl shows a certificate."""
+    file = folder / f"{certificate.name}.pem"
+    file.write_text(certificate.chain + certificate.key)
+    return "--cert", str(file)
+
+
+def test_only_clients_with_a_certificate_get_in(served: Served, tmp_path: Path) -> None:
+    url = "https://closed.example/"
+    forged = ("-H", "ssl-client-verify: FORGED", "-H", "ssl-client-subject-dn: CN=forged")
+    command = ["curl", "-sS", "--cacert", str(served.authority), "--connect-to", f"::127.0.0.1:{served.ports.https}"]
+    shown = _shown(CLIENT, tmp_path)
+    answer = subprocess.run([*command, *shown, *forged, url], capture_output=True, text=True, check=True, timeout=60)
+    headers = json.loads(answer.stdout)["headers"]
+    assert (headers["ssl-client-verify"], headers["ssl-client-subject-dn"]) == ("SUCCESS", "CN=client.example")
+    assert "BEGIN%20CERTIFICATE" in headers["ssl-client-cert"]
+    for options in ((), _shown(STRANGER, tmp_path)):
+        done = subprocess.run([*command, *options, url], capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode != 0 and not done.stdout, done.stderr
+
+
+def test_another_name_of_tls_does_not_open_a_closed_host(served: Served) -> None:
+    command = ("--http1.1", "-H", "Host: closed.example")
+    assert curl(served, "https://web.example/", *command).startswith("403")
+    assert curl(served, "http://closed.example/").startswith("308")
+
+
+def test_tls_that_is_passed_on_reaches_the_backend_unread(served: Served) -> None:
+    assert curl(served, "https://passed.example/") == "200 1.1"
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs chromium")

@@ -64,6 +64,22 @@ def authority_of(name: str, config_map: dict[str, Any] | None) -> TrustedAuthori
     return TrustedAuthority(name=name, chain=text)
 
 
+def client_authority(name: str, secret: dict[str, Any] | None) -> TrustedAuthority | str:
+    """The authorities of clients in the key ``ca.crt`` of a Secret, or the reason why they cannot be used."""
+    from cryptography import x509
+
+    if secret is None:
+        return f"Secret {name} does not exist"
+    chain = secret_values(secret).get("ca.crt", b"")
+    if not chain:
+        return f"Secret {name} has no ca.crt"
+    try:
+        x509.load_pem_x509_certificates(chain)
+    except ValueError as problem:
+        return f"Secret {name}: ca.crt holds no certificate in PEM form: {problem}"
+    return TrustedAuthority(name=f"clients {name}", chain=chain.decode())
+
+
 def system_authorities() -> str:
     """The certificates of authorities that this system trusts, in PEM form; empty where it has none."""
     paths = ssl.get_default_verify_paths()

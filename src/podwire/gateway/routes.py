@@ -206,10 +206,14 @@ class RequestRate(EntryValue, frozen=True):
 
 
 class RouteLimits(EntryValue, frozen=True):
-    """What a request must pass before its action; CIDRs are compared with the client's address."""
+    """What a request must pass before its action; CIDRs are compared with the client's address.
+
+    With ``server_names``, only connections of TLS with one of these names may ask.
+    """
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+    server_names: tuple[str, ...] = ()
     cors: Cors | None = None
     basic_auth: BasicAuth | None = None
     external_auth: ExternalAuth | None = None
@@ -218,7 +222,10 @@ class RouteLimits(EntryValue, frozen=True):
 
 
 class EntryRoute(EntryValue, frozen=True):
-    """One route; ``source`` is the object and field it comes from (``Ingress shop/web spec.rules[0]``)."""
+    """One route; ``source`` is the object and field it comes from (``Ingress shop/web spec.rules[0]``).
+
+    ``tells_client`` tells the backend of the client's certificate: its subject and issuer, or the whole of it, too.
+    """
 
     source: str
     match: RequestMatch
@@ -226,6 +233,7 @@ class EntryRoute(EntryValue, frozen=True):
     limits: RouteLimits = RouteLimits()
     request_headers: HeaderChanges = HeaderChanges()
     response_headers: HeaderChanges = HeaderChanges()
+    tells_client: Literal["", "subject", "certificate"] = ""
 
 
 class VirtualHost(EntryValue, frozen=True):

@@ -6,7 +6,7 @@ A change of endpoints is published at once, without a translation, for the backe
 import msgspec
 
 from podwire.gateway.backends import Place, UpstreamFacts, endpoints_of
-from podwire.gateway.certificates import authority_of, certificate_of
+from podwire.gateway.certificates import authority_of, certificate_of, client_authority
 from podwire.gateway.engines import EngineFeed
 from podwire.gateway.routes import Certificate, EntryBackend, TrustedAuthority
 from podwire.kube.controller import Environment
@@ -45,6 +45,10 @@ class Upstreams:
             cached = (version, certificate_of(key, self._secrets.get(key)))
             self._certificates[key] = cached
         return cached[1]
+
+    def client_authority(self, key: str) -> TrustedAuthority | str:
+        """The authorities of clients in a Secret, or the reason why it has none."""
+        return client_authority(key, self._secrets.get(key))
 
     def authority(self, key: str) -> TrustedAuthority | str:
         """The certificates of authorities in a ConfigMap, or the reason why it has none."""

@@ -8,6 +8,7 @@ from podwire.gateway.routes import (
     Cookie,
     Cors,
     EntryBackend,
+    EntryRoute,
     FixedAnswer,
     Forward,
     HeaderChanges,
@@ -119,10 +120,33 @@ def header_keys(request: HeaderChanges, response: HeaderChanges) -> Json:
     return value
 
 
+_CLIENT_HEADERS = {
+    "ssl-client-verify": "SUCCESS",
+    "ssl-client-subject-dn": "%DOWNSTREAM_PEER_SUBJECT%",
+    "ssl-client-issuer-dn": "%DOWNSTREAM_PEER_ISSUER%",
+    "ssl-client-cert": "%DOWNSTREAM_PEER_CERT%",
+}
+"""The headers that tell a backend of the client's certificate; clients cannot send them."""
+
+
+def client_headers(route: EntryRoute) -> Json:
+    """The keys that tell a backend of the client's certificate; only one that was checked is called so."""
+    if not route.tells_client:
+        return {}
+    left_out = {"ssl-client-cert"} if route.tells_client == "subject" else set()
+    left_out |= set() if route.limits.server_names else {"ssl-client-verify"}
+    added = [
+        {"header": {"key": name, "value": text}, "appendAction": "OVERWRITE_IF_EXISTS_OR_ADD"}
+        for name, text in _CLIENT_HEADERS.items()
+        if name not in left_out
+    ]
+    return {"requestHeadersToRemove": list(_CLIENT_HEADERS), "requestHeadersToAdd": added}
+
+
 def filters_of_route(limits: RouteLimits) -> Json:
     """What a route has of the filters that are off elsewhere, by the name of the filter."""
     value: Json = {}
-    if limits.allow or limits.deny:
+    if limits.allow or limits.deny or limits.server_names:
         value["source-ranges"] = typed(
             "envoy.extensions.filters.http.rbac.v3.RBACPerRoute", rbac={"rules": _source_ranges(limits)}
         )
@@ -267,14 +291,20 @@ def _hash_policy(source: str) -> Json:
 def _source_ranges(limits: RouteLimits) -> Json:
     denied = [_source(network) for network in limits.deny]
     allowed = [_source(network) for network in limits.allow]
-    rule: Json
-    if not allowed:
-        rule = {"notId": {"orIds": {"ids": denied}}}
-    elif not denied:
-        rule = {"orIds": {"ids": allowed}}
-    else:
-        rule = {"andIds": {"ids": [{"orIds": {"ids": allowed}}, {"notId": {"orIds": {"ids": denied}}}]}}
-    return {"action": "ALLOW", "policies": {"source": {"permissions": [{"any": True}], "principals": [rule]}}}
+    rules: list[Json] = [{"orIds": {"ids": allowed}}] if allowed else []
+    rules += [{"notId": {"orIds": {"ids": denied}}}] if denied else []
+    principal: Json = {"andIds": {"ids": rules}} if rules else {"any": True}
+    names = [_server_name(name) for name in limits.server_names]
+    permission: Json = {"orRules": {"rules": names}} if names else {"any": True}
+    return {"action": "ALLOW", "policies": {"source": {"permissions": [permission], "principals": [principal]}}}
+
+
+def _server_name(name: str) -> Json:
+    """Connections with a server name; ``*`` stands for one label."""
+    if name.startswith("*."):
+        pattern = rf"(?i)[^.]+{re.escape(name[1:])}"
+        return {"requestedServerName": {"safeRegex": {"regex": pattern}}}
+    return {"requestedServerName": {"exact": name, "ignoreCase": True}}
 
 
 def _source(network: str) -> Json:

@@ -78,15 +78,10 @@ def _route(route: EntryRoute, backends: dict[str, EntryBackend], single_label: s
     if single_label:
         pattern = r"(?i)^[^.:]+" + re.escape(single_label[1:]) + r"(:\d+)?$"
         match.setdefault("headers", []).append({"name": ":authority", "stringMatch": {"safeRegex": {"regex": pattern}}})
-    value: Json = {"name": route.source, "match": match}
-    if isinstance(route.action, Forward):
-        value |= actions.forward(route.action, route.match.path, backends)
-    elif isinstance(route.action, FixedAnswer):
-        value |= actions.answer(route.action)
-    else:
-        value |= actions.redirect(route.action, route.match.path)
-    for key, changes in actions.header_keys(route.request_headers, route.response_headers).items():
-        value[key] = value.get(key, []) + changes
+    value: Json = {"name": route.source, "match": match, **_action(route, backends)}
+    for keys in (actions.header_keys(route.request_headers, route.response_headers), actions.client_headers(route)):
+        for key, changes in keys.items():
+            value[key] = value.get(key, []) + changes
     metadata: Json = {}
     if route.limits.basic_auth is not None:
         metadata["podwire.io"] = {"realm": route.limits.basic_auth.realm}
@@ -100,6 +95,14 @@ def _route(route: EntryRoute, backends: dict[str, EntryBackend], single_label: s
     if filters:
         value["typedPerFilterConfig"] = filters
     return value
+
+
+def _action(route: EntryRoute, backends: dict[str, EntryBackend]) -> Json:
+    if isinstance(route.action, Forward):
+        return actions.forward(route.action, route.match.path, backends)
+    if isinstance(route.action, FixedAnswer):
+        return actions.answer(route.action)
+    return actions.redirect(route.action, route.match.path)
 
 
 def _match(match: RequestMatch) -> Json:

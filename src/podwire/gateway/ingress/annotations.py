@@ -62,6 +62,10 @@ class IngressSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     auth_signin: str = ""
     auth_signin_redirect_param: str = "rd"
     auth_response_headers: tuple[str, ...] = ()
+    auth_tls_secret: str = ""
+    auth_tls_verify: str = "on"
+    auth_tls_pass: bool = False
+    ssl_passthrough: bool = False
     closed: bool = False
     """Whether an annotation that keeps clients away cannot be honoured: nobody gets in."""
     limit_rps: int = 0
@@ -307,6 +311,10 @@ ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "auth-signin": ("auth_signin", _plain_url),
     "auth-signin-redirect-param": ("auth_signin_redirect_param", _token),
     "auth-response-headers": ("auth_response_headers", _tokens),
+    "auth-tls-secret": ("auth_tls_secret", str),
+    "auth-tls-verify-client": ("auth_tls_verify", _choice("on", "off", "optional_no_ca")),
+    "auth-tls-pass-certificate-to-upstream": ("auth_tls_pass", read_boolean),
+    "ssl-passthrough": ("ssl_passthrough", read_boolean),
     "service-upstream": ("service_upstream", read_boolean),
     "mirror-target": ("mirror_target", _mirror),
     "limit-rps": ("limit_rps", read_integer),

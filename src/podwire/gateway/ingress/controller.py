@@ -89,6 +89,7 @@ class IngressController:
                 ingresses=self.served,
                 upstreams=self._upstreams.facts,
                 certificate=self._upstreams.certificate,
+                authority=self._upstreams.client_authority,
                 users=self._users,
                 default_certificate=self._default_certificate(defaults),
                 defaults=defaults,

@@ -11,9 +11,10 @@ from collections.abc import Callable, Container, Iterable, Mapping
 import msgspec
 
 from podwire.gateway.backends import UpstreamFacts, resolve
-from podwire.gateway.ingress import actions
+from podwire.gateway.ingress import actions, clientcertificates
 from podwire.gateway.ingress.annotations import PREFIX, IngressSettings, read_annotations
 from podwire.gateway.ingress.canary import canary_rules, weights
+from podwire.gateway.ingress.clientcertificates import HostClients, deciding_path, passed_through
 from podwire.gateway.ingress.cors import answer_headers, preflights
 from podwire.gateway.ingress.externalauth import external_auth
 from podwire.gateway.ingress.paths import ANY_HOST, IngressProblem, Loaded, ServedPath, paths_of_hosts
@@ -22,6 +23,7 @@ from podwire.gateway.ingress.urlbackends import UrlTarget, target_of
 from podwire.gateway.routes import (
     Action,
     Certificate,
+    ClientValidation,
     EntryBackend,
     EntryListener,
     EntryRoute,
@@ -33,7 +35,9 @@ from podwire.gateway.routes import (
     Mirror,
     RequestMatch,
     RouteTable,
+    StreamTarget,
     TlsServer,
+    TrustedAuthority,
     VirtualHost,
     WeightedBackend,
 )
@@ -57,13 +61,15 @@ class IngressFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the translation reads.
 
     ``ingresses`` are those of the controller, oldest first. ``certificate`` gives the certificate of a Secret by its
-    key, or the reason why it has none; ``users`` the users of one, None where it cannot be read.
+    key, or the reason why it has none; ``users`` the users of one, None where it cannot be read; ``authority`` the
+    authorities of clients in one.
     """
 
     ingresses: tuple[Ingress, ...]
     upstreams: UpstreamFacts
     certificate: Callable[[str], Certificate | str]
     users: Callable[[str, str], str | None]
+    authority: Callable[[str], TrustedAuthority | str] = lambda key: f"Secret {key} does not exist"
     default_certificate: Certificate
     defaults: IngressDefaults = IngressDefaults()
     ports: IngressPorts = IngressPorts()
@@ -87,6 +93,7 @@ class _Translator:
     def __init__(self, facts: IngressFacts) -> None:
         self._facts = facts
         self._backends: dict[str, EntryBackend] = {}
+        self._authorities: dict[str, TrustedAuthority] = {}
         self._problems: list[IngressProblem] = []
 
     def run(self) -> Translation:
@@ -95,16 +102,25 @@ class _Translator:
         hosts, lost = paths_of_hosts(entry for entry in loaded if not entry[1].canary)
         canaries, lost_canaries = paths_of_hosts(entry for entry in loaded if entry[1].canary)
         self._problems += lost + lost_canaries
-        servers, certificates = self._tls()
+        aliased = self._with_aliases(hosts)
+        clients = {host: found for host, paths in aliased.items() if (found := self._clients(host, paths)) is not None}
+        streams = {host: found for host, paths in aliased.items() if (found := passed_through(paths)) is not None}
+        servers, certificates = self._tls(clients, streams)
         plain: list[VirtualHost] = []
         secure: list[VirtualHost] = []
-        aliased = self._with_aliases(hosts)
         for host, paths in aliased.items():
             routes = self._routes(paths, canaries.get(host, ()))
             has_tls = any(host in server.names or _wildcard(host) in server.names for server in servers)
             secured = actions.with_strict_transport(routes, self._facts.defaults) if has_tls else routes
-            secure.append(VirtualHost(hosts=(host,), routes=secured, single_label=True))
-            plain.append(self._plain(host, routes, paths, has_tls=has_tls))
+            if host in clients:
+                secured = clientcertificates.secured(secured, clients[host])
+            if host not in streams:
+                secure.append(VirtualHost(hosts=(host,), routes=secured, single_label=True))
+            open_host = self._plain(host, routes, paths, has_tls=has_tls)
+            if host in clients:
+                closed = clientcertificates.plain(open_host.routes, clients[host])
+                open_host = msgspec.structs.replace(open_host, routes=closed)
+            plain.append(open_host)
         moved = list(self._moved_hosts(hosts, aliased.keys()))
         tables = (
             RouteTable(name=PLAIN_TABLE, hosts=(*plain, *moved)),
@@ -119,6 +135,7 @@ class _Translator:
             tables={table.name: table for table in tables},
             backends=self._backends,
             certificates=certificates,
+            authorities=self._authorities,
         )
         return Translation(entry=entry, problems=tuple(self._problems))
 
@@ -275,7 +292,40 @@ class _Translator:
             plain.append(route)
         return VirtualHost(hosts=(host,), routes=tuple(plain), single_label=True)
 
-    def _tls(self) -> tuple[tuple[TlsServer, ...], dict[str, Certificate]]:
+    def _clients(self, host: str, paths: list[ServedPath]) -> HostClients | None:
+        """How the clients of a host are checked; None where they are not."""
+        path = deciding_path(paths)
+        if path is None:
+            return None
+        settings, namespace = path.settings, path.ingress.metadata.namespace
+        field = f"metadata.annotations[{PREFIX}auth-tls-secret]"
+        owner, _, name = settings.auth_tls_secret.rpartition("/")
+        found: TrustedAuthority | str = (
+            f"expected a Secret of the namespace {namespace}, got {settings.auth_tls_secret!r}"
+        )
+        if name and owner in ("", namespace):
+            found = self._facts.authority(f"{namespace}/{name}")
+        if isinstance(found, str) or host == ANY_HOST:
+            problem = found if isinstance(found, str) else "expected a host in the rule"
+            self._report(path.ingress, "InvalidSecret", f"{field}: {problem}; every request is refused")
+            return HostClients(host, None)
+        self._authorities[found.name] = found
+        validation = ClientValidation(authority=found.name, required=settings.auth_tls_verify == "on")
+        return HostClients(host, validation, settings.auth_tls_pass)
+
+    def _passed(self, host: str, path: ServedPath) -> TlsServer:
+        """The server that leaves the TLS of a host to its backend."""
+        key = self._backend_key(path.ingress, path.source, path.backend, path.settings)
+        backend = self._backends.get(key)
+        if backend is not None:
+            key = f"{key.partition('#')[0]}#tcp"
+            self._backends[key] = msgspec.structs.replace(backend, key=key, protocol="tcp", tls=False)
+        target = StreamTarget(source=path.source, backends=(WeightedBackend(key=key),))
+        return TlsServer(names=(host,), stream=target)
+
+    def _tls(
+        self, clients: Mapping[str, HostClients], streams: Mapping[str, ServedPath]
+    ) -> tuple[tuple[TlsServer, ...], dict[str, Certificate]]:
         """The servers of the TLS listener; the oldest Ingress that names a host gives its certificate."""
         default = msgspec.structs.replace(self._facts.default_certificate, name=DEFAULT_CERTIFICATE)
         certificates = {DEFAULT_CERTIFICATE: default}
@@ -286,13 +336,18 @@ class _Translator:
                 name = self._certificate(ingress, f"spec.tls[{index}].secretName", tls.secret_name, certificates)
                 for host in hosts:
                     by_host.setdefault(host.lower(), name)
-        names: dict[str, list[str]] = {}
+        for host in clients.keys() - {ANY_HOST}:
+            by_host.setdefault(host, by_host.get(_wildcard(host), DEFAULT_CERTIFICATE))
+        names: dict[tuple[str, ClientValidation | None], list[str]] = {}
         for host, name in by_host.items():
-            names.setdefault(name, []).append(host)
+            if host not in streams:
+                validation = clients[host].validation if host in clients else None
+                names.setdefault((name, validation), []).append(host)
         servers = [
-            TlsServer(names=tuple(sorted(hosts)), certificates=(name,), table=TLS_TABLE)
-            for name, hosts in sorted(names.items())
+            TlsServer(names=tuple(sorted(hosts)), certificates=(name,), table=TLS_TABLE, clients=validation)
+            for (name, validation), hosts in sorted(names.items(), key=lambda item: (item[0][0], sorted(item[1])))
         ]
+        servers += [self._passed(host, path) for host, path in sorted(streams.items()) if host != ANY_HOST]
         servers.append(TlsServer(names=(), certificates=(DEFAULT_CERTIFICATE,), table=TLS_TABLE))
         return tuple(servers), certificates
 

@@ -53,7 +53,7 @@ def _steps(decision: RouteDecision) -> list[str]:
     if listener is not None:
         port = listener.client_port or listener.port
         steps.append(f"listener {listener.name}: {listener.protocol} on port {port}")
-    if decision.server is not None:
+    if decision.server is not None and decision.server.certificates:
         names = ", ".join(decision.server.names) or "all other names"
         steps.append(f"certificate {', '.join(decision.server.certificates)}, for {names}")
     if decision.host is not None:
@@ -84,6 +84,8 @@ def _match_text(match: RequestMatch) -> str:
 def _limit_texts(limits: RouteLimits) -> list[str]:
     texts = [f"the client's address: not in {', '.join(limits.deny)}"] if limits.deny else []
     texts += [f"the client's address: in {', '.join(limits.allow)}"] if limits.allow else []
+    texts += [f"the name of the connection: {', '.join(limits.server_names)}"] if limits.server_names else []
+    texts += ["another server"] if limits.external_auth is not None else []
     texts += ["user and password"] if limits.basic_auth is not None else []
     texts += [f"the body: at most {limits.body_bytes} bytes"] if limits.body_bytes else []
     if limits.rate is not None:
@@ -92,6 +94,9 @@ def _limit_texts(limits: RouteLimits) -> list[str]:
 
 
 def _outcome(decision: RouteDecision, entry: GatewayEntry) -> tuple[str, tuple[UrlBackend, ...]]:
+    stream = decision.server.stream if decision.server is not None else None
+    if stream is not None:
+        return f"passed on without being read, by {stream.source}", _backends(Forward(backends=stream.backends), entry)
     if decision.route is None:
         return _no_route(decision), ()
     action = decision.route.action

@@ -1,11 +1,20 @@
 """Ingresses as routes, held against the tables of Kubernetes and of ingress-nginx by the matching rules."""
 
+import msgspec
 import pytest
 from tests.cases.gateway.ingress_cases import CaseRequest, IngressCase, facts_of, ingress_cases, services_of
 
 from podwire.gateway.ingress.translate import DEFAULT_CERTIFICATE, Translation, translate
 from podwire.gateway.matching import HttpRequest, RouteDecision, decide
-from podwire.gateway.routes import BasicAuth, Certificate, FixedAnswer, Forward, HttpRedirect
+from podwire.gateway.routes import (
+    BasicAuth,
+    Certificate,
+    ClientValidation,
+    FixedAnswer,
+    Forward,
+    HttpRedirect,
+    TrustedAuthority,
+)
 
 CASES = ingress_cases()
 
@@ -176,7 +185,7 @@ def test_requests_of_grpc_are_not_held_for_their_size() -> None:
 
 
 def test_annotations_without_an_effect_are_named() -> None:
-    annotations = {"ssl-passthrough": "true", "affinity-mode": "persistent"}
+    annotations = {"proxy-buffering": "on", "affinity-mode": "persistent"}
     messages = [problem.message for problem in _translated(_case(_web(annotations))).problems]
     assert all("is not supported" in message for message in messages)
     assert len(messages) == 2
@@ -210,3 +219,57 @@ def test_a_host_is_served_once_whatever_names_it() -> None:
     annotations = {"server-alias": "www.web.example", "from-to-www-redirect": "true"}
     hosts = _translated(_case(_web(annotations))).entry.tables["ingress-http"].hosts
     assert sorted(host.hosts for host in hosts) == [("web.example",), ("www.web.example",)]
+
+
+def _mutual(secret: str, *, tls: bool = True, **annotations: str) -> Translation:
+    known = {"auth-tls-secret": secret} | {name.replace("_", "-"): text for name, text in annotations.items()}
+    ingress = _web(known) | ({"tls": {"web": ["web.example"]}} if tls else {})
+    case = IngressCase(name="", ingresses=(ingress,), requests=(), certificates={"web": ("web.example",)})
+    certificates = {name: Certificate(name=name, chain=name, key="key") for name in case.certificates}
+    facts = facts_of(case, {"web": ("10.244.0.1",)}, 3000, certificates)
+    authority = TrustedAuthority(name="clients shop/ca", chain="x")
+    return translate(
+        msgspec.structs.replace(
+            facts, authority=lambda key: authority if key == "shop/ca" else f"Secret {key} is no CA"
+        )
+    )
+
+
+def test_a_host_asks_its_clients_for_certificates() -> None:
+    entry = _mutual("shop/ca").entry
+    server = next(server for server in entry.listeners[1].servers if server.names == ("web.example",))
+    assert server.clients == ClientValidation(authority="clients shop/ca")
+    assert entry.authorities["clients shop/ca"].chain == "x"
+    (route,) = entry.tables["ingress-https"].hosts[0].routes
+    assert route.limits.server_names == ("web.example",) and route.tells_client == "subject"
+
+
+def test_requests_without_tls_do_not_get_past_certificates() -> None:
+    entry = _mutual("shop/ca", tls=False).entry
+    assert isinstance(entry.tables["ingress-http"].hosts[0].routes[0].action, HttpRedirect)
+    entry = _mutual("shop/ca", ssl_redirect="false").entry
+    assert entry.tables["ingress-http"].hosts[0].routes[0].action == FixedAnswer(status=403)
+
+
+@pytest.mark.parametrize("secret", ["other/ca", "absent", ""])
+def test_an_authority_that_cannot_be_read_lets_nobody_in(secret: str) -> None:
+    translation = _mutual(secret or "/")
+    for table in ("ingress-http", "ingress-https"):
+        assert translation.entry.tables[table].hosts[0].routes[0].action == FixedAnswer(status=503)
+    assert {problem.reason for problem in translation.problems} == {"InvalidSecret"}
+
+
+def test_an_annotation_that_keeps_clients_away_is_never_left_out() -> None:
+    for annotations in ({"auth-tls-verify-client": "optional"}, {"auth-type": "digest"}, {"satisfy": "any"}):
+        translation = _translated(_case(_web(annotations)))
+        assert translation.entry.tables["ingress-http"].hosts[0].routes[0].action == FixedAnswer(status=503)
+        assert translation.problems
+
+
+def test_tls_that_is_left_to_the_backend_is_not_read() -> None:
+    entry = _translated(_case(_web({"ssl-passthrough": "true"}))).entry
+    (server,) = (server for server in entry.listeners[1].servers if server.stream is not None)
+    assert server.names == ("web.example",) and not server.certificates and server.stream is not None
+    assert [share.key for share in server.stream.backends] == ["shop/web:8080#tcp"]
+    assert entry.backends["shop/web:8080#tcp"].protocol == "tcp"
+    assert not entry.tables["ingress-https"].hosts
