@@ -104,7 +104,7 @@ class _Translator:
         self._problems += lost + lost_canaries
         aliased = self._with_aliases(hosts)
         clients = {host: found for host, paths in aliased.items() if (found := self._clients(host, paths)) is not None}
-        streams = {host: found for host, paths in aliased.items() if (found := passed_through(paths)) is not None}
+        streams = {host: passed for host, paths in aliased.items() if (passed := passed_through(paths)) is not None}
         servers, certificates = self._tls(clients, streams)
         plain: list[VirtualHost] = []
         secure: list[VirtualHost] = []
