@@ -1,7 +1,7 @@
 """`podwire upgrade plan` of a fleet: 1,000 nodes with the layout of kubeadm, in the embedded API server.
 
 The cluster has 3 API servers, 1,000 nodes in 3 zones with pods of kube-proxy and Flannel, and 10,000 pods of 500
-Deployments with a PodDisruptionBudget each. "Command" is the whole process: start, about 40 requests over TLS, plan,
+Deployments with a PodDisruptionBudget each. "Command" is the whole process: start, about 50 requests over TLS, plan,
 JSON. "Plan alone" is the pure part, "waves alone" the schedule of the nodes in it.
 
     python -m bench.upgrade [--quick]
