@@ -93,7 +93,7 @@ def test_preflight_reads_the_files_of_nodes_by_pods(cluster: Cluster, tmp_path: 
     (tmp_path / "05-old.conflist").touch()
     (tmp_path / "10-podwire.conflist").touch()
     words = ("upgrade", "preflight", "--kubeconfig", cluster.kubeconfig, "--to", "1.36", "--node-image", "busybox")
-    done = run(*words, "--cni-dir", str(tmp_path))
+    done = run(*words, "--cni-conf-dir", str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert "the runtime takes 05-old.conflist first on nodes node-1, node-2" in done.stdout
     pods = cluster.get("pods", *SYSTEM)["items"]

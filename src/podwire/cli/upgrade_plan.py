@@ -46,7 +46,7 @@ _node_pods_option = click.option(
     help="Also read the configurations of networks on every node, by a pod of this image, which needs `ls`.",
 )  # fmt: skip
 _directory_option = click.option(
-    "--cni-dir", "directory", metavar="DIRECTORY", default="",
+    "--cni-conf-dir", "directory", metavar="DIR", default="",
     help="The directory of these configurations on nodes.  [default: that of the layout, /etc/cni/net.d]",
 )  # fmt: skip
 

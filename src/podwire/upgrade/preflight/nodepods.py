@@ -1,16 +1,19 @@
 """Reads the configurations of networks on every node by a pod that lists their directory, and removes the pods again.
 
 The API does not tell what the container runtime of a node reads. A pod per node, ten at the same time, mounts the
-directory read-only, lists it, and ends. Pods of an interrupted run have the label ``app.kubernetes.io/name=
-podwire-preflight`` and are removed by the next run.
+directory read-only, lists it, and ends. The name of the pod follows from that of the node, so that a run replaces what
+an interrupted one left.
 """
 
 import asyncio
+import hashlib
 from collections.abc import Iterable
+from contextlib import suppress
 
-from podwire.errors import ApiError, NotFound
+from podwire.errors import ApiError, ClusterError
 from podwire.kube.client import Client
-from podwire.kube.resources import PODS, Json
+from podwire.kube.podruns import PodRuns
+from podwire.kube.resources import Json
 from podwire.upgrade.plan.values import UpgradeFinding
 
 NAME = "podwire-preflight"
@@ -21,23 +24,22 @@ DIRECTORIES = {"k3s": "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
 _ENDINGS = (".conf", ".conflist", ".json")
 """What container runtimes read as a configuration."""
 _PARALLEL = 10
-_PULL_S = 60
+_DEADLINE_S = 60
 """Seconds that a node has for the image, and for a directory that is missing."""
-_LIMIT_S = 120.0
-_POLL_S = 0.3
 
 
 def pod_of(node: str, image: str, directory: str) -> Json:
     """The pod that lists a directory of a node."""
+    digest = hashlib.sha256(node.encode()).hexdigest()[:10]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"generateName": f"{NAME}-", "labels": {"app.kubernetes.io/name": NAME}},
+        "metadata": {"name": f"{NAME}-{digest}", "labels": {"app.kubernetes.io/name": NAME}},
         "spec": {
             "nodeName": node,
             "hostNetwork": True,
             "restartPolicy": "Never",
-            "activeDeadlineSeconds": _PULL_S,
+            "activeDeadlineSeconds": _DEADLINE_S,
             "terminationGracePeriodSeconds": 1,
             "tolerations": [{"operator": "Exists"}],
             "containers": [
@@ -65,22 +67,26 @@ async def read_configurations(
 
     Raises: ApiUnreachable.
     """
-    await _remove_earlier(client)
+    pods = PodRuns(client, NAMESPACE)
     gate = asyncio.Semaphore(_PARALLEL)
     results: dict[str, tuple[str, ...]] = {}
     problems: dict[str, str] = {}
 
     async def read(node: str) -> None:
+        body = pod_of(node, image, directory)
         async with gate:
             try:
-                succeeded, text = await _run(client, pod_of(node, image, directory))
-            except ApiError as failure:
+                succeeded, text = await pods.run_pod(body)
+            except (ApiError, ClusterError) as failure:
                 problems[node] = str(failure)
-                return
-            if succeeded:
-                results[node] = configurations(text)
             else:
-                problems[node] = text.strip().partition("\n")[0] or f"the pod did not end within {_LIMIT_S:.0f} s"
+                if succeeded:
+                    results[node] = configurations(text)
+                else:
+                    problems[node] = text.strip().partition("\n")[0] or f"not within {_DEADLINE_S} s"
+            finally:
+                with suppress(ApiError, ClusterError):
+                    await pods.delete_pod(body["metadata"]["name"])
 
     names = list(nodes)
     for failure in await asyncio.gather(*map(read, names), return_exceptions=True):
@@ -98,34 +104,3 @@ async def read_configurations(
         if node in problems
     )
     return results, findings
-
-
-async def _run(client: Client, body: Json) -> tuple[bool, str]:
-    """Runs a pod to its end; whether it succeeded, and its log."""
-    name = str((await client.create(PODS, body, NAMESPACE))["metadata"]["name"])
-    try:
-        until = client.clock.monotonic() + _LIMIT_S
-        while True:
-            phase = (await client.get(PODS.raw, name, NAMESPACE)).get("status", {}).get("phase", "")
-            if phase in ("Succeeded", "Failed"):
-                break
-            if client.clock.monotonic() > until:
-                return False, ""
-            await client.clock.sleep(_POLL_S)
-        answer = await client.raw("GET", PODS.path(NAMESPACE, name, "log"))
-        return phase == "Succeeded", answer.body.decode(errors="replace") if answer.status < 400 else ""
-    finally:
-        await _delete(client, name)
-
-
-async def _remove_earlier(client: Client) -> None:
-    page = await client.list(PODS.raw, NAMESPACE, label_selector=f"app.kubernetes.io/name={NAME}")
-    for pod in page.items:
-        await _delete(client, pod["metadata"]["name"])
-
-
-async def _delete(client: Client, name: str) -> None:
-    try:
-        await client.delete(PODS, name, NAMESPACE, grace_period_s=0)
-    except NotFound:
-        pass
