@@ -73,8 +73,8 @@ class Gates:
         expected = minor_of(plan.to_version)
         for server, version in await self._objects.server_versions():
             if minor_of(version) < expected:
-                problem = f"{server} has version {version}; {step.component} must not be newer than any API server"
-                raise ClusterError(f"step {step.id}: {problem}; upgrade every API server to {plan.to_version} first")
+                problem = f"{server} has version {version}, expected {plan.to_version} on every API server first"
+                raise ClusterError(f"step {step.id}: {problem}")
 
     async def after(self, step: UpgradeStep, nodes: Sequence[str]) -> None:
         """The gates after a wave of nodes.

@@ -68,7 +68,10 @@ class Rollout:
         if commands is not None and stepchanges.is_cni(workload, commands.folders.conf_dir):
             if not held:
                 await self._objects.write_held(step, node, held=True)
-            await commands.run(node, ["hold"])
+            try:
+                await commands.run(node, ["hold"])
+            except ClusterError as failure:
+                raise Breach(str(failure)) from failure
             held = True
         await self._until(lambda: self._renewed(workload, revision, node), f"{node}: the new pod is not ready")
         if held:

@@ -19,7 +19,7 @@ from podwire.upgrade.apply.rollout import Rollout
 from podwire.upgrade.apply.steps import StepOptions, StepRunner
 from podwire.upgrade.nodecommands import NodeCommands, agents_of, cluster_id
 from podwire.upgrade.nodepods import NodeFolders, folders_of, image_of
-from podwire.upgrade.plan.values import UpgradePlan
+from podwire.upgrade.plan.values import Component, UpgradePlan
 from podwire.upgrade.verify.stage import VerifyStage
 
 Say = Callable[[str], None]
@@ -145,7 +145,7 @@ class UpgradeRun:
         if plan.cluster and plan.cluster != await cluster_id(self._client):
             raise ConfigError(source, "cluster", "the plan is of another cluster")
         for component in plan.components:
-            await self._check_generation(plan, component.name)
+            await self._check_generation(plan, component)
         _, steps = await self._steps()
         refused = []
         for conflict in await steps.conflicts(plan):
@@ -157,11 +157,10 @@ class UpgradeRun:
             todo = "change it there, or use --force-conflicts"
             raise ConfigError(source, "", f"{'; '.join(refused)}, which would write it again; {todo}")
 
-    async def _check_generation(self, plan: UpgradePlan, name: str) -> None:
-        component = next(entry for entry in plan.components if entry.name == name)
-        changed = [c for step in plan.steps if step.component == name for c in stepchanges.changes_of(step, plan)]
-        for change in changed:
-            if change.kind != component.kind or change.name != component.workload or not component.generation:
+    async def _check_generation(self, plan: UpgradePlan, component: Component) -> None:
+        changes = [change for step in plan.steps for change in stepchanges.changes_of(step, plan)]
+        for change in changes:
+            if change.title != component.title or not component.generation:
                 continue
             generation = int((await self._objects.get(change))["metadata"].get("generation", 0))
             if generation != component.generation:

@@ -22,7 +22,7 @@ from podwire.upgrade.apply.gates import Breach, Gates
 from podwire.upgrade.apply.objects import FieldConflict, UpgradeObjects
 from podwire.upgrade.apply.record import ObjectBefore, StepRecord, UpgradeRecord
 from podwire.upgrade.apply.rollout import Rollout, rollout_progress
-from podwire.upgrade.plan.values import PlannedChange, UpgradePlan, UpgradeStep
+from podwire.upgrade.plan.values import Component, PlannedChange, UpgradePlan, UpgradeStep
 from podwire.upgrade.verify.objects import server_nodes
 
 Say = Callable[[str], None]
@@ -71,10 +71,10 @@ class StepRunner:
         """
         plan = record.plan
         assert plan is not None
-        await self._gates.before(step, plan)
         if step.action == "manual":
             await self._manual(step, plan)
             return
+        await self._gates.before(step, plan)
         changes = stepchanges.changes_of(step, plan)
         entry = record.steps.get(step.id)
         if entry is None:
@@ -228,19 +228,34 @@ class StepRunner:
                 await self._objects.delete_configmap(change.namespace, stepchanges.copy_name(change))
 
     async def _manual(self, step: UpgradeStep, plan: UpgradePlan) -> None:
+        """Passes a step of a person when its gates hold, and its workload has the new images.
+
+        Raises: ClusterError with the command for the person.
+        """
+        todo = f"step {step.id} is for a person: {step.command}"
         component = next((entry for entry in plan.components if entry.name == step.component), None)
+        is_done = True
         if component is not None and component.kind in stepchanges.WORKLOADS:
-            target = PlannedChange(
-                api_version="apps/v1", kind=component.kind, namespace=component.namespace, name=component.workload,
-                patch={},
-            )  # fmt: skip
-            live = await self._objects.get(target)
-            images = {str(item["image"]) for item in live["spec"]["template"]["spec"]["containers"]}
-            expected = {str(image.after) for image in step.images if not image.init}
-            if not expected <= images or rollout_progress(live) is not None:
-                raise ClusterError(f"step {step.id} is for a person: {step.command}; then run this command again")
-        await self._gates.after(step, await self._sample())
+            is_done = await self._has_images(component, step)
+        try:
+            await self._gates.before(step, plan)
+            if is_done:
+                await self._gates.after(step, await self._sample())
+        except ClusterError as failure:
+            raise ClusterError(f"{todo}; then run this command again ({failure})") from failure
+        if not is_done:
+            raise ClusterError(f"{todo}; then run this command again")
+        self._say(f"{todo}; its gates hold")
         await self._objects.write_step(step.id, StepRecord(state="done"))
+
+    async def _has_images(self, component: Component, step: UpgradeStep) -> bool:
+        target = PlannedChange(
+            api_version="apps/v1", kind=component.kind, namespace=component.namespace, name=component.workload, patch={}
+        )
+        live = await self._objects.get(target)
+        images = {str(item["image"]) for item in live["spec"]["template"]["spec"]["containers"]}
+        expected = {str(image.after) for image in step.images if not image.init}
+        return expected <= images and rollout_progress(live) is None
 
 
 def _held(step: UpgradeStep, record: UpgradeRecord) -> list[str]:

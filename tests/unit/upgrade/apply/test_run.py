@@ -12,7 +12,7 @@ from podwire.errors import ClusterError, ConfigError
 from podwire.kube.client import Client
 from podwire.upgrade.apply import run
 from podwire.upgrade.apply.run import ApplyOptions, UpgradeRun
-from podwire.upgrade.plan.values import UpgradePlan, identified
+from podwire.upgrade.plan.values import UpgradePlan, UpgradeStep, identified
 
 IMAGE = "podwire:1"
 
@@ -182,7 +182,7 @@ def test_kube_proxy_waits_for_the_api_servers() -> None:
     cluster.put(
         "Pod", "kube-system", "kube-apiserver-b", old | {"metadata": {"labels": {"component": "kube-apiserver"}}}
     )
-    with pytest.raises(ClusterError, match=r"pod kube-apiserver-b has version v1.35.2; flannel must not be newer"):
+    with pytest.raises(ClusterError, match=r"pod kube-apiserver-b has version v1.35.2, expected 1.36 on every"):
         apply(cluster, make_plan())
     assert set(cluster.images("kube-proxy").values()) == {"registry.k8s.io/kube-proxy:v1.35.0"}
 
@@ -221,6 +221,25 @@ def test_another_plan_is_refused_while_one_is_in_progress() -> None:
     assert is_new(cluster)
     with pytest.raises(ConfigError, match="no upgrade is in progress"):
         apply(make_cluster())
+
+
+def test_a_step_for_a_person_waits_for_its_gates() -> None:
+    cluster = make_cluster()
+    by_hand = UpgradeStep(
+        id="0-kube-apiserver", component="kube-apiserver", action="manual", gates=("api-servers",), command="kubeadm x"
+    )
+    plan = make_plan("coredns")
+    plan = identified(msgspec.structs.replace(plan, steps=(by_hand, *plan.steps)))
+    old = {"spec": {"containers": [{"image": "registry.k8s.io/kube-apiserver:v1.35.2"}]}, "status": {}}
+    cluster.put("Pod", "kube-system", "api", old | {"metadata": {"labels": {"component": "kube-apiserver"}}})
+    with pytest.raises(ClusterError, match=r"0-kube-apiserver is for a person: kubeadm x; then run this command again"):
+        apply(cluster, plan)
+    del cluster.objects["Pod", "kube-system", "api"]
+    lines = apply(cluster)
+    assert "step 0-kube-apiserver is for a person: kubeadm x; its gates hold" in lines
+    assert states(cluster) == {"upgrade": "done", "0-kube-apiserver": "done", "3-coredns": "done"}
+    rollback(cluster)
+    assert not changed_fields(cluster)
 
 
 def test_a_plan_without_steps_changes_nothing() -> None:
