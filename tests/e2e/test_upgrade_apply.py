@@ -364,6 +364,56 @@ def test_an_upgrade_is_planned_and_applied_by_one_command(cluster: Cluster) -> N
     assert proxies(cluster) == dict.fromkeys(NODES, f"{PROXY}:v1.35.0")
 
 
+OWN_NETWORK = """
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: own-network, namespace: kube-system}
+spec:
+  selector: {matchLabels: {app: own-network}}
+  template:
+    metadata: {labels: {app: own-network}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: network, image: "own.example/network:v1", ports: [{containerPort: 80}]}]
+      volumes: [{name: conf, hostPath: {path: /etc/cni/net.d}}]
+"""
+"""A DaemonSet that could write configurations of the runtime."""
+
+
+def test_the_configuration_of_a_node_is_held_meanwhile(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.kubectl_apply(OWN_NETWORK)
+    eventually(lambda: cluster.get("ds", "own-network", *SYSTEM)["status"].get("numberReady") == len(NODES))
+    folders = {node: Path(topology(cluster).node_run(node), "cni/net.d") for node in NODES}
+    held, ending = set[str](), threading.Event()
+
+    def watch() -> None:
+        while not ending.wait(0.02):
+            held.update(node for node, folder in folders.items() if (folder / "00-podwire-upgrade.conflist").exists())
+
+    change = UpgradeStep(
+        id="1-own-network", component="own-network", action="images", scope="nodes",
+        images=(image("network", "own.example/network:v1", "own.example/network:v2"),),
+        waves=(Wave(nodes=("node-1",)), Wave(nodes=("node-2", "node-3"))),
+    )  # fmt: skip
+    component = Component(name="own-network", kind="DaemonSet", namespace="kube-system", workload="own-network")
+    made = UpgradePlan(from_version="1.36.0", to_version="1.36", components=(component,), steps=(change,))
+    file = tmp_path / "plan.json"
+    file.write_text(plan_json(identified(made)))
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        upgrade(cluster, "apply", "--plan", str(file))
+    finally:
+        ending.set()
+        thread.join()
+    assert held == set(NODES)
+    files = {path.name for folder in folders.values() for path in folder.iterdir()}
+    assert files == {"10-podwire.conflist"}
+    pods = cluster.get("pods", *SYSTEM, "-l", "app=own-network")["items"]
+    assert {pod["spec"]["containers"][0]["image"] for pod in pods} == {"own.example/network:v2"}
+    upgrade(cluster, "rollback")
+
+
 def test_a_second_run_is_refused_and_names_the_first(cluster: Cluster) -> None:
     body = {
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
