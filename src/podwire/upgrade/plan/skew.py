@@ -57,7 +57,7 @@ def _api_servers(versions: Versions, target: Version) -> Iterator[UpgradeFinding
 def _target(versions: Versions, target: Version) -> Iterator[UpgradeFinding]:
     step = minors_between(versions.oldest, target)
     if step > 1:
-        message = f"from {versions.oldest.minor_text} to {target.minor_text} skips {step - 1} minor versions"
+        message = f"from {versions.oldest.minor_text} to {target.minor_text} skips {step - 1} minor version{'s' if step > 2 else ''}"
         remedy = f"upgrade to 1.{versions.oldest.minor + 1} first"
         yield _blocker(object="API servers", message=message, remedy=remedy)
     elif step < 0 or minors_between(versions.newest, target) < 0:

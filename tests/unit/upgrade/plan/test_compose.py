@@ -183,7 +183,7 @@ def test_oldest_server_of_all_decides() -> None:
     items = [*cluster("kubeadm"), *_server("control-4", "v1.34.9")]
     result = plan(inventory_of(items, VERSIONS["kubeadm"]), "1.36")
     assert result.from_version == "1.34.9"
-    assert any("skips 1 minor versions" in text for text in messages(result, "blocker"))
+    assert any("skips 1 minor version" in text for text in messages(result, "blocker"))
     assert any("kube-proxy is newer than the oldest API server" in text for text in messages(result, "blocker"))
 
 

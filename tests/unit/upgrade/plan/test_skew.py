@@ -19,7 +19,7 @@ def versions(servers: str, kubelets: str = "", proxies: str = "") -> Versions:
 CASES = {
     "next minor": (versions("1.35 1.35", "1.35 1.34", "1.35"), "1.36", ()),
     "same version": (versions("1.36.1", "1.36.1"), "1.36", ()),
-    "skipped minor": (versions("1.34"), "1.36", ("from 1.34 to 1.36 skips 1 minor versions",)),
+    "skipped minor": (versions("1.34"), "1.36", ("from 1.34 to 1.36 skips 1 minor version",)),
     "half upgraded control plane": (versions("1.35 1.36"), "1.36", ()),
     "servers far apart": (
         versions("1.34 1.36"),
