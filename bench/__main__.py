@@ -43,6 +43,7 @@ BENCHMARKS = (
     "dns_kernel",
     "state",
     "upgrade",
+    "upgrade_loss",
 )
 """Their names, in the order of the page."""
 

@@ -1,5 +1,7 @@
 """The command ``podwire up``."""
 
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,6 +9,7 @@ import click
 
 from podwire.cli.interrupt import message_when_interrupted
 from podwire.cli.options import SECONDS, name_option, recursive_option
+from podwire.errors import ConfigError
 from podwire.local import inventory
 from podwire.runtime.memory import importing
 
@@ -52,6 +55,10 @@ def _backends(_context: click.Context, _parameter: click.Parameter, start: str) 
     help="Manifest file or folder; - is stdin.",
 )
 @recursive_option
+@click.option(
+    "--version", "build", metavar="PATH",
+    help="Run the cluster in another build of podwire: a wheel, or a folder that holds the package.",
+)  # fmt: skip
 @click.option("--state-dir", type=click.Path(path_type=Path), help="Folder for database and certificates.")
 @click.option("--probe", "with_probe", is_flag=True, help="End with a connectivity table of real packets.")
 @click.option(
@@ -71,6 +78,7 @@ def up(  # noqa: PLR0913 - one parameter an option, as click calls it
     config_file: str | None,
     files: tuple[str, ...],
     recursive: bool,
+    build: str | None,
     state_dir: Path | None,
     with_probe: bool,
     timeout_s: float,
@@ -93,6 +101,8 @@ def up(  # noqa: PLR0913 - one parameter an option, as click calls it
 
     inventory.check_name(name)
     inventory.check_root()
+    if (status := _elsewhere(name, build, state_dir)) is not None:
+        return status
     config = _configured(name, config_file, nodes, segments, backend)
     _check_state_dir(name, state_dir)
     manifests = read_manifests(files, recursive=recursive)
@@ -104,6 +114,40 @@ def up(  # noqa: PLR0913 - one parameter an option, as click calls it
     )
     with message_when_interrupted(f"{message} removes it"):
         return bring_up.run(request, click.echo)
+
+
+def _elsewhere(name: str, build: str | None, state_dir: Path | None) -> int | None:
+    """The exit status of this command in another build: the named one, or that of the existing cluster; None: here."""
+    from podwire.local import builds
+
+    topology = inventory.find(name)
+    known = builds.recall(topology) if topology is not None else None
+    state = Path(topology.state) if topology is not None else (state_dir or inventory.STATE_ROOT) / name
+    wanted = builds.resolve(build, state / "builds") if build is not None else known
+    if wanted is None:
+        return None
+    if known is not None and wanted.label != known.label:
+        problem = f"{wanted.label}: the cluster runs {known.label}; `podwire upgrade` takes it to another build"
+        raise ConfigError("--version", "", problem)
+    if build is None and wanted.label == builds.own().label:
+        return None
+    status = builds.run_command(wanted, _without_version(sys.argv[1:]))
+    topology = inventory.find(name)
+    if topology is not None:
+        builds.remember(topology, wanted)
+    elif state.is_dir():
+        shutil.rmtree(state / "builds", ignore_errors=True)
+    return status
+
+
+def _without_version(arguments: list[str]) -> list[str]:
+    """The arguments of the command line for a build that does not know the option."""
+    remaining, skip = [], False
+    for argument in arguments:
+        if not skip and argument != "--version" and not argument.startswith("--version="):
+            remaining.append(argument)
+        skip = argument == "--version"
+    return remaining
 
 
 def _configured(
@@ -140,8 +184,6 @@ def _configured(
 
 def _check_state_dir(name: str, state_dir: Path | None) -> None:
     """Raises: ConfigError when the cluster exists with its state in another folder."""
-    from podwire.errors import ConfigError
-
     topology = inventory.find(name)
     if state_dir is None or topology is None:
         return

@@ -16,6 +16,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "status": ("podwire.cli.upgrade_apply:status", "Show how far the upgrade is."),
     "verify": ("podwire.cli.upgrade_verify:verify", "Try connections of every kind from every node."),
     "node": ("podwire.cli.upgrade_node:node", "Run one step on this node (used by the other commands)."),
+    "report": ("podwire.cli.upgrade_report:report", "Show how many messages were lost, on which path, and when."),
+    "local": ("podwire.cli.upgrade_local:local", "Take a local cluster to another build of podwire, and back."),
 }
 
 

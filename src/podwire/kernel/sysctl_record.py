@@ -17,9 +17,13 @@ from pathlib import Path
 import msgspec
 
 from podwire.runtime.files import write_atomically
+from podwire.runtime.stateform import check_form
 
 _DEVICE = re.compile(r"net/ipv[46]/(?:conf|neigh)/(.+)/[^/]+")
 _EVERY = frozenset({"all", "default", "lo"})
+
+
+FORM = 1
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -35,13 +39,17 @@ class RecordFile(msgspec.Struct, frozen=True):
     devices: tuple[str, ...] = ()
     """Devices of the node at the first start."""
     values: Mapping[str, Recorded] = {}
+    format: int = FORM
 
 
 class SysctlRecord:
     """The file, and what is in it."""
 
     def __init__(self, path: Path, devices: Iterable[str]) -> None:
-        """Reads the file; one that is missing or broken begins with these devices."""
+        """Reads the file; one that is missing or broken begins with these devices.
+
+        Raises: ConfigError when the file is of a later form.
+        """
         self._path = path
         content = read(path)
         self._content = content if content.devices else RecordFile(tuple(devices))
@@ -67,11 +75,16 @@ class SysctlRecord:
 
 
 def read(path: Path) -> RecordFile:
-    """The content of a file; empty when it is missing or broken."""
+    """The content of a file; empty when it is missing or broken.
+
+    Raises: ConfigError when it is of a later form.
+    """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RecordFile)
+        content = msgspec.json.decode(path.read_bytes(), type=RecordFile)
     except (OSError, msgspec.MsgspecError):
         return RecordFile()
+    check_form(content.format, FORM, str(path))
+    return content
 
 
 CURRENT: ContextVar[SysctlRecord | None] = ContextVar("sysctl record", default=None)

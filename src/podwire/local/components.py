@@ -13,6 +13,7 @@ import msgspec
 from podwire.agent.config import PARTS as AGENT_PARTS
 from podwire.errors import ConfigError
 from podwire.local import credentials
+from podwire.local.builds import BUILD_ENTRY, Build, BuildOrder
 from podwire.local.config import ClusterConfig
 from podwire.local.controllers import ALL_CONTROLLERS
 from podwire.local.fabric.bird import AS_NUMBER
@@ -25,14 +26,19 @@ DNS_NUMBER = 10
 """Cluster DNS is the tenth address of the first Service network, as everywhere."""
 
 
-def start(fork_server: ForkServer, topology: Topology, child: Child) -> int:
+def start(fork_server: ForkServer, topology: Topology, child: Child, build: Build | None = None) -> int:
     """Starts a component by the fork server, as the entry ``argv[0]`` with the payload ``argv[1]``; its pid.
+
+    A component of another build is the same entry in a new program.
 
     Raises: ClusterError.
     """
     entry, path = child.argv
     title = f"podwire: {child.name} {topology.name}"
     placement = Placement(title=title, netns=child.netns, log=child.log, daemon=True)
+    if build is not None:
+        order = BuildOrder(build=build, entry=entry, path=path)
+        return fork_server.spawn(BUILD_ENTRY, msgspec.json.encode(order), placement=placement)
     return fork_server.spawn(entry, path.encode(), placement=placement)
 
 
@@ -214,6 +220,28 @@ def kubelet(topology: Topology, config: ClusterConfig, node: FabricNode, cgroup:
         "logLevel": config.log_level,
     }
     return _child(topology, f"kubelet-{node.name}", "kubelet", run, document, str(topology.netns(node.name)))
+
+
+def every(topology: Topology, config: ClusterConfig, cgroup: Path | None) -> tuple[Child, ...]:
+    """The components of a cluster, in the order of an upgrade; ``cgroup`` is the folder of the cluster."""
+    port = api_port(topology, config, running=True)
+    children = [apiserver(topology, config, port), controller(topology, config)]
+    for node in topology.nodes(config.nodes):
+        children.append(kubelet(topology, config, node, cgroup))
+        if config.network == "podwire":
+            children.append(agent(topology, config, node))
+    return tuple(children)
+
+
+def as_configured(child: Child) -> Child:
+    """A component with the configuration files that are on disk, which another build may have written."""
+    files = {}
+    for path, content in child.files.items():
+        try:
+            files[path] = Path(path).read_bytes()
+        except OSError:
+            files[path] = content
+    return msgspec.structs.replace(child, files=files)
 
 
 def node_of(child: Child) -> str:

@@ -6,10 +6,13 @@ all other components wait for it, and then the others while the API server start
 """
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from podwire.kube.decode import prepare
 from podwire.kube.resources import (
@@ -21,6 +24,7 @@ from podwire.kube.resources import (
     PODS,
     SERVICES,
 )
+from podwire.local.builds import BUILD_ENTRY, BuildOrder
 from podwire.observe import log
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.foreground import run_until_signal
@@ -69,12 +73,20 @@ def run_bird(payload: bytes) -> None:
     os.execv(argv[0], argv)
 
 
+def run_build(payload: bytes) -> None:
+    """A component of another build; ``payload`` is the order (:class:`~podwire.local.components.BuildOrder`)."""
+    order = msgspec.json.decode(payload, type=BuildOrder)
+    program = f"from podwire.local.entries import ENTRIES; ENTRIES[{order.entry!r}]({order.path.encode()!r})"
+    os.execve(sys.executable, [sys.executable, "-c", program], order.build.environment)
+
+
 ENTRIES: Mapping[str, Entry] = {
     "apiserver": run_apiserver,
     "controller": run_controller,
     "agent": run_agent,
     "kubelet": run_kubelet,
     "bird": run_bird,
+    BUILD_ENTRY: run_build,
 }
 """The entries of the fork server, by component."""
 

@@ -18,11 +18,13 @@ import msgspec
 
 from podwire.errors import ClusterError, ConfigError
 from podwire.local.topology import CLUSTERS, Topology
+from podwire.runtime.stateform import check_form
 
 RUN_ROOT = Path("/run/podwire")
 STATE_ROOT = Path("/var/lib/podwire")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?")
 _FILE = "layout.json"
+_FORM = 1
 _NEEDED = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 """The required capabilities and their bits (linux/capability.h)."""
 
@@ -51,11 +53,17 @@ def capabilities(status: str) -> int:
 
 
 def find(name: str) -> Topology | None:
-    """The topology of an existing cluster, running or not; None when there is none of that name."""
+    """The topology of an existing cluster, running or not; None when there is none of that name.
+
+    Raises: ConfigError when a later podwire made it, in a form that this one does not know.
+    """
+    file = RUN_ROOT / name / _FILE
     try:
-        return msgspec.json.decode((RUN_ROOT / name / _FILE).read_bytes(), type=Topology)
+        topology = msgspec.json.decode(file.read_bytes(), type=Topology)
     except (OSError, msgspec.DecodeError):
         return None
+    check_form(topology.format, _FORM, str(file))
+    return topology
 
 
 def existing(name: str) -> Topology:

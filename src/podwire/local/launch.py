@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from podwire.errors import ClusterError
-from podwire.local import cgroup
+from podwire.local import builds, cgroup
 from podwire.local.control import answers
 from podwire.local.entries import ENTRIES, PREPARE
 from podwire.local.overview import KEEPER, SUPERVISOR
@@ -64,8 +64,9 @@ def _become_daemon(topology: Topology, log_file: Path) -> None:
     try:
         _redirect(log_file)
         os.chdir("/")
-        _keep(topology)
-        serve(topology)
+        label = builds.own().label
+        _keep(topology, label)
+        serve(topology, label)
         status = 0
     finally:
         kind, failure, trace = sys.exc_info()
@@ -83,26 +84,26 @@ def _redirect(log_file: Path) -> None:
     os.closerange(3, 1024)
 
 
-def _keep(topology: Topology) -> None:
+def _keep(topology: Topology, label: str) -> None:
     """Makes this process the keeper; returns in each supervisor that it forks.
 
     The keeper joins the cluster's cgroup before it forks, so that keeper and supervisor are killed together.
     """
     cgroup.join(os.getpid(), cgroup.create(topology.name))
     child.set_title(f"podwire: keeper {topology.name}")
-    record_self(_record_of(topology).parent, KEEPER)
+    record_self(_record_of(topology).parent, KEEPER, label)
     keep_worker()
 
 
-def serve(topology: Topology) -> None:
-    """Runs the supervisor in this process until it is ended."""
+def serve(topology: Topology, label: str) -> None:
+    """Runs the supervisor in this process until it is ended; ``label`` is that of its build."""
     log.configure("info")
     child.set_title(f"podwire: supervisor {topology.name}")
     replaced = _record_of(topology).exists()
-    record_self(_record_of(topology).parent, SUPERVISOR)
+    record_self(_record_of(topology).parent, SUPERVISOR, label)
     title = f"podwire: fork server {topology.name}"
     fork_server = ForkServer.start(ENTRIES, title=title, prepare=PREPARE)
-    asyncio.run(ClusterSupervisor(topology, fork_server, SystemClock()).run(resume=replaced))
+    asyncio.run(ClusterSupervisor(topology, fork_server, SystemClock(), label).run(resume=replaced))
 
 
 def _record_of(topology: Topology) -> Path:

@@ -11,6 +11,7 @@ from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig, patient
 from podwire.kube.resources import NODES, PODS
 from podwire.local import credentials
+from podwire.local.builds import label_of, recall
 from podwire.local.config import recall_config
 from podwire.local.lab.apply import read_conditions
 from podwire.local.topology import Topology
@@ -49,6 +50,8 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     name: str
     pid: int
     running: bool
+    version: str = ""
+    """The build in which it was started; empty: not recorded."""
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
@@ -149,10 +152,13 @@ def _node(node: Node, pods: tuple[Pod, ...]) -> NodeOverview:
 def processes_of(topology: Topology) -> tuple[ProcessStatus, ...]:
     """The processes that were started for a cluster, running or not, by length and name."""
     processes = []
+    build = recall(topology)
+    first = build.label if build is not None else ""
     for file in sorted((Path(topology.run) / "processes").glob("*.json"), key=lambda f: (len(f.stem), f.stem)):
         record = read_record(file)
         if record is not None:
-            processes.append(ProcessStatus(file.stem, record.pid, record.running))
+            version = record.version or label_of(record.pid) or first
+            processes.append(ProcessStatus(file.stem, record.pid, record.running, version))
     return tuple(processes)
 
 
@@ -203,8 +209,11 @@ def _node_table(nodes: tuple[NodeOverview, ...]) -> str:
 def _process_table(processes: tuple[ProcessStatus, ...]) -> str:
     """A row for each process; when there are many, only for ended processes."""
     shown = [process for process in processes if len(processes) <= _MANY or not process.running]
-    rows = [(process.name, str(process.pid), "running" if process.running else "ended") for process in shown]
-    table = columns([("PROCESS", "PID", "STATE"), *rows]) if rows else ""
+    rows = [
+        (process.name, str(process.pid), "running" if process.running else "ended", process.version or "-")
+        for process in shown
+    ]
+    table = columns([("PROCESS", "PID", "STATE", "VERSION"), *rows]) if rows else ""
     if len(processes) <= _MANY:
         return table
     ended = len(rows)

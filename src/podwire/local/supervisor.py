@@ -20,8 +20,9 @@ from podwire.dns.forward import read_resolv_conf
 from podwire.errors import ApiUnreachable, ClusterError
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
-from podwire.local import cgroup, components, credentials
+from podwire.local import builds, cgroup, components, credentials
 from podwire.local.addons import ensure as addons
+from podwire.local.builds import Build
 from podwire.local.config import ClusterConfig, check_config, recall_config
 from podwire.local.control import ControlRequest, ControlServer, Progress
 from podwire.local.fabric import build
@@ -44,11 +45,27 @@ _API_WAIT_S = 20.0
 _API_POLL_S = 0.01
 
 
+class SwapOrder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What ``swap`` does; ``component`` empty: only adopt.
+
+    ``build`` None: that of the supervisor. ``files`` are the component's configuration files in that build; empty:
+    those of this one. ``others`` are the builds in which the other components run, where none is known yet.
+    """
+
+    component: str = ""
+    build: Build | None = None
+    files: dict[str, str] = {}
+    others: dict[str, Build] = {}
+
+
 class ClusterSupervisor:
     """Owns one cluster's processes."""
 
-    def __init__(self, topology: Topology, fork_server: ForkServer, clock: Clock) -> None:
+    def __init__(self, topology: Topology, fork_server: ForkServer, clock: Clock, label: str = "") -> None:
+        """``label`` is that of the build of this process."""
         self._topology = topology
+        self._label = label
+        self._builds = builds.read_components(topology)
         self._run = Path(topology.run)
         self._clock = clock
         self._log = Log("supervisor")
@@ -71,7 +88,9 @@ class ClusterSupervisor:
         """Ensures the last complete configuration; does nothing after a first request has ensured another one."""
         async with self._changing:
             config = recall_config(self._topology)
-            if config is not None and not self._asked:
+            if config is not None and not self._asked and self._builds:
+                await self._adopt(config)
+            elif config is not None and not self._asked:
                 await self._ensure(config, lambda step: self._log.info("resuming", step=step))
 
     def _report(self, name: str, failure: BaseException) -> None:
@@ -84,19 +103,63 @@ class ClusterSupervisor:
             self._log.warning("process ended, starting it again", process=event.name, pid=event.pid)
 
     def _start(self, child: Child) -> int:
-        pid = components.start(self._fork_server, self._topology, child)
+        pid = components.start(self._fork_server, self._topology, child, self._builds.get(child.name))
         cgroup.join(pid, cgroup.node_folder(self._cgroup, components.node_of(child)))
         return pid
 
     async def _handle(self, request: ControlRequest, progress: Progress) -> dict[str, Any]:
+        if request.do == "swap":
+            self._asked = True
+            async with self._changing:
+                await self._swap(msgspec.convert(request.argument, SwapOrder))
+            return {}
         if request.do != "ensure":
             raise ClusterError(f"unknown request {request.do!r}")
         config = msgspec.convert(request.argument, ClusterConfig)
         check_config(config, "podwire")
         self._asked = True
         async with self._changing:
+            self._builds = {}
+            builds.write_components(self._topology, {})
             await self._ensure(config, progress)
         return {}
+
+    async def _keep(self, child: Child) -> None:
+        """Ensures a component, with the label of the build in which it is started."""
+        await self._children.ensure(self._labelled(child))
+
+    def _labelled(self, child: Child) -> Child:
+        known = self._builds.get(child.name)
+        return msgspec.structs.replace(child, version=self._label if known is None else known.label)
+
+    async def _adopt(self, config: ClusterConfig) -> None:
+        """Takes over the processes of an earlier supervisor as they are, with the configuration files that they have.
+
+        Until the upgrade has come to them, they are started again in the build of ``builds.json``.
+        """
+        self._relay()
+        for child in components.every(self._topology, config, self._cgroup.parent if self._cgroup else None):
+            await self._keep(components.as_configured(child))
+
+    async def _swap(self, order: "SwapOrder") -> None:
+        """Ends one component and starts it in another build, after all components were adopted."""
+        config = recall_config(self._topology)
+        if config is None:
+            raise ClusterError("the cluster was never complete; run `podwire up` first")
+        self._builds = {**order.others, **self._builds}
+        builds.write_components(self._topology, self._builds)
+        await self._adopt(config)
+        if not order.component:
+            return
+        known = components.every(self._topology, config, self._cgroup.parent if self._cgroup else None)
+        (child,) = [child for child in known if child.name == order.component]
+        self._builds.pop(child.name, None)
+        if order.build is not None:
+            self._builds[child.name] = order.build
+        builds.write_components(self._topology, self._builds)
+        if order.files:
+            child = msgspec.structs.replace(child, files={path: text.encode() for path, text in order.files.items()})
+        await self._children.replace(self._labelled(child))
 
     async def _ensure(self, config: ClusterConfig, progress: Progress) -> None:
         topology, now = self._topology, self._clock.now()
@@ -110,12 +173,8 @@ class ClusterSupervisor:
         fabric = plan(topology, size, mtus(conditions))
         build.host(topology, fabric)
         (self._run / "resolv.conf").write_text(f"nameserver {topology.host_address}\n", encoding="ascii")
-        if not self._relaying:
-            self._relaying = True
-            upstreams = read_resolv_conf("/etc/resolv.conf", loopback=True)
-            relay = UpstreamRelay((str(topology.host_address), 53), upstreams, self._clock)
-            self._tasks.start("upstream", relay.serve)
-        await self._children.ensure(components.apiserver(topology, config, port))
+        self._relay()
+        await self._keep(components.apiserver(topology, config, port))
         build.nodes(topology, fabric)
         lab.apply(topology, size, conditions)
         if topology.segment_count > 1 and Path(BIRD).exists():
@@ -130,18 +189,25 @@ class ClusterSupervisor:
             dns = components.service_address(config, components.DNS_NUMBER)
             if config.network == "podwire":
                 await addons.ensure(client, topology, config, dns, recall_config(topology))
-            await self._children.ensure(components.controller(topology, config))
+            await self._keep(components.controller(topology, config))
             await self._ensure_nodes(config)
             await self._drop_nodes(client, config)
         finally:
             await client.close()
 
+    def _relay(self) -> None:
+        if not self._relaying:
+            self._relaying = True
+            upstreams = read_resolv_conf("/etc/resolv.conf", loopback=True)
+            relay = UpstreamRelay((str(self._topology.host_address), 53), upstreams, self._clock)
+            self._tasks.start("upstream", relay.serve)
+
     async def _ensure_nodes(self, config: ClusterConfig) -> None:
         pods = self._cgroup.parent if self._cgroup else None
         for node in self._topology.nodes(config.nodes):
             if config.network == "podwire":
-                await self._children.ensure(components.agent(self._topology, config, node))
-            await self._children.ensure(components.kubelet(self._topology, config, node, pods))
+                await self._keep(components.agent(self._topology, config, node))
+            await self._keep(components.kubelet(self._topology, config, node, pods))
 
     async def _api_ready(self, client: Client) -> None:
         deadline = self._clock.monotonic() + _API_WAIT_S

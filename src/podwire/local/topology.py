@@ -77,6 +77,8 @@ class Topology(msgspec.Struct, frozen=True):
     segment_count: int
     run: str
     state: str
+    format: int = 1
+    """The number of the form of the file that stores it."""
 
     @property
     def segments(self) -> tuple[Segment, ...]:

@@ -55,11 +55,16 @@ from podwire.runtime.clock import Clock
 from podwire.runtime.files import write_atomically
 from podwire.runtime.process import is_running, send_signal, start_ticks
 from podwire.runtime.program import Child
+from podwire.runtime.stateform import check_form
 from podwire.runtime.supervise import Supervisor
 
 _SOUND_S = 10.0
 _COMMAND_S = 10.0
 _TERM_WAIT_S = 3.0
+
+
+FORM = 1
+"""The number of the form of records."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -71,6 +76,9 @@ class Record(msgspec.Struct, frozen=True):
     command: str
     """Hash of the command with which the child was started."""
     files: tuple[str, ...] = ()
+    version: str = ""
+    """The version of podwire that the child was started in; empty: its parent did not record it."""
+    format: int = FORM
 
     @property
     def running(self) -> bool:
@@ -168,7 +176,7 @@ class Children:
                 await self._end([child.name], kill=child.restart_by == "kill")
                 watch, stays = None, False
             else:
-                self._write_record(child, record.pid, record.started)
+                self._write_record(child, record)
         unread = stays and child.on_file_change == "reload" and _must_read(child, watch, changed)
         if watch is None:
             watch = self._watch(child)
@@ -186,6 +194,14 @@ class Children:
             for path in record.files:
                 Path(path).unlink(missing_ok=True)
             self._file(name).unlink(missing_ok=True)
+
+    async def replace(self, child: Child) -> None:
+        """Ends a child, wherever it came from, and starts it as given; returns when the new one has been started.
+
+        Raises: OSError when a file cannot be written; the child has ended then.
+        """
+        await self._end([child.name], kill=child.restart_by == "kill")
+        await self.ensure(child)
 
     def is_running(self, name: str) -> bool:
         """Whether the child of that name runs, started by this parent or by an earlier one."""
@@ -233,10 +249,10 @@ class Children:
         child = watch.child
         watch.pid = 0
         watch.pid = pid = self._start(child)
-        self._write_record(child, pid, start_ticks(pid))
+        self._write_record(child, Record(pid, start_ticks(pid), "", version=child.version))
 
-    def _write_record(self, child: Child, pid: int, started: int) -> None:
-        record = Record(pid, started, _command(child), tuple(child.files))
+    def _write_record(self, child: Child, known: Record) -> None:
+        record = Record(known.pid, known.started, _command(child), tuple(child.files), known.version)
         write_atomically(self._file(child.name), msgspec.json.encode(record))
 
     async def _end(self, names: list[str], *, kill: bool = False) -> dict[str, Record]:
@@ -295,13 +311,13 @@ def _set_niceness(pid: int, niceness: int) -> None:
         Path(f"/proc/{pid}/autogroup").write_text(str(niceness), encoding="ascii")
 
 
-def record_self(directory: Path, name: str) -> None:
+def record_self(directory: Path, name: str, version: str = "") -> None:
     """Writes a record of this process next to those of its children, so that all can be listed and ended together.
 
     Raises: OSError.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    record = Record(os.getpid(), start_ticks(os.getpid()), "")
+    record = Record(os.getpid(), start_ticks(os.getpid()), "", version=version)
     write_atomically(directory / f"{name}.json", msgspec.json.encode(record))
 
 
@@ -315,11 +331,16 @@ async def stop_recorded(directory: Path) -> None:
 
 
 def read_record(file: Path) -> Record | None:
-    """The content of a record file; None when it is missing or damaged."""
+    """The content of a record file; None when it is missing or damaged.
+
+    Raises: ConfigError when it is of a later form.
+    """
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Record)
+        record = msgspec.json.decode(file.read_bytes(), type=Record)
     except (OSError, msgspec.DecodeError):
         return None
+    check_form(record.format, FORM, str(file))
+    return record
 
 
 def _command(child: Child) -> str:

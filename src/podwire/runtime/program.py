@@ -29,6 +29,8 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     """The signal that ends the child for a restart: "kill" where SIGTERM makes the program undo its work."""
     netns: str = ""
     """Path of the child's network namespace; empty for that of its parent."""
+    version: str = ""
+    """The version of podwire that runs in it, for its record; another one alone is no reason for a restart."""
     niceness: int = 0
     """The scheduling priority, -20..19 as in nice(1); below 0 for programs that packets of pods pass."""
     log: str = ""

@@ -19,7 +19,10 @@ from podwire.cni.ipam.pool import Address
 from podwire.cni.protocol import AttachmentKey
 from podwire.cni.spec import IO_FAILURE, PortMapping
 from podwire.errors import CniError, ConfigError
+from podwire.runtime.stateform import check_form
 
+FORM = 1
+"""The number of the form, SQLite's ``user_version``; 0 in files from before there were numbers, which have form 1."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS attachment (
     network TEXT NOT NULL, container TEXT NOT NULL, ifname TEXT NOT NULL, body BLOB NOT NULL,
@@ -77,7 +80,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         """Opens the file, and makes it when there is none.
 
-        Raises: ConfigError when it cannot be opened for writing; nothing is changed then.
+        Raises: ConfigError when it cannot be opened for writing, or is of a later form; nothing is changed then.
         """
         self.path = path
         try:
@@ -185,13 +188,17 @@ class Ledger:
 def _open(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, check_same_thread=False)
     try:
+        (number,) = db.execute("PRAGMA user_version").fetchone()
+        check_form(number, FORM, str(path), "user_version")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA cache_size = -256")
         db.executescript(_SCHEMA)
+        if number != FORM:
+            db.execute(f"PRAGMA user_version = {FORM}")
         if db.execute("PRAGMA quick_check").fetchone() != ("ok",):
             raise sqlite3.DatabaseError("quick_check failed")
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, ConfigError):
         db.close()
         raise
     return db

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import msgspec
 
-from podwire.embedded.kubelet.orders import ContainerRecord
+from podwire.embedded.kubelet.orders import RECORD_FORM, ContainerRecord
 from podwire.runtime.files import write_atomically
+from podwire.runtime.stateform import check_form
 
 _MESSAGE = 4096
 
@@ -21,11 +22,17 @@ class ContainerRecords:
         return sorted(int(path.stem.rpartition(".")[2]) for path in self._directory.glob(f"{container}.*.json"))
 
     def load(self, container: str, attempt: int) -> ContainerRecord | None:
-        """The record of a run; None when it is missing or damaged."""
+        """The record of a run; None when it is missing or damaged.
+
+        Raises: ConfigError when it is of a later form.
+        """
+        path = self._path(container, attempt)
         try:
-            return msgspec.json.decode(self._path(container, attempt).read_bytes(), type=ContainerRecord)
+            record = msgspec.json.decode(path.read_bytes(), type=ContainerRecord)
         except (OSError, msgspec.DecodeError):
             return None
+        check_form(record.format, RECORD_FORM, str(path))
+        return record
 
     def save(self, record: ContainerRecord) -> None:
         """Writes the record of a run."""

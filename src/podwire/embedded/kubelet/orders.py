@@ -122,6 +122,10 @@ class ShimOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Mount points of the machine, besides /proc, /sys and /dev, that containers see."""
 
 
+RECORD_FORM = 1
+"""The number of the form of both records."""
+
+
 class ContainerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One container's run; written when it starts and again when it ends. Times are RFC 3339."""
 
@@ -138,6 +142,8 @@ class ContainerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     signal: int = 0
     reason: str = ""
     message: str = ""
+    format: int = 1
+    """The number of the form."""
 
     @property
     def finished(self) -> bool:
@@ -164,3 +170,5 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     result: msgspec.Raw = msgspec.Raw(b"null")
     """The final result of the CNI ADD."""
     started_at: str = ""
+    format: int = 1
+    """The number of the form."""

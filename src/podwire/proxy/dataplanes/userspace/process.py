@@ -1,4 +1,4 @@
-"""The relay's process: ``python -m podwire.proxy.dataplanes.userspace.process``, started by the data plane.
+"""The relay's process: the module as a program, started by the data plane.
 
 In a new relay, descriptor 3 is the listening socket for requests. When a relay continues as another program, an
 environment variable names its memory. Keeper and worker are those of :mod:`podwire.runtime.keeper`. ``podwire proxy
@@ -39,7 +39,9 @@ from podwire.runtime.child import PR_SET_PDEATHSIG, prctl, set_title
 from podwire.runtime.keeper import KEEPER_GONE, keep_descriptors, replace
 from podwire.runtime.limits import raise_open_files
 
-ARGV = (sys.executable, "-m", "podwire.proxy.dataplanes.userspace.process")
+_PROGRAM = "import sys; sys.path.insert(0, {!r}); from podwire.proxy.dataplanes.userspace.process import main; main()"
+ARGV = (sys.executable, "-c", _PROGRAM.format(str(Path(__file__).parents[4])))
+"""The command line of this program; it names the folder of the package, since a relay of another build runs it."""
 _MEMORY = "PODWIRE_RELAY"
 _CONTROL = 3
 _DESCRIPTORS = 1 << 20

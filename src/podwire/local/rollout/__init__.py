@@ -1,0 +1,1 @@
+"""Upgrades of a local cluster from one build of podwire to another, step by step, and back."""

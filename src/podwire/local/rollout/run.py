@@ -1,0 +1,308 @@
+"""Runs the upgrade of a local cluster under numbered flows, and its rollback.
+
+Guarantees: 1. one run at a time: the cluster's lock refuses a second; 2. a step is recorded before it begins and when
+it is done, and a run that was killed continues with the first step that is not done; a step that was interrupted is
+repeated; 3. behind each step all nodes must serve, every flow must have answers, and no more messages may be lost than
+allowed; otherwise everything is undone, in reverse; 4. the counts, the steps and the changes of all kernels are one
+proof, which is written at the end, also after a rollback.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from podwire.errors import ClusterError, ConfigError, PodwireError
+from podwire.flows.changes import KernelChange
+from podwire.flows.count import DENIED, FlowReport
+from podwire.flows.objects import FlowProgram
+from podwire.flows.proof import LossProof, StepMark, render_json
+from podwire.flows.run import FlowRun, FlowSettings
+from podwire.kube.client import Client
+from podwire.kube.config import load_kubeconfig
+from podwire.local import builds, credentials, inventory, serving
+from podwire.local.builds import Build
+from podwire.local.config import ClusterConfig, recall_config
+from podwire.local.overview import processes_of
+from podwire.local.readiness import Waiting
+from podwire.local.rollout import plan
+from podwire.local.rollout.components import WORKLOADS, Swapper, every_build, in_thread, present_workloads
+from podwire.local.rollout.plan import LocalBuild, LocalRecord, LocalStep
+from podwire.local.topology import Topology
+from podwire.runtime.clock import SystemClock
+from podwire.runtime.files import write_atomically
+from podwire.runtime.stateform import check_form
+
+Say = Callable[[str], None]
+_SERVE_S = 60.0
+_QUIET_S = 30.0
+
+
+class RolloutOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says; ``pause_s`` follows each step, ``canary_pause_s`` those of the canary."""
+
+    canary: str = ""
+    pause_s: float = 1.0
+    canary_pause_s: float = 6.0
+    most_lost: int = 0
+    interval_ms: int = 20
+    least_messages: int = 0
+    """The run goes on behind its last step until this many messages were sent."""
+
+
+def folder_of(topology: Topology) -> Path:
+    """The folder of a cluster's upgrade: record, backup, counts and proof."""
+    return Path(topology.state) / "upgrade"
+
+
+def read_record(topology: Topology) -> LocalRecord | None:
+    """The record of the last upgrade; None when there was none.
+
+    Raises: ConfigError.
+    """
+    file = folder_of(topology) / "record.json"
+    if not file.exists():
+        return None
+    record = plan.parse_record(file.read_bytes(), str(file))
+    check_form(record.format, plan.FORMAT, str(file))
+    return record
+
+
+def run(name: str, direction: plan.Direction, options: RolloutOptions, say: Say) -> int:
+    """Upgrades a cluster to this build, or goes back; the exit status: 0, or 1 after a rollback that was not asked for.
+
+    Raises: ConfigError, ClusterError.
+    """
+    topology = inventory.existing(name)
+    with inventory.locked(name):
+        config = recall_config(topology)
+        if config is None:
+            raise ClusterError(f"cluster {name!r} was never complete; run `podwire up --name {name}` first")
+        return asyncio.run(_run(topology, config, direction, options, say))
+
+
+async def _run(
+    topology: Topology, config: ClusterConfig, direction: plan.Direction, options: RolloutOptions, say: Say
+) -> int:
+    client = Client(load_kubeconfig(credentials.kubeconfig_path(topology, "admin")), SystemClock())
+    try:
+        rollout = Rollout(topology, config, client, options, say)
+        return await rollout.run(direction)
+    finally:
+        await client.close()
+
+
+class Rollout:
+    """One run for one cluster."""
+
+    def __init__(
+        self, topology: Topology, config: ClusterConfig, client: Client, options: RolloutOptions, say: Say
+    ) -> None:
+        self._topology = topology
+        self._config = config
+        self._client = client
+        self._options = options
+        self._say = say
+        self._folder = folder_of(topology)
+        self._swapper = Swapper(topology, config, self._folder / "backup")
+        self._nodes = tuple(node.name for node in topology.nodes(config.nodes))
+        own = builds.own()
+        program = FlowProgram(
+            image="python",
+            command=tuple(builds.command()),
+            environment={"PYTHONPATH": own.root, builds.VARIABLE: own.label},
+        )
+        settings = FlowSettings(program=program, interval_ms=options.interval_ms, folder=self._folder / "flows")
+        self._flows = FlowRun(client, settings, say)
+        self._own = own
+
+    async def run(self, direction: plan.Direction) -> int:
+        """Runs to the end in a direction; the exit status.
+
+        Raises: ConfigError, ClusterError.
+        """
+        record = await self._begin(direction)
+        if record.finished:
+            self._say(plan.lines(record)[0])
+            return 0
+        await self._flows.start()
+        asked = record.direction == "rollback"
+        try:
+            record = await self._steps(record)
+        except (PodwireError, OSError) as failure:
+            if record.direction == "rollback":
+                raise
+            record = await self._steps(self._turned(str(failure)))
+        record = self._write(msgspec.structs.replace(record, ended=self._now()))
+        await self._finish(record)
+        return 1 if record.direction == "rollback" and not asked else 0
+
+    def _now(self) -> float:
+        return self._client.clock.now().timestamp()
+
+    async def _begin(self, direction: plan.Direction) -> LocalRecord:
+        """The record to continue with, or a new one."""
+        record = read_record(self._topology)
+        if direction == "rollback":
+            return self._rollback_of(record)
+        if record is not None and not record.finished:
+            if record.after.label != self._own.label:
+                problem = f"an upgrade to {record.after.label} is under way; continue it with that build, or go back"
+                raise ConfigError("podwire upgrade", "", problem)
+            if record.direction == "rollback":
+                raise ConfigError("podwire upgrade", "", "the upgrade is going back; continue that first")
+            self._say("continuing an upgrade that was interrupted")
+            return record
+        before = builds.recall(self._topology)
+        if before is None:
+            problem = "it is not known which build started the cluster; start it by `podwire up --version`"
+            raise ConfigError("podwire upgrade", "", problem)
+        if before.label == self._own.label:
+            raise ConfigError("podwire upgrade", "", f"the cluster runs {before.label} already")
+        self._discard()
+        workloads = await present_workloads(self._client)
+        agents = self._config.network == "podwire"
+        steps = plan.steps_of(self._nodes, self._options.canary or self._nodes[0], workloads, agents=agents)
+        self._swapper.save()
+        return self._write(
+            LocalRecord(
+                before=LocalBuild(before.root, before.label),
+                after=LocalBuild(self._own.root, self._own.label),
+                began=self._now(),
+                steps=steps,
+            )
+        )
+
+    def _rollback_of(self, record: LocalRecord | None) -> LocalRecord:
+        if record is None or (record.finished and record.direction == "rollback"):
+            raise ConfigError("podwire upgrade", "", "there is no upgrade to go back from")
+        return self._turned("asked for") if record.direction == "apply" else record
+
+    def _turned(self, reason: str) -> LocalRecord:
+        """The present record in the direction back."""
+        self._say(f"going back: {reason}")
+        record = read_record(self._topology)
+        assert record is not None
+        return self._write(msgspec.structs.replace(record, direction="rollback", reason=reason, ended=0.0))
+
+    def _discard(self) -> None:
+        """Removes what an earlier upgrade left: backup, record and counts."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+
+    def _write(self, record: LocalRecord) -> LocalRecord:
+        write_atomically(self._folder / "record.json", msgspec.json.encode(record))
+        return record
+
+    async def _steps(self, record: LocalRecord) -> LocalRecord:
+        """Does, or undoes, one step after the other."""
+        direction = record.direction
+        while (step := plan.next_step(record)) is not None:
+            self._say(f"{'undo ' if direction == 'rollback' else ''}{step.id}")
+            step = plan.begun(step, direction, self._now())
+            record = self._write(plan.changed(record, step))
+            await (self._do(step, record) if direction == "apply" else self._undo(step, record))
+            await self._serving()
+            if direction == "apply":
+                await self._healthy(step)
+            record = self._write(plan.changed(record, plan.ended(step, direction, self._now())))
+        if direction == "apply":
+            await in_thread(self._swapper.ensure)
+            builds.remember(self._topology, self._own)
+            await self._enough()
+            await self._healthy(None)
+        else:
+            builds.remember(self._topology, Build(record.before.root, record.before.label))
+        return record
+
+    async def _do(self, step: LocalStep, record: LocalRecord) -> None:
+        if step.kind == "supervisor":
+            names = [process.name for process in processes_of(self._topology)]
+            others = every_build(names, Build(record.before.root, record.before.label))
+            await in_thread(lambda: self._swapper.start_supervisor(self._own, others))
+        elif step.kind == "kinds":
+            await self._swapper.update_kinds(self._client)
+        elif step.kind == "pods":
+            await self._swapper.renew_pods(self._client, WORKLOADS[step.id], record.after.label)
+        else:
+            await in_thread(lambda: self._swapper.start_process(step.id, None))
+
+    async def _undo(self, step: LocalStep, record: LocalRecord) -> None:
+        before = Build(record.before.root, record.before.label)
+        if step.kind == "supervisor":
+            await in_thread(lambda: self._swapper.start_supervisor(before, {}))
+        elif step.kind == "pods":
+            await self._swapper.renew_pods(self._client, WORKLOADS[step.id], record.before.label)
+        else:
+            await in_thread(lambda: self._swapper.start_process(step.id, before))
+
+    async def _serving(self) -> None:
+        """Waits until the API answers and all nodes serve.
+
+        Raises: ClusterError.
+        """
+        late = await Waiting(self._client, self._nodes, ()).until_ready(_SERVE_S)
+        if not late and self._config.network == "podwire":
+            late = await serving.until_serving(self._topology, self._client, self._nodes, _SERVE_S)
+        if late:
+            raise ClusterError("; ".join(late))
+
+    async def _healthy(self, step: LocalStep | None) -> None:
+        """Waits for the pause behind a step, and until all flows have answers.
+
+        Raises: ClusterError when flows stay silent, leak, or lost more than allowed.
+        """
+        canary = step is not None and step.node == (self._options.canary or self._nodes[0])
+        await self._client.clock.sleep(self._options.canary_pause_s if canary else self._options.pause_s)
+        deadline = self._client.clock.monotonic() + _QUIET_S
+        while silent := await self._flows.silent():
+            if self._client.clock.monotonic() > deadline:
+                raise ClusterError("; ".join(silent[:3]))
+            await self._client.clock.sleep(0.5)
+        lost = _lost(await self._flows.reports())
+        if lost > self._options.most_lost:
+            raise ClusterError(f"{lost} messages were lost, at most {self._options.most_lost} may be")
+
+    async def _enough(self) -> None:
+        while _sent(await self._flows.reports()) < self._options.least_messages:
+            await self._client.clock.sleep(1.0)
+
+    async def _finish(self, record: LocalRecord) -> None:
+        """Writes the proof, and removes the flows."""
+        reports = await self._flows.settle()
+        self._flows.stop_outside()
+        proof = proof_of(record, reports, await self._flows.changes(), len(self._nodes))
+        write_atomically(self._folder / "proof.json", render_json(proof).encode())
+        await self._flows.remove()
+        for line in plan.lines(record)[:2] if record.reason else plan.lines(record)[:1]:
+            self._say(line)
+
+
+def proof_of(record: LocalRecord, flows: list[FlowReport], changes: list[KernelChange], nodes: int) -> LossProof:
+    """The proof of a run."""
+    marks = [StepMark(at=step.at, until=step.until, title=step.id) for step in record.steps if step.at]
+    marks += [
+        StepMark(at=step.undone_at, until=step.undone_until, title=f"undo {step.id}")
+        for step in record.steps
+        if step.undone_at
+    ]
+    word = "rolled back" if record.direction == "rollback" else "upgrade"
+    return LossProof(
+        title=f"podwire {word}: {record.before.label} to {record.after.label}",
+        began=record.began,
+        ended=record.ended,
+        nodes=nodes,
+        steps=tuple(sorted(marks, key=lambda mark: mark.at)),
+        flows=tuple(flows),
+        changes=tuple(changes),
+    )
+
+
+def _lost(reports: list[FlowReport]) -> int:
+    return sum(flow.lost for flow in reports)
+
+
+def _sent(reports: list[FlowReport]) -> int:
+    return sum(flow.sent for flow in reports if flow.kind not in DENIED)
