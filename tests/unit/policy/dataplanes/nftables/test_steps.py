@@ -120,7 +120,7 @@ def test_new_table_of_ports_comes_before_the_element_to_it() -> None:
 
 
 def test_new_ranges_come_before_the_rules_that_look_there() -> None:
-    """A map of intervals has no elements for a packet that begins just after the transaction that adds it."""
+    """Packets were lost when a map of intervals came with the rule that looks there."""
     before, after = (
         ranged("in-a-ranges-1", {"10.0.0.1": "ports-x"}, "ports-x"),
         ranged("in-a-ranges-2", {}, "ports-y"),
