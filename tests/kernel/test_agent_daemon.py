@@ -6,15 +6,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.kernel.agent_cluster import Machine, eventually, inside
 from tests.kernel.routing_nodes import ECHO_SERVER
+from tests.kernel.test_agent_policy import add
 
 from podwire.kernel import netns
-from podwire.kube.resources import CONFIGMAPS, NODES
+from podwire.kube.resources import CONFIGMAPS, EVENTS, NODES
 
 ECHO_ADDRESS = "10.244.2.2"
 
@@ -180,3 +182,32 @@ def cpu_of_a_second(pid: int) -> float:
 def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_full_disk_is_reported_until_there_is_room(machine: Machine) -> None:
+    machine.add_node(1, ("cni", "routing"), start=False)
+    state = machine.root / "node-1-state"
+    state.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "podwire-test", str(state)], check=True)
+
+    def fallback() -> str:
+        return annotations(machine, "node-1").get("podwire.io/fallback", "")
+
+    try:
+        machine.start_agent("node-1")
+        eventually(lambda: machine.ready("node-1"))
+        assert add(machine, "first")[0] == 0
+        filler = state / "filler"
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1024))
+        refused = next(answer for number in range(40) if (answer := add(machine, f"p{number}"))[0])
+        assert refused[1]["code"] == 5
+        eventually(lambda: f"{state}/ipam.db" in fallback())
+        eventually(lambda: any(x["reason"] == "StateNotWritten" for x in machine.api("list", EVENTS, "default").items))
+        filler.unlink()
+        eventually(lambda: not fallback())
+        assert add(machine, "last")[0] == 0
+    finally:
+        machine.kill("node-1")
+        subprocess.run(["umount", "-l", str(state)], check=True)
