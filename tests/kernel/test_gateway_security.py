@@ -260,7 +260,7 @@ def test_a_flood_of_syns_never_reaches_a_backend(places: tuple[Path, Path], tmp_
         engine.close()
 
 
-def test_the_name_of_tls_does_not_open_a_host_without_it(site: Site) -> None:
+def test_hosts_are_open_to_connections_of_other_names(site: Site) -> None:
     answer = site.engine.ask(site.ports.https, ClientRequest(host=PLAIN, server_name=SECURE))
     assert answer.status == 200, "Ingress allows another host on a connection of TLS"
     answer = site.engine.ask(site.ports.http, ClientRequest(host=SECURE))

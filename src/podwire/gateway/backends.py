@@ -100,11 +100,11 @@ def endpoints_of(
 
 def _near(endpoints: Mapping[EntryEndpoint, EndpointHints | None], place: Place) -> Iterable[EntryEndpoint]:
     """The endpoints that the hints give to the node, else to the zone, else all; all where one has no hints."""
-    given = {endpoint: hints for endpoint, hints in endpoints.items() if hints is not None}
-    if len(given) < len(endpoints):
+    hinted = {endpoint: hints for endpoint, hints in endpoints.items() if hints is not None}
+    if len(hinted) < len(endpoints):
         return endpoints
-    nodes = [end for end, hints in given.items() if place.node in {target.name for target in hints.for_nodes}]
-    zones = [end for end, hints in given.items() if place.zone in {target.name for target in hints.for_zones}]
+    nodes = [end for end, hints in hinted.items() if place.node in {target.name for target in hints.for_nodes}]
+    zones = [end for end, hints in hinted.items() if place.zone in {target.name for target in hints.for_zones}]
     return nodes or zones or endpoints
 
 

@@ -14,7 +14,7 @@ try:
 except ImportError:
     re2 = None
 
-_KEPT = 4096
+_CACHED = 4096
 
 
 def pattern_problem(pattern: str) -> str:
@@ -34,7 +34,7 @@ def matches_whole(pattern: str, text: str) -> bool:
     return compiled is not None and compiled.fullmatch(text) is not None
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED)
 def _compiled(pattern: str) -> tuple[Any, str]:
     """The expression, or None and the reason."""
     if re2 is None:

@@ -39,11 +39,11 @@ def secured(routes: tuple[EntryRoute, ...], clients: HostClients) -> tuple[Entry
     """The routes of a host over TLS: on connections of its own name, with what is known of the certificate."""
     if clients.validation is None:
         return _closed(routes)
-    told = "certificate" if clients.passes_certificate else "subject"
+    content = "certificate" if clients.passes_certificate else "subject"
     names = (clients.host,) if clients.validation.required else ()
     return tuple(
         msgspec.structs.replace(
-            route, limits=msgspec.structs.replace(route.limits, server_names=names), tells_client=told
+            route, limits=msgspec.structs.replace(route.limits, server_names=names), tells_client=content
         )
         for route in routes
     )

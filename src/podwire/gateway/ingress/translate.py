@@ -103,7 +103,9 @@ class _Translator:
         canaries, lost_canaries = paths_of_hosts(entry for entry in loaded if entry[1].canary)
         self._problems += lost + lost_canaries
         aliased = self._with_aliases(hosts)
-        clients = {host: found for host, paths in aliased.items() if (found := self._clients(host, paths)) is not None}
+        clients = {
+            host: checked for host, paths in aliased.items() if (checked := self._clients(host, paths)) is not None
+        }
         streams = {host: passed for host, paths in aliased.items() if (passed := passed_through(paths)) is not None}
         servers, certificates = self._tls(clients, streams)
         plain: list[VirtualHost] = []
@@ -300,17 +302,17 @@ class _Translator:
         settings, namespace = path.settings, path.ingress.metadata.namespace
         field = f"metadata.annotations[{PREFIX}auth-tls-secret]"
         owner, _, name = settings.auth_tls_secret.rpartition("/")
-        found: TrustedAuthority | str = (
+        authority: TrustedAuthority | str = (
             f"expected a Secret of the namespace {namespace}, got {settings.auth_tls_secret!r}"
         )
         if name and owner in ("", namespace):
-            found = self._facts.authority(f"{namespace}/{name}")
-        if isinstance(found, str) or host == ANY_HOST:
-            problem = found if isinstance(found, str) else "expected a host in the rule"
+            authority = self._facts.authority(f"{namespace}/{name}")
+        if isinstance(authority, str) or host == ANY_HOST:
+            problem = authority if isinstance(authority, str) else "expected a host in the rule"
             self._report(path.ingress, "InvalidSecret", f"{field}: {problem}; every request is refused")
             return HostClients(host, None)
-        self._authorities[found.name] = found
-        validation = ClientValidation(authority=found.name, required=settings.auth_tls_verify == "on")
+        self._authorities[authority.name] = authority
+        validation = ClientValidation(authority=authority.name, required=settings.auth_tls_verify == "on")
         return HostClients(host, validation, settings.auth_tls_pass)
 
     def _passed(self, host: str, path: ServedPath) -> TlsServer:

@@ -111,8 +111,10 @@ class _Migration:
                 text = "is left out, since its routes would be open to all; --open-routes writes them"
                 self._report(subject, f"metadata.annotations[{closed[0]}]", text)
                 continue
-            kept = {name: text for name, text in ingress.metadata.annotations.items() if name not in lost}
-            yield msgspec.structs.replace(ingress, metadata=msgspec.structs.replace(ingress.metadata, annotations=kept))
+            carried = {name: text for name, text in ingress.metadata.annotations.items() if name not in lost}
+            yield msgspec.structs.replace(
+                ingress, metadata=msgspec.structs.replace(ingress.metadata, annotations=carried)
+            )
 
     def _entry(self, ingresses: tuple[Ingress, ...]) -> GatewayEntry:
         assumed = _assumed_services(ingresses)
@@ -204,8 +206,8 @@ class _Migration:
             key = namespace, _name(label, number)
             if key in self._routes:
                 key = namespace, _name(f"{label}-{_digest(host)}", number)
-            some = {"rules": rules[start : start + _MOST_RULES]}
-            self._routes[key] = _object(_API, "HTTPRoute", *key, spec | some)
+            chunk = {"rules": rules[start : start + _MOST_RULES]}
+            self._routes[key] = _object(_API, "HTTPRoute", *key, spec | chunk)
 
     def _parent(self, section: str, namespace: str) -> Json:
         parent = {"name": self._name, "sectionName": section}

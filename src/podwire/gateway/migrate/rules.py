@@ -104,11 +104,11 @@ def _rewrite(action: Forward, path: PathMatch) -> tuple[PathMatch, Json]:
         return path, result | {
             "path": {"type": "ReplaceFullPath", "replaceFullPath": replacement.replace("\\\\", "\\")}
         }
-    found = _SUBPATHS.fullmatch(path.path)
+    subpaths = _SUBPATHS.fullmatch(path.path)
     group = "2" if "(/|$)" in path.path else "1"
-    if found is None or replacement not in (f"/\\{group}", f"\\{group}"):
+    if subpaths is None or replacement not in (f"/\\{group}", f"\\{group}"):
         raise RuleProblem(f"is rewritten to {replacement!r} with groups, which no rule can do")
-    matched = PathMatch(kind="prefix", path=found["prefix"].rstrip("/") or "/")
+    matched = PathMatch(kind="prefix", path=subpaths["prefix"].rstrip("/") or "/")
     return matched, result | {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}
 
 
