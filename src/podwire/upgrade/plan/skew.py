@@ -57,7 +57,8 @@ def _api_servers(versions: Versions, target: Version) -> Iterator[UpgradeFinding
 def _target(versions: Versions, target: Version) -> Iterator[UpgradeFinding]:
     step = minors_between(versions.oldest, target)
     if step > 1:
-        message = f"from {versions.oldest.minor_text} to {target.minor_text} skips {step - 1} minor version{'s' if step > 2 else ''}"
+        skipped = "1 minor version" if step == 2 else f"{step - 1} minor versions"
+        message = f"from {versions.oldest.minor_text} to {target.minor_text} skips {skipped}"
         remedy = f"upgrade to 1.{versions.oldest.minor + 1} first"
         yield _blocker(object="API servers", message=message, remedy=remedy)
     elif step < 0 or minors_between(versions.newest, target) < 0:
