@@ -20,6 +20,7 @@ from podwire.local.components import DNS_NUMBER, service_address
 from podwire.local.config import ClusterConfig
 from podwire.local.control import ControlRequest, send_request
 from podwire.local.overview import KEEPER, SUPERVISOR
+from podwire.local.rollout.renewal import Renewal
 from podwire.local.supervisor import SwapOrder
 from podwire.local.topology import Topology
 from podwire.runtime.children import read_record
@@ -30,6 +31,7 @@ WORKLOADS: Mapping[str, str] = {"dns": "podwire-dns", "gateway": "podwire-gatewa
 """Workloads whose pods run podwire, by the name of their step."""
 BUILD_ANNOTATION = "podwire.io/build"
 _GROWING = ("CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+_DNS_SERVICE = "kube-dns"
 _END_S = 30.0
 _ROLLOUT_S = 180.0
 
@@ -111,12 +113,17 @@ class Swapper:
         manifests = addons.manifests(addons.files_of(self._config), dns, min(2, self._config.nodes))
         await objects.apply(client, [manifest for manifest in manifests if manifest.kind in _GROWING])
 
-    async def renew_pods(self, client: Client, workload: str, label: str) -> None:
-        """Has the pods of a workload replaced, by its own rolling update, and waits until the new ones serve.
+    async def renew_pods(self, client: Client, step: str, label: str, began: float) -> None:
+        """Has the pods of a workload replaced, and waits until the new ones serve and the old ones are gone.
+
+        A Deployment of UDP servers is renewed by :class:`Renewal`, other workloads by their own rolling update.
 
         Raises: ClusterError.
         """
-        resource, body = await _workload(client, workload)
+        resource, body = await _workload(client, WORKLOADS[step])
+        if step == "dns" and resource is DEPLOYMENTS:
+            await Renewal(client, body, _DNS_SERVICE, began).run()
+            return
         template = {"metadata": {"annotations": {BUILD_ANNOTATION: label}}}
         patch = {"spec": {"template": template}}
         meta = body["metadata"]

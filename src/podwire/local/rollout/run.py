@@ -28,7 +28,7 @@ from podwire.local.config import ClusterConfig, recall_config
 from podwire.local.overview import processes_of
 from podwire.local.readiness import Waiting
 from podwire.local.rollout import plan
-from podwire.local.rollout.components import WORKLOADS, Swapper, every_build, in_thread, present_workloads
+from podwire.local.rollout.components import Swapper, every_build, in_thread, present_workloads
 from podwire.local.rollout.plan import LocalBuild, LocalRecord, LocalStep
 from podwire.local.topology import Topology
 from podwire.runtime.clock import SystemClock
@@ -225,7 +225,7 @@ class Rollout:
         elif step.kind == "kinds":
             await self._swapper.update_kinds(self._client)
         elif step.kind == "pods":
-            await self._swapper.renew_pods(self._client, WORKLOADS[step.id], record.after.label)
+            await self._swapper.renew_pods(self._client, step.id, record.after.label, step.at)
         else:
             await in_thread(lambda: self._swapper.start_process(step.id, None))
 
@@ -234,7 +234,7 @@ class Rollout:
         if step.kind == "supervisor":
             await in_thread(lambda: self._swapper.start_supervisor(before, {}))
         elif step.kind == "pods":
-            await self._swapper.renew_pods(self._client, WORKLOADS[step.id], record.before.label)
+            await self._swapper.renew_pods(self._client, step.id, record.before.label, step.undone_at)
         else:
             await in_thread(lambda: self._swapper.start_process(step.id, before))
 

@@ -1,0 +1,175 @@
+"""Renews the pods of a Deployment so that not even a UDP query is lost, whatever build the old pods run.
+
+A rolling update deletes a pod while proxies still know flows to it. A server that ends soon after SIGTERM is gone
+before they forget these flows, and a client that uses a port again gets no answer. So old pods leave in another order:
+
+1. The Deployment gets as many further pods as there are old ones, and all of them become ready.
+2. An EndpointSlice of this command names the old pods as terminating and serving: proxies choose them for nothing new,
+   and keep the flows to them.
+3. The old pods lose the labels of the Deployment and of the Service, and the Deployment gets its number back.
+4. After :data:`QUIET_S` no query is under way to them. The slice goes, proxies forget the flows, and the pods end.
+
+Each step can be repeated; the number of replicas is kept in an annotation meanwhile. Old pods are those from before the
+step began.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from podwire.errors import AlreadyExists, ClusterError, NotFound
+from podwire.kube.client import MERGE_PATCH, Client
+from podwire.kube.resources import DEPLOYMENTS, ENDPOINTSLICES, PODS, Json
+from podwire.model.service import SERVICE_NAME_LABEL
+
+QUIET_S = 3.0
+_FORGOTTEN_S = 1.0
+_READY_S = 120.0
+_POLL_S = 0.2
+_REPLICAS = "podwire.io/replicas"
+"""Annotation of a Deployment: its number of replicas before the renewal."""
+_LEAVING = "podwire.io/leaving"
+"""Label of a pod that leaves: the name of its Deployment."""
+_MANAGER = "upgrade.podwire.io"
+
+
+class Renewal:
+    """The renewal of one Deployment, whose pods serve one Service of its namespace."""
+
+    def __init__(self, client: Client, deployment: Json, service: str, began: float) -> None:
+        """``began`` is when the step began for the first time, in seconds since 1970."""
+        meta = deployment["metadata"]
+        self._client = client
+        self._deployment = deployment
+        self._name = str(meta["name"])
+        self._namespace = str(meta["namespace"])
+        self._service = service
+        self._began = began
+        self._labels: dict[str, str] = deployment["spec"]["selector"]["matchLabels"]
+        self._replicas = int((meta.get("annotations") or {}).get(_REPLICAS) or deployment["spec"].get("replicas", 1))
+
+    async def run(self) -> None:
+        """Returns when all pods are new and the old ones are gone.
+
+        Raises: ClusterError.
+        """
+        old = [pod for pod in await self._pods() if _created(pod) <= self._began]
+        if old:
+            await self._scale(self._replicas + len(old), str(self._replicas))
+            await self._until_ready(self._replicas)
+            await self._keep_flows(old)
+            for pod in old:
+                await self._release(pod)
+        await self._scale(self._replicas, None)
+        await self._until_ready(self._replicas)
+        await self._client.clock.sleep(QUIET_S)
+        await self._forget_flows()
+        await self._client.clock.sleep(_FORGOTTEN_S)
+        await self._end()
+
+    async def _pods(self, selector: str = "") -> list[Json]:
+        labels = selector or ",".join(f"{key}={value}" for key, value in self._labels.items())
+        return list((await self._client.list(PODS.raw, self._namespace, label_selector=labels)).items)
+
+    async def _scale(self, replicas: int, before: str | None) -> None:
+        patch = {"metadata": {"annotations": {_REPLICAS: before}}, "spec": {"replicas": replicas}}
+        await self._client.patch(DEPLOYMENTS, self._name, patch, self._namespace, patch_type=MERGE_PATCH)
+
+    async def _until_ready(self, number: int) -> None:
+        """Waits until that many new pods are ready."""
+        clock = self._client.clock
+        deadline = clock.monotonic() + _READY_S
+        while True:
+            pods = await self._pods()
+            ready = sum(1 for pod in pods if _created(pod) > self._began and _is_ready(pod))
+            if ready >= number:
+                return
+            if clock.monotonic() > deadline:
+                raise ClusterError(f"Deployment {self._name}: {ready} of {number} new pods are ready")
+            await clock.sleep(_POLL_S)
+
+    async def _keep_flows(self, old: Sequence[Json]) -> None:
+        """Writes a slice for each family of the old pods' addresses."""
+        addresses = [(str(item["ip"]), pod) for pod in old for item in (pod.get("status") or {}).get("podIPs") or ()]
+        ports = await self._slice_ports()
+        for family in ("IPv4", "IPv6"):
+            members = [(ip, pod) for ip, pod in addresses if (":" in ip) == (family == "IPv6")]
+            body = _slice(self._slice_name(family), self._service, family, [_endpoint(ip, pod) for ip, pod in members])
+            if not members:
+                continue
+            body["ports"] = ports
+            try:
+                await self._client.create(ENDPOINTSLICES.raw, body, self._namespace)
+            except AlreadyExists:
+                pass
+
+    async def _slice_ports(self) -> list[Any]:
+        """The ports of the Service's present slices."""
+        selector = f"{SERVICE_NAME_LABEL}={self._service}"
+        slices = (await self._client.list(ENDPOINTSLICES.raw, self._namespace, label_selector=selector)).items
+        return next((list(item["ports"]) for item in slices if item.get("ports")), [])
+
+    async def _release(self, pod: Json) -> None:
+        labels: dict[str, str | None] = {**dict.fromkeys(self._labels), _LEAVING: self._name}
+        try:
+            await self._client.patch(
+                PODS, pod["metadata"]["name"], {"metadata": {"labels": labels}}, self._namespace, patch_type=MERGE_PATCH
+            )
+        except NotFound:
+            pass
+
+    async def _forget_flows(self) -> None:
+        for family in ("IPv4", "IPv6"):
+            try:
+                await self._client.delete(ENDPOINTSLICES, self._slice_name(family), self._namespace)
+            except NotFound:
+                pass
+
+    async def _end(self) -> None:
+        """Deletes the released pods, and waits until they are gone."""
+        clock = self._client.clock
+        deadline = clock.monotonic() + _READY_S
+        deleted: set[str] = set()
+        while leaving := await self._pods(f"{_LEAVING}={self._name}"):
+            for pod in leaving:
+                name = str(pod["metadata"]["name"])
+                if name not in deleted:
+                    deleted.add(name)
+                    await self._client.delete(PODS, name, self._namespace)
+            if clock.monotonic() > deadline:
+                raise ClusterError(f"Deployment {self._name}: an old pod does not end: {', '.join(sorted(deleted))}")
+            await clock.sleep(_POLL_S)
+
+    def _slice_name(self, family: str) -> str:
+        return f"{self._service}-leaving-{family.lower()}"
+
+
+def _slice(name: str, service: str, family: str, endpoints: list[Json]) -> Json:
+    labels = {SERVICE_NAME_LABEL: service, "endpointslice.kubernetes.io/managed-by": _MANAGER}
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": name, "labels": labels},
+        "addressType": family,
+        "endpoints": endpoints,
+    }
+
+
+def _endpoint(address: str, pod: Json) -> Json:
+    meta = pod["metadata"]
+    return {
+        "addresses": [address],
+        "conditions": {"ready": False, "serving": True, "terminating": True},
+        "nodeName": pod["spec"]["nodeName"],
+        "targetRef": {"kind": "Pod", "name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
+    }
+
+
+def _created(pod: Json) -> float:
+    return datetime.fromisoformat(str(pod["metadata"]["creationTimestamp"])).timestamp()
+
+
+def _is_ready(pod: Json) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    deleted = "deletionTimestamp" in pod["metadata"]
+    return not deleted and any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
