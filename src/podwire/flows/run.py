@@ -43,7 +43,7 @@ SILENT_MS = 2000
 OUTSIDE = "outside"
 _POLL_S = 0.3
 _READY_S = 120.0
-_BALANCER_S = 15.0
+_BALANCER_S = 8.0
 _ACCOUNT_S = 15.0
 _TRIES = 10
 """Attempts of each denied flow before the first change."""

@@ -113,7 +113,7 @@ class Swapper:
         manifests = addons.manifests(addons.files_of(self._config), dns, min(2, self._config.nodes))
         await objects.apply(client, [manifest for manifest in manifests if manifest.kind in _GROWING])
 
-    async def renew_pods(self, client: Client, step: str, label: str, began: float) -> None:
+    async def renew_pods(self, client: Client, step: str, label: str) -> None:
         """Has the pods of a workload replaced, and waits until the new ones serve and the old ones are gone.
 
         A Deployment of UDP servers is renewed by :class:`Renewal`, other workloads by their own rolling update.
@@ -122,7 +122,7 @@ class Swapper:
         """
         resource, body = await _workload(client, WORKLOADS[step])
         if step == "dns" and resource is DEPLOYMENTS:
-            await Renewal(client, body, _DNS_SERVICE, began).run()
+            await Renewal(client, body, _DNS_SERVICE).run()
             return
         template = {"metadata": {"annotations": {BUILD_ANNOTATION: label}}}
         patch = {"spec": {"template": template}}

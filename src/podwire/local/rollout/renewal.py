@@ -9,12 +9,10 @@ before they forget these flows, and a client that uses a port again gets no answ
 3. The old pods lose the labels of the Deployment and of the Service, and the Deployment gets its number back.
 4. After :data:`QUIET_S` no query is under way to them. The slice goes, proxies forget the flows, and the pods end.
 
-Each step can be repeated; the number of replicas is kept in an annotation meanwhile. Old pods are those from before the
-step began.
+Each step can be repeated: an annotation of the Deployment keeps the number of replicas and the old pods meanwhile.
 """
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from podwire.errors import AlreadyExists, ClusterError, NotFound
@@ -26,8 +24,8 @@ QUIET_S = 3.0
 _FORGOTTEN_S = 1.0
 _READY_S = 120.0
 _POLL_S = 0.2
-_REPLICAS = "podwire.io/replicas"
-"""Annotation of a Deployment: its number of replicas before the renewal."""
+_RENEWAL = "podwire.io/renewal"
+"""Annotation of a Deployment: its number of replicas before the renewal, and the UIDs of the old pods."""
 _LEAVING = "podwire.io/leaving"
 """Label of a pod that leaves: the name of its Deployment."""
 _MANAGER = "upgrade.podwire.io"
@@ -36,26 +34,28 @@ _MANAGER = "upgrade.podwire.io"
 class Renewal:
     """The renewal of one Deployment, whose pods serve one Service of its namespace."""
 
-    def __init__(self, client: Client, deployment: Json, service: str, began: float) -> None:
-        """``began`` is when the step began for the first time, in seconds since 1970."""
+    def __init__(self, client: Client, deployment: Json, service: str) -> None:
         meta = deployment["metadata"]
         self._client = client
         self._deployment = deployment
         self._name = str(meta["name"])
         self._namespace = str(meta["namespace"])
         self._service = service
-        self._began = began
         self._labels: dict[str, str] = deployment["spec"]["selector"]["matchLabels"]
-        self._replicas = int((meta.get("annotations") or {}).get(_REPLICAS) or deployment["spec"].get("replicas", 1))
+        self._known = str((meta.get("annotations") or {}).get(_RENEWAL) or "").split()
+        self._replicas = int(self._known[0]) if self._known else int(deployment["spec"].get("replicas", 1))
+        self._old = set(self._known[1:])
 
     async def run(self) -> None:
         """Returns when all pods are new and the old ones are gone.
 
         Raises: ClusterError.
         """
-        old = [pod for pod in await self._pods() if _created(pod) <= self._began]
+        if not self._known:
+            self._old = {str(pod["metadata"]["uid"]) for pod in await self._pods()}
+        old = [pod for pod in await self._pods() if pod["metadata"]["uid"] in self._old]
         if old:
-            await self._scale(self._replicas + len(old), str(self._replicas))
+            await self._scale(self._replicas + len(old), " ".join([str(self._replicas), *sorted(self._old)]))
             await self._until_ready(self._replicas)
             await self._keep_flows(old)
             for pod in old:
@@ -72,7 +72,7 @@ class Renewal:
         return list((await self._client.list(PODS.raw, self._namespace, label_selector=labels)).items)
 
     async def _scale(self, replicas: int, before: str | None) -> None:
-        patch = {"metadata": {"annotations": {_REPLICAS: before}}, "spec": {"replicas": replicas}}
+        patch = {"metadata": {"annotations": {_RENEWAL: before}}, "spec": {"replicas": replicas}}
         await self._client.patch(DEPLOYMENTS, self._name, patch, self._namespace, patch_type=MERGE_PATCH)
 
     async def _until_ready(self, number: int) -> None:
@@ -81,7 +81,7 @@ class Renewal:
         deadline = clock.monotonic() + _READY_S
         while True:
             pods = await self._pods()
-            ready = sum(1 for pod in pods if _created(pod) > self._began and _is_ready(pod))
+            ready = sum(1 for pod in pods if pod["metadata"]["uid"] not in self._old and _is_ready(pod))
             if ready >= number:
                 return
             if clock.monotonic() > deadline:
@@ -163,10 +163,6 @@ def _endpoint(address: str, pod: Json) -> Json:
         "nodeName": pod["spec"]["nodeName"],
         "targetRef": {"kind": "Pod", "name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
     }
-
-
-def _created(pod: Json) -> float:
-    return datetime.fromisoformat(str(pod["metadata"]["creationTimestamp"])).timestamp()
 
 
 def _is_ready(pod: Json) -> bool:

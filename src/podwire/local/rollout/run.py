@@ -128,6 +128,8 @@ class Rollout:
             self._say(plan.lines(record)[0])
             return 0
         await self._flows.start()
+        if all(step.state == "pending" for step in record.steps):
+            record = self._write(msgspec.structs.replace(record, began=self._now()))
         asked = record.direction == "rollback"
         try:
             record = await self._steps(record)
@@ -225,7 +227,7 @@ class Rollout:
         elif step.kind == "kinds":
             await self._swapper.update_kinds(self._client)
         elif step.kind == "pods":
-            await self._swapper.renew_pods(self._client, step.id, record.after.label, step.at)
+            await self._swapper.renew_pods(self._client, step.id, record.after.label)
         else:
             await in_thread(lambda: self._swapper.start_process(step.id, None))
 
@@ -234,7 +236,7 @@ class Rollout:
         if step.kind == "supervisor":
             await in_thread(lambda: self._swapper.start_supervisor(before, {}))
         elif step.kind == "pods":
-            await self._swapper.renew_pods(self._client, step.id, record.before.label, step.undone_at)
+            await self._swapper.renew_pods(self._client, step.id, record.before.label)
         else:
             await in_thread(lambda: self._swapper.start_process(step.id, before))
 
