@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 from bench.alone import ROOT, run_alone
 from bench.table import Row
-from tests.earlier_builds import COMMITS, wheel
+from tests.earlier_builds import WITH_GATEWAY, wheel
 
 from podwire.flows import proof
 from podwire.flows.proof import LossProof
@@ -65,7 +65,7 @@ def run(quick: bool) -> list[Row]:
         config = Path(home, "cluster.yaml")
         config.write_text("{nodes: 2, gateway: true}")
         try:
-            podwire("up", "--name", _NAME, "--config", str(config), "--version", str(wheel(COMMITS[0])))
+            podwire("up", "--name", _NAME, "--config", str(config), "--version", str(wheel(WITH_GATEWAY)))
             messages = str(FEW if quick else MESSAGES)
             podwire("upgrade", "local", "apply", "--name", _NAME, "--messages", messages)
             rows = rows_of("there", measured())

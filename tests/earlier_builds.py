@@ -17,7 +17,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 CACHE = Path.home() / ".cache/podwire/earlier-builds"
-COMMITS: list[str] = json.loads(Path(__file__).with_suffix(".json").read_text())["commits"]
+_DATA = json.loads(Path(__file__).with_suffix(".json").read_text())
+COMMITS: list[str] = _DATA["commits"]
+WITH_GATEWAY: str = _DATA["with_gateway"]
 _BUILD_S = 120
 
 

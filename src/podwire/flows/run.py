@@ -3,65 +3,35 @@
 Guarantees: 1. :meth:`FlowRun.start` returns when every flow has answers and the denied ones were tried, so a flow that
 never worked is an error before anything is changed; 2. it can be called again: pods that run go on, so that a run that
 was killed continues with the same counts; 3. :meth:`FlowRun.silent` names the flows without an answer for a while, for
-a health gate; 4. :meth:`FlowRun.settle`
-waits until the fate of the last messages is known, and :meth:`FlowRun.remove` removes all objects.
+a health gate; 4. :meth:`FlowRun.settle` waits until the fate of the last messages is known, and
+:meth:`FlowRun.remove` removes all objects.
 
 The flows from outside run in a thread of this process. Their counts are written to ``folder`` at each report; a further
 run adds a file of its own.
 """
 
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from podwire.errors import AlreadyExists, ClusterError, NotFound
 from podwire.flows import objects, plan, sending
 from podwire.flows.changes import KernelChange
 from podwire.flows.changes import parse as parse_changes
+from podwire.flows.clusterobjects import FlowObjects
 from podwire.flows.count import DENIED, LOST_S, FlowReport, FlowTarget, since
-from podwire.flows.messages import HTTP_PORT
-from podwire.flows.objects import NAME, NAMESPACE, FlowProgram, Json
-from podwire.flows.plan import FlowAddresses, FlowServer
+from podwire.flows.plan import FlowAddresses
+from podwire.flows.settings import FlowSettings
 from podwire.kube.client import Client
-from podwire.kube.resources import (
-    INGRESSCLASSES,
-    INGRESSES,
-    NAMESPACES,
-    NETWORKPOLICIES,
-    NODES,
-    PODS,
-    SERVICEACCOUNTS,
-    SERVICES,
-    Resource,
-)
+from podwire.kube.resources import NODES, PODS
 from podwire.runtime.files import write_atomically
 
 SILENT_MS = 2000
 OUTSIDE = "outside"
-_POLL_S = 0.3
 _READY_S = 120.0
-_BALANCER_S = 8.0
-_ACCOUNT_S = 15.0
 _TRIES = 10
 """Attempts of each denied flow before the first change."""
-
-
-class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs: the program of the pods, milliseconds between messages, and which parts.
-
-    ``folder`` is where counts of flows from outside are kept; None: there are none.
-    """
-
-    program: FlowProgram
-    interval_ms: int = 50
-    folder: Path | None = None
-    record: bool = True
-    nodes: tuple[str, ...] = ()
-    dns: tuple[str, str] = ("kube-system", "kube-dns")
-    domain: str = "cluster.local"
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -78,6 +48,7 @@ class FlowRun:
         self._client = client
         self._settings = settings
         self._say = say
+        self._objects = FlowObjects(client, settings, say)
         self._nodes: list[str] = []
         self._outside: _Outside | None = None
         self._window = Window()
@@ -92,21 +63,21 @@ class FlowRun:
         self._nodes = [
             node.metadata.name for node in ready if node.metadata.name in settings.nodes or not settings.nodes
         ]
-        await self._create(NAMESPACES, objects.namespace())
-        await self._create(NETWORKPOLICIES, objects.policy())
-        await self._account()
+        await self._objects.prepare()
         for node in self._nodes:
-            await self._create(PODS, objects.server_pod(program, node))
+            await self._objects.create(PODS, objects.server_pod(program, node))
             if settings.record:
-                await self._create(PODS, objects.recorder_pod(program, node))
-        addresses = await self._addresses([address for node in ready for address in node.internal_ips])
+                await self._objects.create(PODS, objects.recorder_pod(program, node))
+        addresses = await self._objects.addresses(
+            self._nodes, [address for node in ready for address in node.internal_ips]
+        )
         interval = ("--interval-ms", str(settings.interval_ms))
         for node in self._nodes:
             arguments = [*interval, *sending.write_targets(plan.inside(addresses, node))]
-            await self._create(PODS, objects.sender_pod(program, node, arguments))
+            await self._objects.create(PODS, objects.sender_pod(program, node, arguments))
         if settings.folder is not None and (targets := plan.outside(addresses)):
             self._outside = _Outside(settings.folder, targets, settings.interval_ms / 1000)
-        await self._until(self._all_answer, "flows have no answers before anything was changed", _READY_S)
+        await self._objects.until(self._all_answer, "flows have no answers before anything was changed", _READY_S)
         await self._open_window()
         return addresses
 
@@ -114,7 +85,7 @@ class FlowRun:
         """The counts of all flows so far."""
         reports: list[FlowReport] = []
         for node in self._nodes:
-            log = await self._log(objects.pod_name("sender", node), {"tailLines": "2"})
+            log = await self._objects.log(objects.pod_name("sender", node), {"tailLines": "2"})
             reports += [msgspec.structs.replace(flow, source=node) for flow in sending.parse(log)]
         if self._settings.folder is not None:
             reports += outside_reports(self._settings.folder)
@@ -149,19 +120,29 @@ class FlowRun:
             for flow in current
             if flow.silent_ms > SILENT_MS
         ]
+        absent = sorted({*self._nodes} - {flow.source for flow in reports})
+        silent += [f"no counts of the flows from {node}" for node in absent]
         return silent + [f"{_words(flow)}: {flow.leaked} messages leaked" for flow in current if flow.leaked > 0]
 
     async def changes(self) -> list[KernelChange]:
         """What changed in the kernels of the nodes so far, by time."""
         changes: list[KernelChange] = []
         for node in self._nodes if self._settings.record else ():
-            changes += parse_changes(await self._log(objects.pod_name("recorder", node), {}), node)
+            changes += parse_changes(await self._objects.whole_log(objects.pod_name("recorder", node)), node)
         return sorted(changes, key=lambda change: change.at)
 
     async def settle(self) -> list[FlowReport]:
-        """The counts of all flows when the fate of every message that was sent until now is known."""
+        """The counts of all flows when the fate of every message that was sent until now is known.
+
+        Raises: ClusterError when a node does not give its counts.
+        """
         await self._client.clock.sleep(LOST_S + 2 * sending.REPORT_S)
+        await self._objects.until(self._counted, "the flows cannot be counted", _READY_S)
         return await self.reports()
+
+    async def _counted(self) -> str:
+        absent = {*self._nodes} - {flow.source for flow in await self.reports()}
+        return f"no counts of the flows from {', '.join(sorted(absent))}" if absent else ""
 
     def stop_outside(self) -> None:
         """Ends the flows from outside; their counts stay in the folder."""
@@ -172,102 +153,7 @@ class FlowRun:
     async def remove(self) -> None:
         """Removes all objects; returns when they are gone."""
         self.stop_outside()
-        try:
-            await self._client.delete(NAMESPACES, NAMESPACE)
-        except NotFound:
-            return
-        await self._until(self._is_gone, f"namespace {NAMESPACE} is not deleted", _READY_S)
-
-    async def _account(self) -> None:
-        """Waits for the account that pods of a new namespace need."""
-        try:
-            await self._until(self._has_account, f"namespace {NAMESPACE} has no ServiceAccount", _ACCOUNT_S)
-        except ClusterError as failure:
-            self._say(str(failure))
-
-    async def _has_account(self) -> bool:
-        try:
-            await self._client.get(SERVICEACCOUNTS, "default", NAMESPACE)
-        except NotFound:
-            return False
-        return True
-
-    async def _create(self, resource: Resource[Any], body: Json) -> None:
-        """Creates an object unless it is there; a pod that has ended is replaced."""
-        space = "" if resource is NAMESPACES else NAMESPACE
-        for _ in range(2):
-            try:
-                await self._client.create(resource, body, space)
-                return
-            except AlreadyExists:
-                name = body["metadata"]["name"]
-                if resource is not PODS or _phase(await self._client.get(PODS.raw, name, space)) in (
-                    "",
-                    "Pending",
-                    "Running",
-                ):
-                    return
-                await self._client.delete(PODS, name, space, grace_period_s=0)
-
-    async def _addresses(self, node_addresses: Sequence[str]) -> FlowAddresses:
-        servers = []
-        for node in self._nodes:
-            servers.append(FlowServer(node, await self._pod_addresses(objects.pod_name("server", node))))
-        await self._create(SERVICES, objects.service("LoadBalancer"))
-        service = await self._client.get(SERVICES.raw, NAME, NAMESPACE)
-        (port,) = [item for item in service["spec"]["ports"] if item["name"] == f"tcp-{HTTP_PORT}"]
-        outside = self._settings.folder is not None
-        balancers = await self._balancer(SERVICES) if outside else ()
-        has_class = outside and bool((await self._client.list(INGRESSCLASSES.raw)).items)
-        if has_class:
-            await self._create(INGRESSES, objects.ingress())
-        space, name = self._settings.dns
-        return FlowAddresses(
-            servers=tuple(servers),
-            service=tuple(service["spec"].get("clusterIPs") or ()),
-            dns=await self._service_addresses(space, name),
-            domain=self._settings.domain,
-            node_ports=tuple((address, int(port["nodePort"])) for address in node_addresses) if outside else (),
-            balancers=balancers,
-            ingresses=await self._balancer(INGRESSES) if has_class else (),
-        )
-
-    async def _service_addresses(self, space: str, name: str) -> tuple[str, ...]:
-        try:
-            present = await self._client.get(SERVICES.raw, name, space)
-        except NotFound:
-            self._say(f"there is no Service {space}/{name}: no queries of DNS are sent")
-            return ()
-        return tuple(present["spec"].get("clusterIPs") or ())
-
-    async def _balancer(self, resource: Resource[Any]) -> tuple[str, ...]:
-        """The addresses of the Service or the Ingress; none when the cluster gives it none."""
-        addresses: list[str] = []
-
-        async def assigned() -> bool:
-            present = await self._client.get(resource.raw, NAME, NAMESPACE)
-            items = ((present.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
-            addresses[:] = [item["ip"] for item in items if item.get("ip")]
-            return bool(addresses)
-
-        try:
-            await self._until(assigned, f"{resource.kind} {NAME} has no address", _BALANCER_S)
-        except ClusterError as failure:
-            self._say(f"{failure}: it is not tested")
-        return tuple(addresses)
-
-    async def _pod_addresses(self, name: str) -> tuple[str, ...]:
-        addresses: list[str] = []
-
-        async def ready() -> bool:
-            pod = await self._client.get(PODS.raw, name, NAMESPACE)
-            status = pod.get("status") or {}
-            if any(item["type"] == "Ready" and item["status"] == "True" for item in status.get("conditions") or ()):
-                addresses[:] = [item["ip"] for item in status.get("podIPs") or ()]
-            return bool(addresses)
-
-        await self._until(ready, f"pod {name} is not ready", _READY_S)
-        return tuple(addresses)
+        await self._objects.remove()
 
     async def _all_answer(self) -> str:
         """Why the start is not complete; empty when it is."""
@@ -282,29 +168,6 @@ class FlowRun:
             if (flow.sent < _TRIES if flow.kind in DENIED else not flow.answered or flow.silent_ms > SILENT_MS)
         ]
         return f"{_words(late[0])}: no answer" if late else ""
-
-    async def _is_gone(self) -> bool:
-        try:
-            await self._client.get(NAMESPACES, NAMESPACE)
-        except NotFound:
-            return True
-        return False
-
-    async def _until(self, reached: Callable[[], Awaitable[bool | str]], problem: str, seconds: float) -> None:
-        """Returns when ``reached`` returns True, or no reason.
-
-        Raises: ClusterError.
-        """
-        clock = self._client.clock
-        deadline = clock.monotonic() + seconds
-        while (state := await reached()) not in (True, ""):
-            if clock.monotonic() > deadline:
-                raise ClusterError(f"{problem} after {seconds:.0f} s" + (f": {state}" if state else ""))
-            await clock.sleep(_POLL_S)
-
-    async def _log(self, name: str, query: dict[str, str]) -> str:
-        answer = await self._client.raw("GET", PODS.path(NAMESPACE, name, "log"), query)
-        return answer.body.decode(errors="replace") if answer.status < 400 else ""
 
 
 class _Outside:
@@ -342,7 +205,3 @@ def outside_reports(folder: Path) -> list[FlowReport]:
 
 def _words(flow: FlowReport) -> str:
     return f"{flow.kind} from {flow.source} to {flow.target} ({flow.path})"
-
-
-def _phase(pod: Json) -> str:
-    return str((pod.get("status") or {}).get("phase") or "")

@@ -19,7 +19,8 @@ from podwire.flows.changes import KernelChange
 from podwire.flows.count import DENIED, FlowReport
 from podwire.flows.objects import FlowProgram
 from podwire.flows.proof import LossProof, StepMark, render_json
-from podwire.flows.run import FlowRun, FlowSettings
+from podwire.flows.run import FlowRun
+from podwire.flows.settings import FlowSettings
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.local import builds, credentials, inventory, serving
@@ -38,6 +39,7 @@ from podwire.runtime.stateform import check_form
 Say = Callable[[str], None]
 _SERVE_S = 60.0
 _QUIET_S = 30.0
+_BALANCER_S = 3.0
 
 
 class RolloutOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +116,9 @@ class Rollout:
             command=tuple(builds.command()),
             environment={"PYTHONPATH": own.root, builds.VARIABLE: own.label},
         )
-        settings = FlowSettings(program=program, interval_ms=options.interval_ms, folder=self._folder / "flows")
+        settings = FlowSettings(
+            program=program, interval_ms=options.interval_ms, folder=self._folder / "flows", balancer_s=_BALANCER_S
+        )
         self._flows = FlowRun(client, settings, say)
         self._own = own
 
@@ -128,7 +132,7 @@ class Rollout:
             self._say(plan.lines(record)[0])
             return 0
         await self._flows.start()
-        if all(step.state == "pending" for step in record.steps):
+        if not record.began or all(step.state == "pending" for step in record.steps):
             record = self._write(msgspec.structs.replace(record, began=self._now()))
         asked = record.direction == "rollback"
         try:
@@ -180,7 +184,12 @@ class Rollout:
     def _rollback_of(self, record: LocalRecord | None) -> LocalRecord:
         if record is None or (record.finished and record.direction == "rollback"):
             raise ConfigError("podwire upgrade", "", "there is no upgrade to go back from")
-        return self._turned("asked for") if record.direction == "apply" else record
+        if record.direction == "rollback":
+            return record
+        if not record.finished:
+            return self._turned("asked for")
+        shutil.rmtree(self._folder / "flows", ignore_errors=True)  # the proof of the way back begins anew
+        return self._write(msgspec.structs.replace(self._turned("asked for"), began=0.0))
 
     def _turned(self, reason: str) -> LocalRecord:
         """The present record in the direction back."""
@@ -296,7 +305,7 @@ def proof_of(record: LocalRecord, flows: list[FlowReport], changes: list[KernelC
         began=record.began,
         ended=record.ended,
         nodes=nodes,
-        steps=tuple(sorted(marks, key=lambda mark: mark.at)),
+        steps=tuple(sorted((mark for mark in marks if mark.at >= record.began), key=lambda mark: mark.at)),
         flows=tuple(flows),
         changes=tuple(changes),
     )
