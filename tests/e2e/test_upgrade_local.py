@@ -71,7 +71,7 @@ def test_an_upgrade_and_its_way_back_lose_no_message(cluster: Cluster) -> None:
     assert "continuing an upgrade that was interrupted" in output
     assert versions(cluster) == {new.label}
     nothing_lost(cluster, 3000)
-    upgrade(cluster, "rollback", *FAST)
+    upgrade(cluster, "rollback", "--pause", "0")
     assert versions(cluster) == {old.label}
     nothing_lost(cluster, 1000)
     assert eventually(lambda: identities(cluster)) == before
