@@ -123,18 +123,18 @@ def _elsewhere(name: str, build: str | None, state_dir: Path | None) -> int | No
     topology = inventory.find(name)
     known = builds.recall(topology) if topology is not None else None
     state = Path(topology.state) if topology is not None else (state_dir or inventory.STATE_ROOT) / name
-    wanted = builds.resolve(build, state / "builds") if build is not None else known
-    if wanted is None:
+    target = builds.resolve(build, state / "builds") if build is not None else known
+    if target is None:
         return None
-    if known is not None and wanted.label != known.label:
-        problem = f"{wanted.label}: the cluster runs {known.label}; `podwire upgrade` takes it to another build"
+    if known is not None and target.label != known.label:
+        problem = f"{target.label}: the cluster runs {known.label}; `podwire upgrade` takes it to another build"
         raise ConfigError("--version", "", problem)
-    if build is None and wanted.label == builds.own().label:
+    if build is None and target.label == builds.own().label:
         return None
-    status = builds.run_command(wanted, _without_version(sys.argv[1:]))
+    status = builds.run_command(target, _without_version(sys.argv[1:]))
     topology = inventory.find(name)
     if topology is not None:
-        builds.remember(topology, wanted)
+        builds.remember(topology, target)
     elif state.is_dir():
         shutil.rmtree(state / "builds", ignore_errors=True)
     return status

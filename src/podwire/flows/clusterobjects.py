@@ -26,7 +26,7 @@ _READY_S = 120.0
 _ACCOUNT_S = 15.0
 
 
-class FlowObjects:
+class FlowCluster:
     """The objects of one cluster's flows."""
 
     def __init__(self, client: Client, settings: FlowSettings, say: Callable[[str], None]) -> None:

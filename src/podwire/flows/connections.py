@@ -29,7 +29,7 @@ _WAITING = (errno.EAGAIN, errno.ENOTCONN, errno.ENOBUFS)
 _RECEIVE = 65536
 
 
-class Flow(Protocol):
+class NumberedFlow(Protocol):
     """A flow to one target."""
 
     count: FlowCount
@@ -43,7 +43,7 @@ class Flow(Protocol):
         ...
 
 
-def open_flow(target: FlowTarget, now: float, epoch: float = 0.0) -> Flow:
+def open_flow(target: FlowTarget, now: float, epoch: float = 0.0) -> NumberedFlow:
     """The flow to a target; ``epoch`` is the time since 1970 when the clock of ``now`` was 0."""
     count = FlowCount(target.kind, target.address, now, path=target.path, epoch=epoch)
     if target.kind == "tcp":

@@ -87,8 +87,8 @@ def _title(step: StepMark) -> str:
 def _loss_lines(item: Explanation) -> list[str]:
     flow, span = item.flow, item.span
     until = f" to {clock_time(span.last)}" if span.number > 1 else ""
-    what = f"{count(span.number, 'message')} of {flow.kind} from {flow.source} to {flow.target} ({flow.path})"
-    lines = [f"{clock_time(span.first)}{until}: {what}: {span.reason}"]
+    subject = f"{count(span.number, 'message')} of {flow.kind} from {flow.source} to {flow.target} ({flow.path})"
+    lines = [f"{clock_time(span.first)}{until}: {subject}: {span.reason}"]
     lines += [f"  during: {_title(step)}" for step in item.steps]
     for change in item.changes[:_MOST_CHANGES]:
         program = f" by {change.process}" if change.process else ""

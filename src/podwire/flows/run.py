@@ -19,7 +19,7 @@ import msgspec
 from podwire.flows import objects, plan, sending
 from podwire.flows.changes import KernelChange
 from podwire.flows.changes import parse as parse_changes
-from podwire.flows.clusterobjects import FlowObjects
+from podwire.flows.clusterobjects import FlowCluster
 from podwire.flows.count import DENIED, LOST_S, FlowReport, FlowTarget, since
 from podwire.flows.plan import FlowAddresses
 from podwire.flows.settings import FlowSettings
@@ -48,7 +48,7 @@ class FlowRun:
         self._client = client
         self._settings = settings
         self._say = say
-        self._objects = FlowObjects(client, settings, say)
+        self._objects = FlowCluster(client, settings, say)
         self._nodes: list[str] = []
         self._outside: _Outside | None = None
         self._window = Window()
@@ -116,13 +116,13 @@ class FlowRun:
         reports = await self.reports()
         current = [flow for flow in reports if flow.source != OUTSIDE or self._outside is not None]
         silent = [
-            f"{_words(flow)}: no answer for {flow.silent_ms / 1000:.1f} s"
+            f"{_title(flow)}: no answer for {flow.silent_ms / 1000:.1f} s"
             for flow in current
             if flow.silent_ms > SILENT_MS
         ]
         absent = sorted({*self._nodes} - {flow.source for flow in reports})
         silent += [f"no counts of the flows from {node}" for node in absent]
-        return silent + [f"{_words(flow)}: {flow.leaked} messages leaked" for flow in current if flow.leaked > 0]
+        return silent + [f"{_title(flow)}: {flow.leaked} messages leaked" for flow in current if flow.leaked > 0]
 
     async def changes(self) -> list[KernelChange]:
         """What changed in the kernels of the nodes so far, by time."""
@@ -167,7 +167,7 @@ class FlowRun:
             for flow in reports
             if (flow.sent < _TRIES if flow.kind in DENIED else not flow.answered or flow.silent_ms > SILENT_MS)
         ]
-        return f"{_words(late[0])}: no answer" if late else ""
+        return f"{_title(late[0])}: no answer" if late else ""
 
 
 class _Outside:
@@ -203,5 +203,5 @@ def outside_reports(folder: Path) -> list[FlowReport]:
     return reports
 
 
-def _words(flow: FlowReport) -> str:
+def _title(flow: FlowReport) -> str:
     return f"{flow.kind} from {flow.source} to {flow.target} ({flow.path})"

@@ -33,7 +33,7 @@ _REMOVES = (
 )  # fmt: skip
 
 
-class Transaction(msgspec.Struct, frozen=True):
+class NftCommit(msgspec.Struct, frozen=True):
     """One committed transaction; ``missed``: the socket was full, and objects of some transactions are not known."""
 
     generation: int
@@ -64,7 +64,7 @@ class GenerationMonitor:
         """Stops listening."""
         self._sock.close()
 
-    def read(self) -> Iterator[Transaction]:
+    def read(self) -> Iterator[NftCommit]:
         """The transactions since the last call.
 
         Raises: KernelError when the socket fails.
@@ -78,18 +78,18 @@ class GenerationMonitor:
                 if failure.errno != errno.ENOBUFS:
                     raise refusal("receive", "nftables notifications", failure.errno or 0) from failure
                 self._changes.clear()
-                yield Transaction(0, "", {}, missed=True)
+                yield NftCommit(0, "", {}, missed=True)
                 continue
             for kind, _, _, body in nl.messages(data):
                 if (transaction := self._note(kind & 0xFF, body)) is not None:
                     yield transaction
 
-    def _note(self, kind: int, body: bytes) -> Transaction | None:
+    def _note(self, kind: int, body: bytes) -> NftCommit | None:
         fields = nl.attributes(body[4:])
         if kind == uapi.NFT_MSG_NEWGEN:
             changes, self._changes = dict(self._changes), Counter()
             process = nl.string(fields.get(uapi.NFTA_GEN_PROC_NAME))
-            return Transaction(nl.number(fields.get(uapi.NFTA_GEN_ID)), process, changes)
+            return NftCommit(nl.number(fields.get(uapi.NFTA_GEN_ID)), process, changes)
         if kind in _OBJECTS:
             table = f"{_FAMILY_NAMES.get(body[0], '')} {nl.string(fields.get(uapi.NFTA_TABLE_NAME))}"
             self._changes[f"{table}: {'-' if kind in _REMOVES else '+'}{_OBJECTS[kind]}"] += 1

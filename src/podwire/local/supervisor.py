@@ -49,13 +49,13 @@ class SwapOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     """What ``swap`` does; ``component`` empty: only adopt.
 
     ``build`` None: that of the supervisor. ``files`` are the component's configuration files in that build; empty:
-    those of this one. ``others`` are the builds in which the other components run, where none is known yet.
+    those of this one. ``running`` are the builds in which the components run, where none is known yet.
     """
 
     component: str = ""
     build: Build | None = None
     files: dict[str, str] = {}
-    others: dict[str, Build] = {}
+    running: dict[str, Build] = {}
 
 
 class ClusterSupervisor:
@@ -146,7 +146,7 @@ class ClusterSupervisor:
         config = recall_config(self._topology)
         if config is None:
             raise ClusterError("the cluster was never complete; run `podwire up` first")
-        self._builds = {**order.others, **self._builds}
+        self._builds = {**order.running, **self._builds}
         builds.write_components(self._topology, self._builds)
         await self._adopt(config)
         if not order.component:

@@ -68,7 +68,7 @@ def test_the_text_says_what_was_lost_when_and_why() -> None:
     assert "agent on node-2  01:47:09.000  11.0     0" in text
 
 
-def test_the_page_shows_the_picture_and_says_when_nothing_was_lost() -> None:
+def test_the_page_shows_the_picture_and_every_loss() -> None:
     clean = LossProof(title="t", began=BEGAN, ended=BEGAN + 1, nodes=1, flows=FLOWS[1:2])
     page = prooftext.markdown(clean, "pictures/upgrade.svg")
     assert "](pictures/upgrade.svg)" in page and "No message was lost" in page

@@ -52,7 +52,7 @@ def test_a_ledger_of_a_later_form_stays_as_it_is(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.damaged")), "a later form is not damage"
 
 
-def test_a_record_of_sysctls_of_a_later_form_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_later_record_of_sysctls_stays_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "sysctls.json"
     text = '{"devices": ["eth0"], "values": {}, "format": 2, "more": 1}'
     file.write_text(text)
@@ -72,7 +72,7 @@ def test_a_record_of_a_process_tells_its_form(tmp_path: Path) -> None:
         read_record(file)
 
 
-def test_a_cluster_of_a_later_form_is_not_taken_for_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_cluster_is_not_taken_for_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "RUN_ROOT", tmp_path)
     (tmp_path / "one").mkdir()
     topology = Topology(name="one", index=0, segment_count=1, run="/r", state="/s", format=2)

@@ -27,7 +27,7 @@ from podwire.runtime.children import read_record
 from podwire.runtime.polling import wait_until
 from podwire.runtime.process import send_signal
 
-WORKLOADS: Mapping[str, str] = {"dns": "podwire-dns", "gateway": "podwire-gateway"}
+WORKLOADS: Mapping[str, str] = {"dns": "podwire-dns", "dns-node": "podwire-dns-node", "gateway": "podwire-gateway"}
 """Workloads whose pods run podwire, by the name of their step."""
 BUILD_ANNOTATION = "podwire.io/build"
 _GROWING = ("CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
@@ -59,13 +59,15 @@ class Swapper:
         (fresh / cluster.name).write_bytes(cluster.read_bytes())
         fresh.rename(self._backup)
 
-    def start_supervisor(self, build: Build, others: Mapping[str, Build]) -> None:
-        """Ends the supervisor and starts that of a build, which adopts all processes; they are those of ``others``.
+    def start_supervisor(self, build: Build, running: Mapping[str, Build]) -> None:
+        """Ends the supervisor and starts that of a build, which adopts all processes.
+
+        ``running`` are the builds in which these run; empty: all run in that of the supervisor.
 
         Raises: ClusterError.
         """
         self._end_supervisor()
-        if not others:
+        if not running:
             builds.write_components(self._topology, {})
             (Path(self._topology.run) / "cluster.yaml").write_bytes((self._backup / "cluster.yaml").read_bytes())
         name = self._topology.name
@@ -73,8 +75,8 @@ class Swapper:
         status = builds.run_python(build, program)
         if status != 0:
             raise ClusterError(f"the supervisor of {build.label} did not start: exit status {status}")
-        if others:
-            self._swap(SwapOrder(others=dict(others)))
+        if running:
+            self._swap(SwapOrder(running=dict(running)))
         else:
             document: dict[str, Any] = yaml.safe_load((self._backup / "cluster.yaml").read_text(encoding="utf-8"))
             self._request("ensure", document)

@@ -101,11 +101,11 @@ def undo_order(steps: Sequence[LocalStep]) -> list[LocalStep]:
     """The steps in the order in which they are undone; ``kinds`` stays."""
     on_nodes = [step for step in reversed(steps) if step.node]
     pods = [step for step in steps if step.kind == "pods"]
-    others = [step for step in reversed(steps) if not step.node and step.kind not in ("pods", "kinds")]
+    remaining = [step for step in reversed(steps) if not step.node and step.kind not in ("pods", "kinds")]
     if any(step.state != "pending" and step.id.startswith("kubelet-") for step in on_nodes):
         # Pods that started meanwhile on a node with the new kubelet run the new build, whatever their own step says.
         pods = [msgspec.structs.replace(step, state="done") if step.state == "pending" else step for step in pods]
-    return [*on_nodes, *pods, *others]
+    return [*on_nodes, *pods, *remaining]
 
 
 def changed(record: LocalRecord, step: LocalStep) -> LocalRecord:

@@ -231,8 +231,8 @@ class Rollout:
     async def _do(self, step: LocalStep, record: LocalRecord) -> None:
         if step.kind == "supervisor":
             names = [process.name for process in processes_of(self._topology)]
-            others = every_build(names, Build(record.before.root, record.before.label))
-            await in_thread(lambda: self._swapper.start_supervisor(self._own, others))
+            running = every_build(names, Build(record.before.root, record.before.label))
+            await in_thread(lambda: self._swapper.start_supervisor(self._own, running))
         elif step.kind == "kinds":
             await self._swapper.update_kinds(self._client)
         elif step.kind == "pods":

@@ -29,7 +29,7 @@ def run(record: LocalRecord) -> list[str]:
     return order
 
 
-def test_the_api_server_comes_first_and_the_canary_before_other_nodes() -> None:
+def test_the_canary_comes_before_other_nodes() -> None:
     assert run(record()) == [
         "supervisor", "apiserver", "kinds", "controller", "kubelet-node-2", "agent-node-2", "kubelet-node-1",
         "agent-node-1", "dns", "gateway",
