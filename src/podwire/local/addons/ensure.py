@@ -13,7 +13,7 @@ from typing import Any
 from podwire.cluster.names import GATEWAY_CONTROLLER
 from podwire.errors import AlreadyExists, NotFound
 from podwire.kube.client import MERGE_PATCH, Client
-from podwire.kube.resources import CONFIGMAPS, GATEWAYCLASSES, IPPOOLS, Resource
+from podwire.kube.resources import CONFIGMAPS, DAEMONSETS, DEPLOYMENTS, GATEWAYCLASSES, IPPOOLS, Resource
 from podwire.local.config import ClusterConfig, block_sizes
 from podwire.local.manifests import Manifest, parse_manifests
 from podwire.local.objects import Kinds
@@ -25,6 +25,7 @@ from podwire.runtime.backoff import Backoff
 SYSTEM_NAMESPACE = "kube-system"
 NETWORK_CONFIG = "podwire-config"
 """The ConfigMap with the settings that can change on a running cluster; agents watch it."""
+_WORKLOADS: dict[str, Resource[Any]] = {"Deployment": DEPLOYMENTS, "DaemonSet": DAEMONSETS}
 _OF_EVERY_CLUSTER = ("clusternetworkpolicy.yaml", "egresspolicy.yaml", "metallb.yaml", "dns.yaml")
 _POOL, _SMALL_POOL, _POOL6 = (200, 249), (2, 10), (0x1000, 0x10FF)
 """First and last number of the addresses for load balancers on the fabric; nodes count from 11 up."""
@@ -152,11 +153,26 @@ def load_balancer(topology: Topology, config: ClusterConfig) -> tuple[Manifest, 
 
 
 async def _create(client: Client, kinds: Kinds, manifest: Manifest) -> None:
+    """Creates an object that is missing; a workload that an earlier release made of another kind stays."""
+    if manifest.kind in _WORKLOADS and await _runs_as_other_kind(client, manifest):
+        return
     try:
         resource = await kinds.resource(manifest)
         await client.create(resource, manifest.body, manifest.body["metadata"].get("namespace", ""))
     except AlreadyExists:
         pass
+
+
+async def _runs_as_other_kind(client: Client, manifest: Manifest) -> bool:
+    meta = manifest.body["metadata"]
+    for kind, resource in _WORKLOADS.items():
+        if kind != manifest.kind:
+            try:
+                await client.get(resource.raw, meta["name"], meta["namespace"])
+            except NotFound:
+                continue
+            return True
+    return False
 
 
 async def _network(client: Client, before: ClusterConfig | None, config: ClusterConfig) -> None:
