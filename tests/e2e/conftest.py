@@ -22,6 +22,7 @@ _ROOT = Path(__file__).parents[2]
 _UP_S = 180
 _LONGEST = (
     "test_client_libraries.py",
+    "test_upgrade_local.py",
     "test_api_away.py",
     "test_chart.py",
     "test_chart_alone.py",

@@ -20,9 +20,14 @@ FAST = ("--pause", "0", "--canary-pause", "0")
 
 
 @pytest.fixture(params=COMMITS)
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def commit(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def cluster(commit: str) -> Iterator[Cluster]:
     """Two nodes of an earlier build, and a pod on each."""
-    built = str(wheel_or_skip(request.param))
+    built = str(wheel_or_skip(commit))
     with running(own_name("upgrade"), "--nodes", "2", "--version", built) as started:
         started.apply(server("one", "node-1") + server("two", "node-2"))
         started.ready("one", "two")
@@ -58,17 +63,20 @@ def killed_at(cluster: Cluster, step: str) -> None:
     assert process.stdout is not None
     with process.stdout as output:
         assert any(line.strip() == step for line in output), f"no line {step!r}"
+        assert "is being changed by another podwire process" in upgrade(cluster, "apply", status=1)
         process.send_signal(signal.SIGKILL)
     process.wait()
 
 
-def test_an_upgrade_and_its_way_back_lose_no_message(cluster: Cluster) -> None:
+def test_an_upgrade_and_its_way_back_lose_no_message(cluster: Cluster, commit: str) -> None:
     old, new = builds.recall(topology(cluster)), builds.own()
     assert old is not None and versions(cluster) == {old.label}
     before = identities(cluster)
-    killed_at(cluster, "agent-node-1")
+    interrupted = commit == COMMITS[0]
+    if interrupted:
+        killed_at(cluster, "agent-node-1")
     output = upgrade(cluster, "apply", *FAST)
-    assert "continuing an upgrade that was interrupted" in output
+    assert ("continuing an upgrade that was interrupted" in output) == interrupted
     assert versions(cluster) == {new.label}
     nothing_lost(cluster, 3000)
     upgrade(cluster, "rollback", "--pause", "0")

@@ -34,7 +34,8 @@ def text(proof: LossProof) -> str:
 def markdown(proof: LossProof, picture: str = "") -> str:
     """The report as a page; ``picture`` is the path of the timeline, empty without one."""
     first, *more = _summary(proof).split("\n")
-    sections = [f"# {proof.title}", first, "\n".join(f"**{line}**" for line in more)]
+    window = first.removeprefix(f"{proof.title}: ")
+    sections = [f"# {proof.title}", f"{window[:1].upper()}{window[1:]}.", "\n".join(f"**{line}**  " for line in more)]
     if picture:
         sections.append(f"![Timeline of steps, flows and changes of kernels]({picture})")
     sections += ["## Flows", _markdown_table(_rows(proof)), "## Steps", _markdown_table(_step_rows(proof))]
