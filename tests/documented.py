@@ -113,6 +113,26 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/install.md", "podwire install --chart deploy/helm/podwire --set api.host=192.0.2.10"),
             ("docs/install.md", "podwire install --manifest deploy/manifests/beside-kube-proxy.yaml"),
         ),
+        "takes a cluster of another build to this one; tests/e2e/test_upgrade_local.py does so": (
+            ("docs/upgrade-proof.md", "podwire up --nodes 2 --version podwire-0.1.0-py3-none-any.whl"),
+            ("docs/upgrade-proof.md", "podwire upgrade local apply"),
+            ("docs/upgrade-proof.md", "podwire upgrade local apply --to WHEEL"),
+            ("docs/upgrade-proof.md", "podwire upgrade local status"),
+            ("docs/upgrade-proof.md", "podwire upgrade local rollback"),
+            ("docs/upgrade-proof.md", "podwire upgrade report"),
+            ("docs/upgrade-proof.md", "podwire upgrade report proof.json -o markdown"),
+            ("docs/upgrade-proof.md", "podwire upgrade report -o svg > timeline.svg"),
+            ("docs/upgrade-proof.md", "podwire upgrade report --folder FOLDER"),
+        ),
+        "runs until it is ended; tests/unit/flows and tests/kernel/test_flow_recording.py do so": (
+            ("docs/upgrade-proof.md", "podwire flows serve"),
+            (
+                "docs/upgrade-proof.md",
+                'podwire flows send 10.244.1.2 \'{"kind": "dns", "address": "10.96.0.10", "port": 53, "path": "dns", '
+                '"name": "kubernetes.default.svc.cluster.local."}\'',
+            ),
+            ("docs/upgrade-proof.md", "podwire flows record"),
+        ),
         "makes the image; tests/kernel/test_image.py does so": (("docs/install.md", "make image"),),
         "takes the cluster to another network; tests/e2e/test_migrate.py does so": (
             ("docs/migrate.md", "podwire migrate apply"),
