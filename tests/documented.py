@@ -124,6 +124,10 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/upgrade-proof.md", "podwire upgrade report -o svg > timeline.svg"),
             ("docs/upgrade-proof.md", "podwire upgrade report --folder FOLDER"),
         ),
+        "upgrades a cluster; tests/e2e/test_upgrade_apply.py does so": (
+            ("docs/upgrade-proof.md", "podwire upgrade apply --to 1.36 --proof FOLDER"),
+            ("docs/upgrade-proof.md", "podwire upgrade report FOLDER/proof.json"),
+        ),
         "runs until it is ended; tests/unit/flows and tests/kernel/test_flow_recording.py do so": (
             ("docs/upgrade-proof.md", "podwire flows serve"),
             (

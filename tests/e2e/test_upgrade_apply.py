@@ -24,6 +24,7 @@ from tests.e2e.helm import Helm
 
 from podwire.dns import wire
 from podwire.dns.names import encode_name
+from podwire.flows import proof, prooftext
 from podwire.kernel import netns
 from podwire.upgrade.plan.values import (
     Component,
@@ -350,15 +351,19 @@ def test_a_version_that_never_gets_ready_is_rolled_back(cluster: Cluster, tmp_pa
     assert pods_of_commands(cluster) == []
 
 
-def test_an_upgrade_is_planned_and_applied_by_one_command(cluster: Cluster) -> None:
+def test_an_upgrade_is_planned_and_applied_by_one_command(cluster: Cluster, tmp_path: Path) -> None:
     new = f"{PROXY}:v1.36.2"
     target = ("apply", "--to", "1.36", "--image", f"kube-proxy={new}", "--canary", "node-3", "--max-unavailable", "1")
     refused = upgrade(cluster, *target, "--require-digests", status=2)
     assert f"image {new} has no digest" in refused
-    output = upgrade(cluster, *target).splitlines()
+    output = upgrade(cluster, *target, "--proof", str(tmp_path)).splitlines()
     assert [line for line in output if line.endswith("kube-proxy is new")] == [
         f"{node}: kube-proxy is new" for node in ("node-3", "node-1", "node-2")
     ]
+    measured = proof.parse_json((tmp_path / "proof.json").read_bytes(), "proof.json")
+    lost, sent, leaked, denied = proof.counts(measured)
+    assert (lost, leaked) == (0, 0), prooftext.text(measured)
+    assert sent > 500 and denied > 100 and any("kube-proxy" in step.title for step in measured.steps)
     assert proxies(cluster) == dict.fromkeys(NODES, new)
     upgrade(cluster, "rollback")
     assert proxies(cluster) == dict.fromkeys(NODES, f"{PROXY}:v1.35.0")

@@ -39,6 +39,7 @@ _timeout_option = click.option(
 @click.option("--registry", default="", metavar="HOST[/PATH]", help="Registry of all new images.")
 @click.option("--require-digests", is_flag=True, help="Refuse new images without a digest.")
 @click.option("--force-conflicts", is_flag=True, help="Change fields of controllers that may write them again.")
+@click.option("--proof", metavar="FOLDER", help="Run numbered flows meanwhile, and write the loss proof there.")
 @click.option("--no-rollback", is_flag=True, help="Leave a step whose gate does not hold as it is.")
 def apply(kubeconfig: str | None, plan_file: str | None, target: str | None, **options: Any) -> None:
     """Do the steps of a plan, with gates after each wave of nodes.
@@ -172,13 +173,18 @@ def _run(action: str, kubeconfig: str | None, options: Mapping[str, Any], plan: 
     from podwire.kube.alone import run_alone
     from podwire.upgrade.apply.record import NAME
     from podwire.upgrade.apply.run import UpgradeRun
+    from podwire.upgrade.lossgate import flow_gate
 
     client = client_of(kubeconfig)
     settings = _options(options)
-    upgrade = UpgradeRun(client, settings, click.echo)
+    folder = options.get("proof")
 
     async def run() -> None:
         try:
+            gate = None
+            if folder:
+                gate = await flow_gate(client, settings.namespace, settings.image, Path(folder), click.echo)
+            upgrade = UpgradeRun(client, settings, gate.say if gate is not None else click.echo, gate)
             body = (lambda: upgrade.apply(plan)) if action == "apply" else upgrade.rollback
             await run_alone(client, settings.namespace, NAME, body)
         finally:

@@ -22,7 +22,10 @@ _ROLE = "podwire.io/flows"
 
 
 class FlowProgram(msgspec.Struct, frozen=True, kw_only=True):
-    """How a container runs ``podwire``: image, command before the arguments, and environment."""
+    """How a container runs ``podwire``: image, command before the arguments, and environment.
+
+    An empty command is the image's entry point.
+    """
 
     image: str
     command: tuple[str, ...] = ("podwire",)
@@ -99,7 +102,9 @@ def _object(version: str, kind: str, spec: Json) -> Json:
 
 def _pod(program: FlowProgram, node: str, role: str, arguments: Sequence[str], more: Json) -> Json:
     environment = [{"name": name, "value": value} for name, value in program.environment.items()]
-    container: Json = {"name": role, "image": program.image, "command": [*program.command, "flows", *arguments], **more}
+    container: Json = {"name": role, "image": program.image, "args": ["flows", *arguments], **more}
+    if program.command:
+        container["command"] = list(program.command)
     if environment:
         container["env"] = environment
     if program.pull_policy:

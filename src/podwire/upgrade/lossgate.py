@@ -13,13 +13,35 @@ import msgspec
 from podwire.errors import ClusterError
 from podwire.flows.changes import KernelChange
 from podwire.flows.count import FlowReport
+from podwire.flows.objects import FlowProgram
 from podwire.flows.proof import LossProof, StepMark, render_json
+from podwire.flows.run import FlowRun
+from podwire.flows.settings import FlowSettings
+from podwire.kube.client import Client
 from podwire.runtime.clock import Clock
 from podwire.runtime.files import write_atomically
+from podwire.upgrade.nodecommands import agents_of
+from podwire.upgrade.nodepods import image_of
 
 PROOF = "proof.json"
 _QUIET_S = 30.0
 _POLL_S = 0.5
+
+
+async def flow_gate(client: Client, namespace: str, image: str, folder: Path, say: Callable[[str], None]) -> "FlowGate":
+    """The gate of an upgrade; its pods run ``image``, or the image of podwire's agents when that is empty.
+
+    Raises: ConfigError when there is no image.
+    """
+    probe = image_of(await agents_of(client, namespace), image)
+    program = FlowProgram(
+        image=probe.image,
+        command=probe.command,
+        pull_policy=probe.pull_policy,
+        pull_secrets=probe.pull_secrets,
+    )
+    flows = FlowRun(client, FlowSettings(program=program, folder=folder / "flows"), say)
+    return FlowGate(flows, GateSettings(folder=folder, title="Upgrade"), client.clock, say)
 
 
 class Flows(Protocol):

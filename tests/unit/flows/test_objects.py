@@ -17,7 +17,8 @@ def test_the_policy_and_the_service_leave_out_the_denied_port() -> None:
 def test_pods_run_the_program_on_their_node() -> None:
     sender = objects.sender_pod(PROGRAM, "node-1", ["--interval-ms", "20", "10.0.0.1"])
     (container,) = sender["spec"]["containers"]
-    assert container["command"] == ["podwire", "flows", "send", "--interval-ms", "20", "10.0.0.1"]
+    assert container["command"] == ["podwire"]
+    assert container["args"] == ["flows", "send", "--interval-ms", "20", "10.0.0.1"]
     assert container["env"] == [{"name": "PYTHONPATH", "value": "/b"}]
     assert (sender["spec"]["nodeName"], sender["metadata"]["name"]) == ("node-1", "sender-node-1")
     assert sender["spec"]["imagePullSecrets"] == [{"name": "registry"}]
