@@ -66,7 +66,7 @@ def killed_at(cluster: Cluster, step: str) -> None:
 
 @pytest.mark.parametrize("commit", COMMITS[:1])
 def test_a_killed_upgrade_continues_and_loses_no_message(cluster: Cluster) -> None:
-    old, new = builds.recall(topology(cluster)), builds.own()
+    old, new = builds.recall(Path(topology(cluster).state)), builds.own()
     assert old is not None and versions(cluster) == {old.label}
     before = identities(cluster)
     killed_at(cluster, "agent-node-1")
@@ -78,7 +78,7 @@ def test_a_killed_upgrade_continues_and_loses_no_message(cluster: Cluster) -> No
 
 @pytest.mark.parametrize("commit", COMMITS[1:])
 def test_an_upgrade_and_its_way_back_lose_no_message(cluster: Cluster) -> None:
-    old, new = builds.recall(topology(cluster)), builds.own()
+    old, new = builds.recall(Path(topology(cluster).state)), builds.own()
     assert old is not None
     before = identities(cluster)
     upgrade(cluster, "apply", *FAST)

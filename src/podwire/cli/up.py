@@ -1,6 +1,6 @@
 """The command ``podwire up``."""
 
-import shutil
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,22 +121,23 @@ def _elsewhere(name: str, build: str | None, state_dir: Path | None) -> int | No
     from podwire.local import builds
 
     topology = inventory.find(name)
-    known = builds.recall(topology) if topology is not None else None
     state = Path(topology.state) if topology is not None else (state_dir or inventory.STATE_ROOT) / name
-    target = builds.resolve(build, state / "builds") if build is not None else known
-    if target is None:
+    known = builds.recall(state)
+    if build is not None:
+        target = builds.resolve(build, state / "builds")
+    elif known is None or known.root == builds.own_root() or builds.VARIABLE in os.environ:
         return None
-    if known is not None and target.label != known.label:
-        problem = f"{target.label}: the cluster runs {known.label}; `podwire upgrade` takes it to another build"
+    else:
+        builds.check(known)
+        target = known
+    running = known.label if known is not None else "the build that `podwire up` started it in"
+    if topology is not None and (known is None or known.label != target.label):
+        problem = f"{target.label}: the cluster runs {running}; `podwire upgrade local` takes it to another build"
         raise ConfigError("--version", "", problem)
-    if build is None and target.label == builds.own().label:
-        return None
+    builds.remember(state, target)
     status = builds.run_command(target, _without_version(sys.argv[1:]))
-    topology = inventory.find(name)
-    if topology is not None:
-        builds.remember(topology, target)
-    elif state.is_dir():
-        shutil.rmtree(state / "builds", ignore_errors=True)
+    if inventory.find(name) is None:
+        builds.forget(state)
     return status
 
 

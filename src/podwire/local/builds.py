@@ -8,8 +8,10 @@ Python program with that folder first in its search path; libraries are those of
 builds of components that differ from the supervisor's; it exists during an upgrade.
 """
 
+import contextlib
 import hashlib
 import os
+import shutil
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -26,6 +28,8 @@ BUILD_ENTRY = "build"
 """The entry of the fork server that becomes a component of another build."""
 VARIABLE = "PODWIRE_BUILD"
 """Names the label in the environment of processes of another build."""
+_FILE = "build.json"
+_FOLDER = "builds"
 _SKIPPED = ("__pycache__", ".pyc")
 _DIGITS = 8
 
@@ -52,7 +56,21 @@ class BuildOrder(msgspec.Struct, frozen=True):
 
 def own() -> Build:
     """The build of this process."""
-    return _build(Path(podwire.__file__).parents[1])
+    return _build(Path(own_root()))
+
+
+def own_root() -> str:
+    """The folder of this build."""
+    return str(Path(podwire.__file__).parents[1])
+
+
+def check(build: Build) -> None:
+    """Raises: ConfigError when a recorded build is not there any more, or is another one now."""
+    if not (Path(build.root) / "podwire" / "__init__.py").is_file():
+        raise ConfigError(build.root, "", f"the build {build.label}, which the cluster runs, is gone")
+    if (label := _build(Path(build.root)).label) != build.label:
+        problem = f"the cluster runs the build {build.label}, and the folder has {label} now"
+        raise ConfigError(build.root, "", problem)
 
 
 def resolve(text: str, folder: Path) -> Build:
@@ -110,17 +128,26 @@ def _version(root: Path) -> str:
     return "0"
 
 
-def remember(topology: Topology, build: Build) -> None:
-    """Records the build that started a cluster."""
-    write_atomically(Path(topology.state) / "build.json", msgspec.json.encode(build))
+def remember(state: Path, build: Build) -> None:
+    """Records the build that starts a cluster, in the folder of its state."""
+    state.mkdir(parents=True, exist_ok=True)
+    write_atomically(state / _FILE, msgspec.json.encode(build))
 
 
-def recall(topology: Topology) -> Build | None:
+def recall(state: Path) -> Build | None:
     """The build that started a cluster, or that it was upgraded to; None when it is not recorded."""
     try:
-        return msgspec.json.decode((Path(topology.state) / "build.json").read_bytes(), type=Build)
+        return msgspec.json.decode((state / _FILE).read_bytes(), type=Build)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def forget(state: Path) -> None:
+    """Removes what was written for a cluster that did not come into being."""
+    shutil.rmtree(state / _FOLDER, ignore_errors=True)
+    (state / _FILE).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        state.rmdir()
 
 
 def read_components(topology: Topology) -> dict[str, Build]:

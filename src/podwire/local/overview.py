@@ -152,7 +152,7 @@ def _node(node: Node, pods: tuple[Pod, ...]) -> NodeOverview:
 def processes_of(topology: Topology) -> tuple[ProcessStatus, ...]:
     """The processes that were started for a cluster, running or not, by length and name."""
     processes = []
-    build = recall(topology)
+    build = recall(Path(topology.state))
     first = build.label if build is not None else ""
     for file in sorted((Path(topology.run) / "processes").glob("*.json"), key=lambda f: (len(f.stem), f.stem)):
         record = read_record(file)

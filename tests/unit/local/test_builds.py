@@ -55,12 +55,25 @@ def test_what_is_no_build_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_a_cluster_records_its_builds(tmp_path: Path) -> None:
     topology = Topology(name="a", index=0, segment_count=1, run=str(tmp_path), state=str(tmp_path))
-    assert builds.recall(topology) is None and builds.read_components(topology) == {}
+    assert builds.recall(tmp_path / "state") is None and builds.read_components(topology) == {}
     build = builds.Build("/b", "0.1.0+1")
-    builds.remember(topology, build)
+    builds.remember(tmp_path / "state", build)
     builds.write_components(topology, {"agent-node-1": build})
-    assert builds.recall(topology) == build
+    assert builds.recall(tmp_path / "state") == build
     assert builds.read_components(topology) == {"agent-node-1": build}
+    builds.forget(tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_build_that_is_gone_or_changed_is_named(tmp_path: Path) -> None:
+    build = builds.resolve(str(package(tmp_path / "a", "x = 1")), tmp_path)
+    builds.check(build)
+    (tmp_path / "a" / "podwire" / "__init__.py").write_text("x = 2")
+    with pytest.raises(ConfigError, match=r"the folder has 0\+"):
+        builds.check(build)
+    (tmp_path / "a" / "podwire" / "__init__.py").unlink()
+    with pytest.raises(ConfigError, match="is gone"):
+        builds.check(build)
 
 
 def test_this_build_is_that_of_the_running_modules() -> None:

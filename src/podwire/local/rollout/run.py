@@ -161,12 +161,13 @@ class Rollout:
                 raise ConfigError("podwire upgrade", "", "the upgrade is going back; continue that first")
             self._say("continuing an upgrade that was interrupted")
             return record
-        before = builds.recall(self._topology)
+        before = builds.recall(Path(self._topology.state))
         if before is None:
             problem = "it is not known which build started the cluster; start it by `podwire up --version`"
             raise ConfigError("podwire upgrade", "", problem)
         if before.label == self._own.label:
             raise ConfigError("podwire upgrade", "", f"the cluster runs {before.label} already")
+        builds.check(before)  # else there is no way back
         self._discard()
         workloads = await present_workloads(self._client)
         agents = self._config.network == "podwire"
@@ -221,11 +222,11 @@ class Rollout:
             record = self._write(plan.changed(record, plan.ended(step, direction, self._now())))
         if direction == "apply":
             await in_thread(self._swapper.ensure)
-            builds.remember(self._topology, self._own)
+            builds.remember(Path(self._topology.state), self._own)
             await self._enough()
             await self._healthy(None)
         else:
-            builds.remember(self._topology, Build(record.before.root, record.before.label))
+            builds.remember(Path(self._topology.state), Build(record.before.root, record.before.label))
         return record
 
     async def _do(self, step: LocalStep, record: LocalRecord) -> None:
