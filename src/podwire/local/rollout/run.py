@@ -90,13 +90,13 @@ async def _run(
 ) -> int:
     client = Client(load_kubeconfig(credentials.kubeconfig_path(topology, "admin")), SystemClock())
     try:
-        rollout = Rollout(topology, config, client, options, say)
-        return await rollout.run(direction)
+        upgrade = LocalUpgrade(topology, config, client, options, say)
+        return await upgrade.run(direction)
     finally:
         await client.close()
 
 
-class Rollout:
+class LocalUpgrade:
     """One run for one cluster."""
 
     def __init__(
