@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from tests.kernel.agent_cluster import inside
 
+from podwire.errors import ConfigError
 from podwire.kernel import netns
 from podwire.upgrade.backup import compare, restore, transfer
 from podwire.upgrade.backup.compare import TextKey
+from podwire.upgrade.backup.folder import BackupFolder
+from podwire.upgrade.backup.index import BackupIndex
 from podwire.upgrade.backup.transfer import NodeFile
 
 PODWIRE = str(Path(sys.executable).parent / "podwire")
@@ -104,3 +107,29 @@ def test_a_lost_configuration_is_written_back_whole(node: Path) -> None:
     for wrong in ("../x=YQ==", "x", "x=?"):
         refused = command(node, "write", "--file", wrong)
         assert (refused.returncode, "expected NAME=BASE64" in refused.stderr) == (2, True), refused
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 128 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_leaves_no_backup_and_no_half_content(small_disk: Path) -> None:
+    folder = BackupFolder(small_disk / "backup")
+    folder.prepare()
+    small = folder.put("object", "ConfigMap a/b", b"small")
+    with pytest.raises(OSError, match="No space left on device"):
+        folder.put("kernel", "nft", b"x" * 1_000_000, "node-1")
+    assert [path.name for path in (small_disk / "backup" / "blobs").iterdir()] == [small.digest]
+    with pytest.raises(ConfigError, match="is no complete backup"):
+        folder.open()
+    folder.prepare()
+    folder.finish(BackupIndex(entries=(small,)))
+    assert folder.open().entries == (small,)
