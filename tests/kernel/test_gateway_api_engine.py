@@ -1,5 +1,6 @@
 """A real Envoy serves Gateways and their routes as the cases of Gateway API's conformance suite say."""
 
+import http.client
 import socket
 import ssl
 import subprocess
@@ -316,11 +317,12 @@ def test_a_drained_engine_waits_for_connections_of_streams() -> None:
         backend = EntryBackend(key="shop/web:80", endpoints=(endpoint,), protocol="tcp")
         listener = EntryListener(name="gateway shop/front:9000", port=port, protocol="TCP", stream=stream)
         engine.serve(GatewayEntry(listeners=(listener,), backends={backend.key: backend}))
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
-            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-            assert client.recv(4096).startswith(b"HTTP/1.1 200")
-            assert drain(engine.admin_socket, 0.5, time.sleep) == 1
-            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-            assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        client.request("GET", "/")
+        assert client.getresponse().read()
+        assert drain(engine.admin_socket, 0.5, time.sleep) == 1
+        client.request("GET", "/")
+        assert client.getresponse().read()
+        client.close()
         assert wait_until(lambda: drain(engine.admin_socket, 0.25, time.sleep) == 0, 20)
         engine.close()
