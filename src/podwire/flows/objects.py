@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from podwire.cluster.names import FLOWS_ROLE
 from podwire.flows.messages import HTTP_PORT, PORT
 from podwire.flows.plan import INGRESS_HOST
 
@@ -18,7 +19,6 @@ Json = dict[str, Any]
 NAMESPACE = "podwire-flows"
 NAME = "podwire-flows"
 _LABEL = "app.kubernetes.io/name"
-_ROLE = "podwire.io/flows"
 
 
 class FlowProgram(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ def policy() -> Json:
     """The NetworkPolicy that denies one port of the servers."""
     ports = [{"protocol": protocol, "port": port} for protocol, port in _PORTS]
     spec = {
-        "podSelector": {"matchLabels": {_ROLE: "server"}},
+        "podSelector": {"matchLabels": {FLOWS_ROLE: "server"}},
         "policyTypes": ["Ingress"],
         "ingress": [{"ports": ports}],
     }
@@ -57,7 +57,7 @@ def service(kind: str) -> Json:
         {"name": f"{protocol.lower()}-{port}", "protocol": protocol, "port": port, "targetPort": port}
         for protocol, port in _PORTS
     ]
-    spec = {"type": kind, "selector": {_ROLE: "server"}, "ports": ports}
+    spec = {"type": kind, "selector": {FLOWS_ROLE: "server"}, "ports": ports}
     return _object("v1", "Service", spec)
 
 
@@ -118,5 +118,5 @@ def _pod(program: FlowProgram, node: str, role: str, arguments: Sequence[str], m
     }
     if program.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in program.pull_secrets]
-    meta = {"name": pod_name(role, node), "namespace": NAMESPACE, "labels": {_LABEL: NAME, _ROLE: role}}
+    meta = {"name": pod_name(role, node), "namespace": NAMESPACE, "labels": {_LABEL: NAME, FLOWS_ROLE: role}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}

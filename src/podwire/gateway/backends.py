@@ -11,15 +11,12 @@ from typing import Literal
 
 import msgspec
 
+from podwire.cluster.names import GATEWAY_HEALTH_PATH
 from podwire.gateway.routes import EntryBackend, EntryEndpoint, EntryValue
 from podwire.model.service import EndpointHints, EndpointSlice, Service, ServicePort
 
 _H2C = ("kubernetes.io/h2c", "h2c", "grpc")
 """Application protocols that are HTTP/2 without TLS."""
-
-
-HEALTH_PATH = "podwire.io/gateway-health-path"
-"""The annotation of a Service whose endpoints the engines ask for this path, and use only while they answer 200."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -110,7 +107,7 @@ def _near(endpoints: Mapping[EntryEndpoint, EndpointHints | None], place: Place)
 
 def _health_path(service: Service) -> str:
     """The path that the annotation asks for; one that is no path is none."""
-    path = service.metadata.annotations.get(HEALTH_PATH, "")
+    path = service.metadata.annotations.get(GATEWAY_HEALTH_PATH, "")
     return path if path.startswith("/") and path.isprintable() else ""
 
 

@@ -121,6 +121,6 @@ def test_before_everything_is_listed_the_zone_is_asked() -> None:
     assert PlainNames(Zone(ZoneOptions()), 1232).reply(request) is None
 
 
-def test_names_of_a_clusterset_below_the_zone_are_asked_from_the_zone() -> None:
+def test_a_clusterset_below_the_zone_is_asked_from_the_zone() -> None:
     request = wire.encode(DnsMessage(7, 0, encode_name("web.shop.svc.set.cluster.local"), wire.A))
     assert PlainNames(a_zone(clusterset="set.cluster.local"), 1232).reply(request) is None

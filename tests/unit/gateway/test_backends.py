@@ -2,7 +2,8 @@
 
 import pytest
 
-from podwire.gateway.backends import HEALTH_PATH, Place, UpstreamFacts, endpoints_of, resolve
+from podwire.cluster.names import GATEWAY_HEALTH_PATH
+from podwire.gateway.backends import Place, UpstreamFacts, endpoints_of, resolve
 from podwire.model.meta import ObjectMeta
 from podwire.model.service import (
     Endpoint,
@@ -62,7 +63,7 @@ def test_an_endpoint_that_ends_serves_only_alone() -> None:
 
 @pytest.mark.parametrize(("text", "path"), [("/healthz", "/healthz"), ("healthz", ""), ("/a\nb", "")])
 def test_an_annotation_asks_for_health_checks(text: str, path: str) -> None:
-    meta = ObjectMeta(name="web", namespace="shop", annotations={HEALTH_PATH: text})
+    meta = ObjectMeta(name="web", namespace="shop", annotations={GATEWAY_HEALTH_PATH: text})
     service = Service(metadata=meta, spec=ServiceSpec(ports=(_PORT,)))
     facts = UpstreamFacts(services={"shop/web": service}, slices=lambda _key: ())
     backend = resolve(facts, "shop", "web", 80).backend

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from podwire.cluster.names import POD_BUILD
 from podwire.errors import ClusterError, NotFound
 from podwire.kube.client import STRATEGIC_MERGE_PATCH, Client
 from podwire.kube.resources import DAEMONSETS, DEPLOYMENTS, Json, Resource
@@ -29,7 +30,6 @@ from podwire.runtime.process import send_signal
 
 WORKLOADS: Mapping[str, str] = {"dns": "podwire-dns", "dns-node": "podwire-dns-node", "gateway": "podwire-gateway"}
 """Workloads whose pods run podwire, by the name of their step."""
-BUILD_ANNOTATION = "podwire.io/build"
 _GROWING = ("CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 _DNS_SERVICE = "kube-dns"
 _END_S = 30.0
@@ -126,7 +126,7 @@ class Swapper:
         if step == "dns" and resource is DEPLOYMENTS:
             await Renewal(client, body, _DNS_SERVICE).run()
             return
-        template = {"metadata": {"annotations": {BUILD_ANNOTATION: label}}}
+        template = {"metadata": {"annotations": {POD_BUILD: label}}}
         patch = {"spec": {"template": template}}
         meta = body["metadata"]
         patched = await client.patch(resource, meta["name"], patch, meta["namespace"], patch_type=STRATEGIC_MERGE_PATCH)

@@ -15,6 +15,7 @@ Each step can be repeated: an annotation of the Deployment keeps the number of r
 from collections.abc import Sequence
 from typing import Any
 
+from podwire.cluster.names import DEPLOYMENT_RENEWAL, POD_LEAVING
 from podwire.errors import AlreadyExists, ClusterError, NotFound
 from podwire.kube.client import MERGE_PATCH, Client
 from podwire.kube.resources import DEPLOYMENTS, ENDPOINTSLICES, PODS, Json
@@ -24,10 +25,6 @@ QUIET_S = 3.0
 _FORGOTTEN_S = 1.0
 _READY_S = 120.0
 _POLL_S = 0.2
-_RENEWAL = "podwire.io/renewal"
-"""Annotation of a Deployment: its number of replicas before the renewal, and the UIDs of the old pods."""
-_LEAVING = "podwire.io/leaving"
-"""Label of a pod that leaves: the name of its Deployment."""
 _MANAGER = "upgrade.podwire.io"
 
 
@@ -42,7 +39,7 @@ class Renewal:
         self._namespace = str(meta["namespace"])
         self._service = service
         self._labels: dict[str, str] = deployment["spec"]["selector"]["matchLabels"]
-        self._known = str((meta.get("annotations") or {}).get(_RENEWAL) or "").split()
+        self._known = str((meta.get("annotations") or {}).get(DEPLOYMENT_RENEWAL) or "").split()
         self._replicas = int(self._known[0]) if self._known else int(deployment["spec"].get("replicas", 1))
         self._old = set(self._known[1:])
 
@@ -72,7 +69,7 @@ class Renewal:
         return list((await self._client.list(PODS.raw, self._namespace, label_selector=labels)).items)
 
     async def _scale(self, replicas: int, before: str | None) -> None:
-        patch = {"metadata": {"annotations": {_RENEWAL: before}}, "spec": {"replicas": replicas}}
+        patch = {"metadata": {"annotations": {DEPLOYMENT_RENEWAL: before}}, "spec": {"replicas": replicas}}
         await self._client.patch(DEPLOYMENTS, self._name, patch, self._namespace, patch_type=MERGE_PATCH)
 
     async def _until_ready(self, number: int) -> None:
@@ -110,7 +107,7 @@ class Renewal:
         return next((list(item["ports"]) for item in slices if item.get("ports")), [])
 
     async def _release(self, pod: Json) -> None:
-        labels: dict[str, str | None] = {**dict.fromkeys(self._labels), _LEAVING: self._name}
+        labels: dict[str, str | None] = {**dict.fromkeys(self._labels), POD_LEAVING: self._name}
         try:
             await self._client.patch(
                 PODS, pod["metadata"]["name"], {"metadata": {"labels": labels}}, self._namespace, patch_type=MERGE_PATCH
@@ -130,7 +127,7 @@ class Renewal:
         clock = self._client.clock
         deadline = clock.monotonic() + _READY_S
         deleted: set[str] = set()
-        while leaving := await self._pods(f"{_LEAVING}={self._name}"):
+        while leaving := await self._pods(f"{POD_LEAVING}={self._name}"):
             for pod in leaving:
                 name = str(pod["metadata"]["name"])
                 if name not in deleted:
