@@ -91,7 +91,7 @@ LAYOUTS: Mapping[str, ClusterLayout] = {
     "podwire": ClusterLayout(
         name="podwire",
         owner="cluster",
-        upgrade="podwire up --version VERSION restarts the cluster with another version",
+        upgrade="podwire upgrade local apply --to PATH takes the cluster to another build of podwire",
         differences=("the API server is a process of the machine and has no pod",),
     ),
     "plain": ClusterLayout(name="plain", owner="cluster", upgrade="upgrade every API server to v{version}"),
