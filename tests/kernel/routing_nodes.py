@@ -93,11 +93,16 @@ def connect(place: Path, address: str, port: int) -> socket.socket:
 def sent_again(sock: socket.socket) -> int:
     """The number of lost segments of a connection: sent again, without duplicates that the receiver already had.
 
-    On a busy machine an answer may come so late that a segment is sent again although nothing was lost.
+    On a busy machine an answer may come so late that a segment is sent again although nothing was lost. The receiver says
+    that it had the segment already, which may take a moment too.
     """
-    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 220)
-    (again,), (duplicates,) = struct.unpack_from("=I", info, 100), struct.unpack_from("=I", info, 216)
-    return int(again - duplicates)  # linux/tcp.h: tcpi_total_retrans, tcpi_dsack_dups
+    deadline = time.monotonic() + 3
+    while True:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 220)
+        (again,), (duplicates,) = struct.unpack_from("=I", info, 100), struct.unpack_from("=I", info, 216)
+        if again <= duplicates or time.monotonic() > deadline:
+            return int(again - duplicates)  # linux/tcp.h: tcpi_total_retrans, tcpi_dsack_dups
+        time.sleep(0.05)
 
 
 def source_seen(place: Path, address: str) -> str:

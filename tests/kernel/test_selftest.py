@@ -13,7 +13,7 @@ from tests.fakes.clock import FakeClock
 from tests.kernel.checksums import checksum
 from tests.kernel.routing_nodes import ECHO_SERVER, Cluster, ClusterNode, connect, inside, ip_batch
 
-from podwire.kernel.pathprobe import PathProber
+from podwire.kernel.pathprobe import ANSWER_S, PathProber
 from podwire.kernel.tun import open_tun
 from podwire.routing.machine import OWNER
 from podwire.routing.probes import PathResult, ProbeTarget, mismatches
@@ -41,11 +41,13 @@ def make(tmp_path: Path) -> Iterator[Make]:
 class NodeTest:
     """The self-test of a node, driven test by test."""
 
-    def __init__(self, node: ClusterNode) -> None:
+    def __init__(self, node: ClusterNode, answer_s: float = ANSWER_S) -> None:
         self.node = node
         self.clock = FakeClock()
         self.results: list[PathResult] = []
-        self.test = SelfTest(PathProber(node.place), self.clock, self.targets, self.is_plain, self.results_are)
+        self.test = SelfTest(
+            PathProber(node.place, answer_s), self.clock, self.targets, self.is_plain, self.results_are
+        )
 
     def targets(self) -> tuple[ProbeTarget, ...]:
         assert self.node.router.plan is not None
@@ -73,7 +75,7 @@ def test_healthy_paths_pass_with_two_packets_each(make: Make, backend: str, fami
     cluster = make(2, families)
     cluster.configure(RoutingSettings(backend=backend))
     cluster.settle()
-    tested = NodeTest(cluster.all[0])
+    tested = NodeTest(cluster.all[0], answer_s=20)
     results = tested.round()
     assert [(result.largest, result.checksums) for result in results] == [(cluster.all[0].mtu, True) for _ in families]
     assert tested.test.packets == len(families) * (2 if backend == "vxlan" else 1)

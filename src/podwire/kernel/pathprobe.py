@@ -34,13 +34,14 @@ _RECEIVE = 65_536
 
 
 class PathProber:
-    """Tests paths from a network namespace (None: that of this thread)."""
+    """Tests paths from a network namespace (None: that of this thread); an answer may take ``answer_s``, seconds."""
 
-    def __init__(self, netns_path: NetnsPath = None) -> None:
+    def __init__(self, netns_path: NetnsPath = None, answer_s: float = ANSWER_S) -> None:
         self._netns_path = netns_path
+        self._answer_s = answer_s
 
     async def echo(self, source: str, address: str, size: int) -> bool:
-        """Whether an echo of ``size`` bytes, IP header included, is answered within :data:`ANSWER_S`.
+        """Whether an echo of ``size`` bytes, IP header included, is answered in time.
 
         Raises: KernelError without the privilege for raw sockets.
         """
@@ -50,7 +51,7 @@ class PathProber:
             packet = _echo(version, token, size - _HEADER[version] - _ICMP.size)
             if not _send(icmp, packet, address, 0):
                 return False
-            return await _answered(icmp, lambda data: _is_reply(version, data, token))
+            return await _answered(icmp, self._answer_s, lambda data: _is_reply(version, data, token))
 
     async def datagram(self, source: str, address: str, *, offload: bool) -> bool:
         """Whether a datagram to a closed port is answered; with ``offload`` the checksum is left to the device.
@@ -66,7 +67,9 @@ class PathProber:
             else:
                 with self._socket(version, socket.SOCK_RAW, socket.IPPROTO_UDP, source) as raw:
                     sent = _send(raw, _datagram(source, address, own, port), address, 0)
-            return sent and await _answered(icmp, lambda data: _is_unreachable(version, data, own, port))
+            return sent and await _answered(
+                icmp, self._answer_s, lambda data: _is_unreachable(version, data, own, port)
+            )
 
     def _icmp_socket(self, version: int, source: str) -> socket.socket:
         opened = self._socket(
@@ -111,10 +114,10 @@ def _send(opened: socket.socket, packet: bytes, address: str, port: int) -> bool
     return True
 
 
-async def _answered(icmp: socket.socket, is_answer: Callable[[bytes], bool]) -> bool:
+async def _answered(icmp: socket.socket, answer_s: float, is_answer: Callable[[bytes], bool]) -> bool:
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(answer_s):
             while True:
                 if is_answer(await loop.sock_recv(icmp, _RECEIVE)):
                     return True
