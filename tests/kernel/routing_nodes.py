@@ -93,8 +93,8 @@ def connect(place: Path, address: str, port: int) -> socket.socket:
 def sent_again(sock: socket.socket) -> int:
     """The number of lost segments of a connection: sent again, without duplicates that the receiver already had.
 
-    On a busy machine an answer may come so late that a segment is sent again although nothing was lost. The receiver says
-    that it had the segment already, which may take a moment too.
+    On a busy machine an answer may come so late that a segment is sent again although nothing was lost. Then
+    the receiver says that it had the segment already, which may take a moment too.
     """
     deadline = time.monotonic() + 3
     while True:
