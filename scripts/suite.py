@@ -134,7 +134,7 @@ def e2e_jobs() -> Iterator[Job]:
 
 TIERS = {"unit": unit_jobs, "kernel": kernel_jobs, "thorough": thorough_jobs, "uml": uml_jobs, "e2e": e2e_jobs}
 TOGETHER = (("unit",), ("kernel",), ("uml", "thorough"), ("e2e",))
-"""The tiers in their order; those of one tuple run side by side, because the guests leave processors idle at the end."""
+"""The tiers in their order; those of one tuple run side by side: the guests leave processors idle at the end."""
 
 
 def run_jobs(jobs: Sequence[Job], folder: Path) -> None:

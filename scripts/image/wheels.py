@@ -107,8 +107,8 @@ def compiled(system: tree.Tree, sources: tree.Tree, architecture: str) -> tree.T
         python = [str(root / _LOADERS[architecture]), "--library-path", libraries, str(root / "usr/bin/python3.11")]
         folders = [str(root / "usr/lib/python3.11"), str(root / SITE)]
         _run(
-            *python, "-s", "-S", "-m", "compileall", "-f", "-q", "-j1", "--invalidation-mode=unchecked-hash", "-s", name,
-            "-p", "/", *[folder for folder in folders if Path(folder).is_dir()], PYTHONHOME=str(root / "usr"),
+            *python, "-s", "-S", "-m", "compileall", "-f", "-q", "-j1", "--invalidation-mode=unchecked-hash",
+            "-s", name, "-p", "/", *[folder for folder in folders if Path(folder).is_dir()], PYTHONHOME=str(root / "usr"),
             PYTHONHASHSEED="0", PYTHONDONTWRITEBYTECODE="1",
         )  # fmt: skip
         return tree.read(root, ".pyc")
