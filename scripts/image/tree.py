@@ -1,8 +1,9 @@
 """The files of an image as values, and a layer made of them.
 
 A tree is a dictionary from a path without a leading ``/`` to an :class:`Entry`. It is kept in memory (100 MB at
-most, 250 MB with Envoy), so that no step needs root and no file of the machine decides about owner, mode or time. Layers
-are sorted by path, with owner 0, one time for all, and gzip without a name or time: the same tree gives the same bytes.
+most, 250 MB with Envoy), so that no step needs root and no file of the machine decides about owner, mode or time.
+Layers are sorted by path, with owner 0, one time for all, and gzip without a name or time: the same tree gives the same
+bytes.
 """
 
 import gzip

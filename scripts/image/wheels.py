@@ -108,8 +108,8 @@ def compiled(system: tree.Tree, sources: tree.Tree, architecture: str) -> tree.T
         folders = [str(root / "usr/lib/python3.11"), str(root / SITE)]
         _run(
             *python, "-s", "-S", "-m", "compileall", "-f", "-q", "-j1", "--invalidation-mode=unchecked-hash",
-            "-s", name, "-p", "/", *[folder for folder in folders if Path(folder).is_dir()], PYTHONHOME=str(root / "usr"),
-            PYTHONHASHSEED="0", PYTHONDONTWRITEBYTECODE="1",
+            "-s", name, "-p", "/", *[folder for folder in folders if Path(folder).is_dir()],
+            PYTHONHOME=str(root / "usr"), PYTHONHASHSEED="0", PYTHONDONTWRITEBYTECODE="1",
         )  # fmt: skip
         return tree.read(root, ".pyc")
 
