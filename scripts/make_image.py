@@ -3,7 +3,8 @@
 Usage: ``python scripts/make_image.py [--variant base|full|gateway] [--arch amd64 --arch arm64] [--name NAME]
 [--packages FILE] [--level 1-9] [--output FILE]``. The image has two layers: Debian's packages
 (``deploy/image/packages.txt``) without documentation, and podwire with the wheels that it needs. Beside the archive
-``FILE.tar`` it writes ``FILE.packages.txt``, what the image is made of; with ``--packages`` and that file a later run takes the same versions.
+``FILE.tar`` it writes ``FILE.packages.txt``, what the image is made of; with ``--packages`` and that file a later run
+takes the same versions.
 
 The same packages and sources give the same bytes: times are ``SOURCE_DATE_EPOCH`` (0 by default), owners are root,
 files are sorted. The last line of the output is the digest of the index. What was fetched is kept in
