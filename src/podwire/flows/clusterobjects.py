@@ -1,6 +1,7 @@
 """Creates, reads and removes the objects of numbered flows in a cluster."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from podwire.errors import AlreadyExists, ApiUnreachable, ClusterError, NotFound
@@ -10,6 +11,7 @@ from podwire.flows.objects import NAME, NAMESPACE, Json
 from podwire.flows.plan import FlowAddresses, FlowServer
 from podwire.flows.settings import FlowSettings
 from podwire.kube.client import Client
+from podwire.kube.podruns import PodRuns, is_ready
 from podwire.kube.resources import (
     INGRESSCLASSES,
     INGRESSES,
@@ -21,7 +23,6 @@ from podwire.kube.resources import (
     Resource,
 )
 
-_POLL_S = 0.3
 _READY_S = 120.0
 _ACCOUNT_S = 15.0
 
@@ -33,13 +34,14 @@ class FlowCluster:
         self._client = client
         self._settings = settings
         self._say = say
+        self.runs = PodRuns(client, NAMESPACE)
 
     async def prepare(self) -> None:
         """Creates the namespace and the policy, and waits for the account that pods of a new namespace need."""
         await self.create(NAMESPACES, objects.namespace())
         await self.create(NETWORKPOLICIES, objects.policy())
         try:
-            await self.until(self._has_account, f"namespace {NAMESPACE} has no ServiceAccount", _ACCOUNT_S)
+            await self.runs.until(self._has_account, f"namespace {NAMESPACE} has no ServiceAccount", _ACCOUNT_S)
         except ClusterError as failure:
             self._say(str(failure))
 
@@ -52,7 +54,7 @@ class FlowCluster:
             await self._client.delete(NAMESPACES, NAMESPACE)
         except NotFound:
             return
-        await self.until(self._is_gone, f"namespace {NAMESPACE} is not deleted", _READY_S)
+        await self.runs.until(self._is_gone, f"namespace {NAMESPACE} is not deleted", _READY_S)
 
     async def _has_account(self) -> bool:
         try:
@@ -63,19 +65,11 @@ class FlowCluster:
 
     async def create(self, resource: Resource[Any], body: Json) -> None:
         """Creates an object unless it is there; a pod that has ended is replaced."""
-        space = "" if resource is NAMESPACES else NAMESPACE
-        for _ in range(2):
-            try:
-                await self._client.create(resource, body, space)
-                return
-            except AlreadyExists:
-                if resource is not PODS or not await self._has_ended(body["metadata"]["name"]):
-                    return
-                await self._client.delete(PODS, body["metadata"]["name"], space, grace_period_s=0)
-
-    async def _has_ended(self, name: str) -> bool:
-        pod = await self._client.get(PODS.raw, name, NAMESPACE)
-        return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
+        if resource is PODS:
+            await self.runs.ensure_pod(body)
+            return
+        with contextlib.suppress(AlreadyExists):
+            await self._client.create(resource, body, "" if resource is NAMESPACES else NAMESPACE)
 
     async def addresses(self, nodes: Sequence[str], node_addresses: Sequence[str]) -> FlowAddresses:
         """What flows go to; waits for the servers, and for addresses that the cluster may give.
@@ -123,7 +117,7 @@ class FlowCluster:
             return bool(addresses)
 
         try:
-            await self.until(assigned, f"{resource.kind} {NAME} has no address", self._settings.balancer_s)
+            await self.runs.until(assigned, f"{resource.kind} {NAME} has no address", self._settings.balancer_s)
         except ClusterError as failure:
             self._say(f"{failure}: it is not tested")
         return tuple(addresses)
@@ -132,13 +126,12 @@ class FlowCluster:
         addresses: list[str] = []
 
         async def ready() -> bool:
-            pod = await self._client.get(PODS.raw, name, NAMESPACE)
-            status = pod.get("status") or {}
-            if any(item["type"] == "Ready" and item["status"] == "True" for item in status.get("conditions") or ()):
-                addresses[:] = [item["ip"] for item in status.get("podIPs") or ()]
+            pod = await self.runs.pod(name)
+            if pod is not None and is_ready(pod):
+                addresses[:] = [item["ip"] for item in pod["status"].get("podIPs") or ()]
             return bool(addresses)
 
-        await self.until(ready, f"pod {name} is not ready", _READY_S)
+        await self.runs.until(ready, f"pod {name} is not ready", _READY_S)
         return tuple(addresses)
 
     async def _is_gone(self) -> bool:
@@ -148,18 +141,6 @@ class FlowCluster:
             return True
         return False
 
-    async def until(self, reached: Callable[[], Awaitable[bool | str]], problem: str, seconds: float) -> None:
-        """Returns when ``reached`` returns True, or no reason.
-
-        Raises: ClusterError.
-        """
-        clock = self._client.clock
-        deadline = clock.monotonic() + seconds
-        while (state := await reached()) not in (True, ""):
-            if clock.monotonic() > deadline:
-                raise ClusterError(f"{problem} after {seconds:.0f} s" + (f": {state}" if state else ""))
-            await clock.sleep(_POLL_S)
-
     async def whole_log(self, name: str) -> str:
         """The log of a pod, which is never empty; tried again while the node's kubelet does not answer.
 
@@ -168,16 +149,15 @@ class FlowCluster:
         logs: list[str] = []
 
         async def read() -> bool:
-            logs.append(await self.log(name, {}))
+            logs.append(await self.log(name))
             return bool(logs[-1])
 
-        await self.until(read, f"the log of pod {name} cannot be read", _READY_S)
+        await self.runs.until(read, f"the log of pod {name} cannot be read", _READY_S)
         return logs[-1]
 
-    async def log(self, name: str, query: dict[str, str]) -> str:
-        """The log of a pod; empty when it cannot be read now."""
+    async def log(self, name: str, lines: int | None = None) -> str:
+        """The log of a pod, or its last lines; empty when it cannot be read now."""
         try:
-            answer = await self._client.raw("GET", PODS.path(NAMESPACE, name, "log"), query)
+            return await self.runs.log(name, lines)
         except ApiUnreachable:
             return ""
-        return answer.body.decode(errors="replace") if answer.status < 400 else ""

@@ -7,7 +7,7 @@ answer. A probe that policies deny has no answers: an answer is a leak, and is k
 """
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -30,7 +30,7 @@ class FlowTarget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: FlowKind
     address: str
-    port: int
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
     path: str = "pod"
     name: str = ""
     record: Literal["A", "AAAA"] = "A"

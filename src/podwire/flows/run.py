@@ -6,10 +6,11 @@ was killed continues with the same counts; 3. :meth:`FlowRun.silent` names the f
 a health gate; 4. :meth:`FlowRun.settle` waits until the fate of the last messages is known, and
 :meth:`FlowRun.remove` removes all objects.
 
-The flows from outside run in a thread of this process. Their counts are written to ``folder`` at each report; a further
-run adds a file of its own.
+The flows from outside run in a thread of this process. Their counts are written to ``folder`` at each report; a run
+that continues adds a file of its own, and :meth:`FlowRun.remove` removes the folder.
 """
 
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -50,7 +51,7 @@ class FlowRun:
         self._say = say
         self._objects = FlowCluster(client, settings, say)
         self._nodes: list[str] = []
-        self._outside: _Outside | None = None
+        self._outside: OutsideFlows | None = None
         self._window = Window()
 
     async def start(self) -> FlowAddresses:
@@ -76,8 +77,8 @@ class FlowRun:
             arguments = [*interval, *sending.write_targets(plan.inside(addresses, node))]
             await self._objects.create(PODS, objects.sender_pod(program, node, arguments))
         if settings.folder is not None and (targets := plan.outside(addresses)):
-            self._outside = _Outside(settings.folder, targets, settings.interval_ms / 1000)
-        await self._objects.until(self._all_answer, "flows have no answers before anything was changed", _READY_S)
+            self._outside = OutsideFlows(settings.folder, targets, settings.interval_ms / 1000)
+        await self._objects.runs.until(self._all_answer, "flows have no answers before anything was changed", _READY_S)
         await self._open_window()
         return addresses
 
@@ -85,7 +86,7 @@ class FlowRun:
         """The counts of all flows so far."""
         reports: list[FlowReport] = []
         for node in self._nodes:
-            log = await self._objects.log(objects.pod_name("sender", node), {"tailLines": "2"})
+            log = await self._objects.log(objects.pod_name("sender", node), 2)
             reports += [msgspec.structs.replace(flow, source=node) for flow in sending.parse(log)]
         if self._settings.folder is not None:
             reports += outside_reports(self._settings.folder)
@@ -121,6 +122,8 @@ class FlowRun:
             if flow.silent_ms > SILENT_MS
         ]
         absent = sorted({*self._nodes} - {flow.source for flow in reports})
+        if self._outside is not None and self._outside.failure:
+            silent.append(f"the flows from outside have ended: {self._outside.failure}")
         silent += [f"no counts of the flows from {node}" for node in absent]
         return silent + [f"{_title(flow)}: {flow.leaked} messages leaked" for flow in current if flow.leaked > 0]
 
@@ -137,7 +140,7 @@ class FlowRun:
         Raises: ClusterError when a node does not give its counts.
         """
         await self._client.clock.sleep(LOST_S + 2 * sending.REPORT_S)
-        await self._objects.until(self._counted, "the flows cannot be counted", _READY_S)
+        await self._objects.runs.until(self._counted, "the flows cannot be counted", _READY_S)
         return await self.reports()
 
     async def _counted(self) -> str:
@@ -151,9 +154,11 @@ class FlowRun:
             self._outside = None
 
     async def remove(self) -> None:
-        """Removes all objects; returns when they are gone."""
+        """Removes all objects and the folder of counts; returns when they are gone."""
         self.stop_outside()
         await self._objects.remove()
+        if self._settings.folder is not None:
+            shutil.rmtree(self._settings.folder, ignore_errors=True)
 
     async def _all_answer(self) -> str:
         """Why the start is not complete; empty when it is."""
@@ -170,24 +175,28 @@ class FlowRun:
         return f"{_title(late[0])}: no answer" if late else ""
 
 
-class _Outside:
-    """The sender in a thread of this process."""
+class OutsideFlows:
+    """The sender in a thread of this process; ``failure`` is why it ended before it was stopped."""
 
     def __init__(self, folder: Path, targets: Sequence[FlowTarget], interval_s: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         number = len(list(folder.glob(f"{OUTSIDE}-*.json")))
         file = folder / f"{OUTSIDE}-{number}.json"
+        self.failure = ""
         self._ended = threading.Event()
-        self._thread = threading.Thread(
-            target=lambda: sending.send(
+        self._thread = threading.Thread(target=lambda: self._send(targets, file, interval_s), daemon=True)
+        self._thread.start()
+
+    def _send(self, targets: Sequence[FlowTarget], file: Path, interval_s: float) -> None:
+        try:
+            sending.send(
                 targets,
                 lambda line: write_atomically(file, line.encode()),
                 interval_s=interval_s,
                 ended=lambda _turns: self._ended.is_set(),
-            ),
-            daemon=True,
-        )
-        self._thread.start()
+            )
+        except OSError as failure:
+            self.failure = str(failure)
 
     def stop(self) -> None:
         """Ends the thread."""

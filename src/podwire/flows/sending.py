@@ -9,10 +9,12 @@ import json
 import selectors
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from ipaddress import ip_address
 
 import msgspec
 
-from podwire.errors import ConfigError
+from podwire.dns.names import encode_name
+from podwire.errors import ConfigError, ProtocolError
 from podwire.flows.connections import open_flow
 from podwire.flows.count import LOST_S, FlowReport, FlowTarget
 from podwire.flows.messages import PORT, SIZE
@@ -37,12 +39,16 @@ def parse_targets(arguments: Iterable[str]) -> list[FlowTarget]:
     """
     targets: list[FlowTarget] = []
     for argument in arguments:
-        if not argument.startswith("{"):
-            targets += targets_of(argument)
-            continue
         try:
-            targets.append(msgspec.json.decode(argument, type=FlowTarget))
-        except msgspec.DecodeError as failure:
+            if argument.startswith("{"):
+                target = msgspec.json.decode(argument, type=FlowTarget)
+                ip_address(target.address)
+                encode_name(target.name)
+                targets.append(target)
+            else:
+                ip_address(argument)
+                targets += targets_of(argument)
+        except (ValueError, ProtocolError) as failure:
             raise ConfigError("TARGET", "", f"{argument}: {failure}") from failure
     return targets
 

@@ -71,7 +71,12 @@ class PodRuns:
         return addresses[0]
 
     async def run_pod(self, body: Json) -> tuple[bool, str]:
-        """Runs a pod to its end; whether it succeeded, and its log."""
+        """Runs a pod to its end; whether it succeeded, and its log.
+
+        The pod is deleted in any case: one that starts late must not act when nobody waits for it any more.
+
+        Raises: ClusterError when it does not end in time; ApiError, ApiUnreachable.
+        """
         name = body["metadata"]["name"]
         await self.delete_pod(name)
         await self._client.create(PODS, body, self.namespace)
@@ -82,9 +87,11 @@ class PodRuns:
             phases.append(phase(pod) if pod is not None else "Failed")
             return phases[-1] in ("Succeeded", "Failed")
 
-        await self.until(ended, f"pod {name} has not ended", END_S)
-        text = await self.log(name)
-        await self.delete_pod(name)
+        try:
+            await self.until(ended, f"pod {name} has not ended", END_S)
+            text = await self.log(name)
+        finally:
+            await self.delete_pod(name)
         return phases[-1] == "Succeeded", text
 
     async def log(self, name: str, lines: int | None = None) -> str:
@@ -93,16 +100,16 @@ class PodRuns:
         answer = await self._client.raw("GET", path, {"tailLines": str(lines)} if lines else None)
         return answer.body.decode(errors="replace") if answer.status < 400 else ""
 
-    async def until(self, reached: Callable[[], Awaitable[bool]], problem: str, seconds: float) -> None:
-        """Returns when ``reached`` does.
+    async def until(self, reached: Callable[[], Awaitable[bool | str]], problem: str, seconds: float) -> None:
+        """Returns when ``reached`` returns True, or an empty text; another text is the reason why not.
 
-        Raises: ClusterError with the problem after some seconds.
+        Raises: ClusterError with the problem, and the reason, after some seconds.
         """
         clock = self._client.clock
         until = clock.monotonic() + seconds
-        while not await reached():
+        while (state := await reached()) not in (True, ""):
             if clock.monotonic() > until:
-                raise ClusterError(f"{problem} after {seconds:.0f} s")
+                raise ClusterError(f"{problem} after {seconds:.0f} s" + (f": {state}" if state else ""))
             await clock.sleep(_POLL_S)
 
     async def pod(self, name: str) -> Json | None:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from podwire.errors import ClusterError
+from podwire.errors import ClusterError, PodwireError
 from podwire.flows.changes import KernelChange
 from podwire.flows.count import FlowReport
 from podwire.flows.objects import FlowProgram
@@ -106,15 +106,26 @@ class FlowGate:
             self._marks[-1] = msgspec.structs.replace(self._marks[-1], until=self._now())
 
     async def begin(self) -> None:
-        """Starts the flows.
+        """Starts the flows; removes them again when that fails.
 
         Raises: ClusterError when flows have no answers before anything was changed.
         """
-        await self._flows.start()
+        try:
+            await self._flows.start()
+        except (PodwireError, OSError):
+            await self._flows.remove()
+            raise
         self._began = self._now()
 
     async def losses(self) -> list[str]:
-        """Flows that stay without an answer, and the messages lost beyond what is allowed, in words."""
+        """Flows that stay without an answer, and the messages lost beyond what is allowed, in words.
+
+        It waits until the fate of all messages that were sent before is known, so that a loss counts at its step.
+        """
+        try:
+            await self._flows.settle()
+        except ClusterError as failure:
+            return [str(failure)]
         deadline = self._clock.monotonic() + _QUIET_S
         while (silent := await self._flows.silent()) and self._clock.monotonic() < deadline:
             await self._clock.sleep(_POLL_S)
@@ -130,7 +141,7 @@ class FlowGate:
         self._close_mark()
         try:
             await self._write()
-        except ClusterError as failure:
+        except (PodwireError, OSError) as failure:
             self._say(f"there is no loss proof: {failure}")
         self._began = 0.0
         await self._flows.remove()

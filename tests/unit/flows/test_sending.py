@@ -1,5 +1,6 @@
 """Numbered flows over loopback."""
 
+import re
 import socket
 import threading
 
@@ -76,6 +77,16 @@ def test_targets_pass_the_command_line() -> None:
     assert [item.kind for item in sending.parse_targets(["10.0.0.1"])] == ["tcp", "udp", "new"]
 
 
-def test_a_wrong_target_is_refused_with_its_text() -> None:
-    with pytest.raises(ConfigError, match="Invalid enum value 'sctp'"):
-        sending.parse_targets(['{"kind": "sctp", "address": "10.0.0.1", "port": 1}'])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"kind": "sctp", "address": "10.0.0.1", "port": 1}', "Invalid enum value 'sctp'"),
+        ('{"kind": "tcp", "address": "10.0.0.1", "port": 65536}', "Expected `int` <= 65535"),
+        ('{"kind": "tcp", "address": "shop.example", "port": 1}', "'shop.example' does not appear to be an IPv4"),
+        ('{"kind": "dns", "address": "10.0.0.1", "port": 53, "name": "a..b"}', "a label of 0 bytes"),
+        ("shop.example", "'shop.example' does not appear to be an IPv4 or IPv6 address"),
+    ],
+)
+def test_a_wrong_target_is_refused_with_its_text(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"TARGET: {re.escape(text)}: .*{re.escape(problem)}"):
+        sending.parse_targets([text])

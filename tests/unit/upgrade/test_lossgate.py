@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from tests.fakes.clock import FakeClock
 
 from podwire.errors import ClusterError
@@ -18,13 +19,15 @@ class CountedFlows:
     """Flows with counts that a test sets; ``problem`` is why they cannot be counted at the end."""
 
     def __init__(self) -> None:
-        self.lost = 0
+        self.lost = self.undecided = 0
         self.quiet: list[str] = []
         self.running = False
         self.problem = ""
 
     async def start(self) -> None:
         self.running = True
+        if self.problem:
+            raise ClusterError(self.problem)
 
     async def silent(self) -> list[str]:
         return list(self.quiet)
@@ -36,6 +39,7 @@ class CountedFlows:
     async def settle(self) -> list[FlowReport]:
         if self.problem:
             raise ClusterError(self.problem)
+        self.lost += self.undecided
         return await self.reports()
 
     async def changes(self) -> list[KernelChange]:
@@ -89,6 +93,33 @@ def test_lost_messages_beyond_the_limit_are_named(tmp_path: Path) -> None:
     assert run(checked.losses()) == []
     flows.lost = 2
     assert run(checked.losses()) == ["6 messages were lost, at most 3 may be"]
+
+
+def test_a_loss_counts_at_the_step_that_sent_the_message(tmp_path: Path) -> None:
+    flows = CountedFlows()
+    checked = gate(tmp_path, flows, [])
+    run(checked.begin())
+    flows.undecided = 1
+    assert run(checked.losses()) == ["3 messages were lost, at most 0 may be"]
+    flows.problem = "no counts of the flows from node-2"
+    assert run(checked.losses()) == [flows.problem]
+
+
+def test_flows_that_never_had_answers_are_removed(tmp_path: Path) -> None:
+    flows = CountedFlows()
+    flows.problem = "flows have no answers"
+    with pytest.raises(ClusterError, match="flows have no answers"):
+        run(gate(tmp_path, flows, []).begin())
+    assert not flows.running
+
+
+def test_flows_end_when_the_proof_cannot_be_written(tmp_path: Path) -> None:
+    flows, lines = CountedFlows(), list[str]()
+    (tmp_path / "proof").write_text("a file")
+    checked = gate(tmp_path / "proof", flows, lines)
+    run(checked.begin())
+    run(checked.end())
+    assert not flows.running and lines[-1].startswith("there is no loss proof: ")
 
 
 def test_flows_that_stay_silent_are_named(tmp_path: Path) -> None:
