@@ -393,7 +393,7 @@ def test_the_configuration_of_a_node_is_held_meanwhile(cluster: Cluster, tmp_pat
 
     def watch() -> None:
         while not ending.wait(0.02):
-            held.update(node for node, folder in folders.items() if (folder / "00-podwire-upgrade.conflist").exists())
+            held.update(node for node, folder in folders.items() if (folder / "00-0-podwire-upgrade.conflist").exists())
 
     change = UpgradeStep(
         id="1-own-network", component="own-network", action="images", scope="nodes",

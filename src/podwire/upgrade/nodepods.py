@@ -17,6 +17,11 @@ AGENTS = "podwire-agent"
 NODE_STEP = "podwire-upgrade-node"
 """The name and label of pods that read or change a node."""
 _CAPABILITIES = ("NET_ADMIN", "NET_RAW")
+SUFFIXES = (".conflist", ".conf", ".json")
+"""The files that a container runtime reads as network configurations."""
+HOLD = "00-0-podwire-upgrade"
+"""The name, without the suffix, of the copy that holds a configuration (:mod:`podwire.upgrade.apply.hold`); it sorts
+before those of known networks, that of Multus (``00-multus.conf``) included."""
 CONF_DIR = "/host/net.d"
 BIN_DIR = "/host/bin"
 """The directories of the runtime inside of these pods."""

@@ -15,10 +15,8 @@ from typing import Any
 
 from podwire.errors import ClusterError
 from podwire.runtime.files import write_atomically
-from podwire.upgrade.backup.noderead import SUFFIXES
+from podwire.upgrade.nodepods import HOLD, SUFFIXES
 
-HOLD = "00-podwire-upgrade"
-"""The name of the copy, without the suffix; it sorts before those of known networks."""
 Say = Callable[[str], None]
 
 

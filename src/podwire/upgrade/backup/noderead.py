@@ -22,9 +22,8 @@ from podwire.kernel.netlink import Netlink
 from podwire.kernel.nft import Nft
 from podwire.runtime.child import call
 from podwire.upgrade.backup.transfer import NodeFile
+from podwire.upgrade.nodepods import HOLD, SUFFIXES
 
-SUFFIXES = (".conflist", ".conf", ".json")
-"""The files that a container runtime reads as network configurations. Others may hold credentials and are left out."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TIMEOUT_S = 120.0
 _IPTABLES_KINDS: tuple[iptables.Kind, ...] = ("nft", "legacy")
@@ -43,9 +42,13 @@ def read(conf_dir: Path, bin_dir: Path) -> Iterator[NodeFile]:
 
 
 def configurations(conf_dir: Path) -> Iterator[NodeFile]:
-    """The network configurations of the container runtime, in the order in which it looks at them."""
+    """The network configurations of the container runtime, in the order in which it looks at them.
+
+    Other files may hold credentials and are left out, and so is the copy that an upgrade holds: a restore that wrote it
+    would keep it in force for good.
+    """
     for path in sorted(conf_dir.iterdir()) if conf_dir.is_dir() else ():
-        if path.suffix in SUFFIXES and not path.name.startswith(".") and path.is_file():
+        if path.suffix in SUFFIXES and not path.name.startswith((".", HOLD)) and path.is_file():
             yield NodeFile(kind="configuration", name=path.name, data=path.read_bytes())
 
 

@@ -6,7 +6,7 @@ from podwire.upgrade.plan.compose import make_plan, sorted_findings
 from podwire.upgrade.plan.targets import Targets
 from podwire.upgrade.plan.values import UpgradeFinding
 from podwire.upgrade.preflight.checks import PreflightSituation, preflight
-from podwire.upgrade.preflight.nodepods import DIRECTORIES, DIRECTORY, read_configurations
+from podwire.upgrade.preflight.configurations import DIRECTORIES, DIRECTORY, read_configurations
 
 
 async def run(client: Client, targets: Targets, node_image: str | None, directory: str) -> tuple[UpgradeFinding, ...]:

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from podwire.errors import ClusterError
-from podwire.upgrade.apply.hold import HOLD, hold, release
+from podwire.upgrade.apply.hold import hold, release
+from podwire.upgrade.backup.noderead import configurations
+from podwire.upgrade.nodepods import HOLD
 
 
 @pytest.fixture
@@ -31,6 +33,18 @@ def first(node: Path) -> str:
     """The network that the runtime uses now."""
     path = min(path for path in (node / "conf").iterdir() if path.suffix in (".conf", ".conflist"))
     return str(json.loads(path.read_text())["name"])
+
+
+def test_the_copy_comes_before_every_known_network(node: Path) -> None:
+    write(node, "00-multus.conf", "multus", "multus")
+    hold(node / "conf", lambda _: None)
+    assert min(path.name for path in (node / "conf").iterdir()) == f"{HOLD}.conf"
+
+
+def test_a_backup_does_not_hold_the_copy(node: Path) -> None:
+    hold(node / "conf", lambda _: None)
+    names = [file.name for file in configurations(node / "conf")]
+    assert names == ["10-flannel.conflist", "87-bridge.conflist"]
 
 
 def test_another_programs_file_never_comes_first(node: Path) -> None:

@@ -12,7 +12,7 @@ from podwire.upgrade.plan.targets import Targets, parse_images
 from podwire.upgrade.plan.values import UpgradeFinding
 from podwire.upgrade.plan.versions import parse_target
 from podwire.upgrade.preflight.checks import PreflightSituation, preflight
-from podwire.upgrade.preflight.nodepods import configurations, pod_of
+from podwire.upgrade.preflight.configurations import configurations, pod_of
 
 FLANNEL = ("flannel=ghcr.io/flannel-io/flannel:v0.27.0",)
 

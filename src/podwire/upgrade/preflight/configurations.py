@@ -8,21 +8,20 @@ an interrupted one left.
 import asyncio
 import hashlib
 from collections.abc import Iterable
-from contextlib import suppress
 
 from podwire.errors import ApiError, ClusterError
 from podwire.kube.client import Client
 from podwire.kube.podruns import PodRuns
 from podwire.kube.resources import Json
+from podwire.kube.steppod import step_pod
+from podwire.upgrade.nodepods import SUFFIXES, NodeFolders
 from podwire.upgrade.plan.values import UpgradeFinding
 
 NAME = "podwire-preflight"
 NAMESPACE = "kube-system"
-DIRECTORY = "/etc/cni/net.d"
+DIRECTORY = NodeFolders().conf_dir
 DIRECTORIES = {"k3s": "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
 """The directories of layouts that have another one."""
-_ENDINGS = (".conf", ".conflist", ".json")
-"""What container runtimes read as a configuration."""
 _PARALLEL = 10
 _DEADLINE_S = 60
 """Seconds that a node has for the image, and for a directory that is missing."""
@@ -31,33 +30,25 @@ _DEADLINE_S = 60
 def pod_of(node: str, image: str, directory: str) -> Json:
     """The pod that lists a directory of a node."""
     digest = hashlib.sha256(node.encode()).hexdigest()[:10]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"{NAME}-{digest}", "labels": {"app.kubernetes.io/name": NAME}},
-        "spec": {
-            "nodeName": node,
-            "hostNetwork": True,
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": _DEADLINE_S,
-            "terminationGracePeriodSeconds": 1,
-            "tolerations": [{"operator": "Exists"}],
-            "containers": [
-                {
-                    "name": "list",
-                    "image": image,
-                    "command": ["ls", "-1", directory],
-                    "volumeMounts": [{"name": "configurations", "mountPath": directory, "readOnly": True}],
-                }
-            ],
-            "volumes": [{"name": "configurations", "hostPath": {"path": directory, "type": "Directory"}}],
-        },
+    container = {
+        "name": "list",
+        "image": image,
+        "command": ["ls", "-1", directory],
+        "volumeMounts": [{"name": "configurations", "mountPath": directory, "readOnly": True}],
     }
+    spec = {
+        "hostNetwork": True,
+        "activeDeadlineSeconds": _DEADLINE_S,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [container],
+        "volumes": [{"name": "configurations", "hostPath": {"path": directory, "type": "Directory"}}],
+    }
+    return step_pod(f"{NAME}-{digest}", node, {"app.kubernetes.io/name": NAME}, spec)
 
 
 def configurations(listing: str) -> tuple[str, ...]:
     """The configurations of a listing in the order in which a container runtime takes them."""
-    return tuple(sorted(line.strip() for line in listing.splitlines() if line.strip().endswith(_ENDINGS)))
+    return tuple(sorted(line.strip() for line in listing.splitlines() if line.strip().endswith(SUFFIXES)))
 
 
 async def read_configurations(
@@ -84,9 +75,6 @@ async def read_configurations(
                     results[node] = configurations(text)
                 else:
                     problems[node] = text.strip().partition("\n")[0] or f"not within {_DEADLINE_S} s"
-            finally:
-                with suppress(ApiError, ClusterError):
-                    await pods.delete_pod(body["metadata"]["name"])
 
     names = list(nodes)
     for failure in await asyncio.gather(*map(read, names), return_exceptions=True):
