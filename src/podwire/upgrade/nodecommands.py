@@ -54,6 +54,13 @@ async def cluster_id(client: Client) -> str:
     return str((await client.get(NAMESPACES.raw, "kube-system"))["metadata"]["uid"])
 
 
-async def node_names(client: Client) -> list[str]:
-    """The names of all Nodes, in order."""
-    return sorted(str(node["metadata"]["name"]) for node in (await client.list(NODES.raw)).items)
+async def nodes_ready(client: Client) -> dict[str, bool]:
+    """Whether each Node is Ready, by name and in the order of names."""
+    nodes = {str(node["metadata"]["name"]): node_is_ready(node) for node in (await client.list(NODES.raw)).items}
+    return dict(sorted(nodes.items()))
+
+
+def node_is_ready(node: Json) -> bool:
+    """Whether a Node is Ready."""
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)

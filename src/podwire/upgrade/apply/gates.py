@@ -59,9 +59,11 @@ class Gates:
 
     async def take_down(self) -> None:
         """Removes what the gates used."""
-        if self._flows is not None:
-            await self._flows.end()
-        await take_down(self._objects.client, self._objects.namespace)
+        try:
+            if self._flows is not None:
+                await self._flows.end()
+        finally:
+            await take_down(self._objects.client, self._objects.namespace)
 
     async def before(self, step: UpgradeStep, plan: UpgradePlan) -> None:
         """The gates before a step.

@@ -4,7 +4,7 @@ Writes are server-side applies of the field manager ``podwire-upgrade``; :mod:`p
 body has all fields of the manager. :meth:`UpgradeObjects.conflicts` asks the API what other managers would lose.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -19,7 +19,6 @@ from podwire.kube.resources import (
     CONTROLLERREVISIONS,
     DAEMONSETS,
     DEPLOYMENTS,
-    NODES,
     PODS,
     SERVICES,
     Json,
@@ -27,6 +26,7 @@ from podwire.kube.resources import (
 )
 from podwire.upgrade.apply import fields, record
 from podwire.upgrade.apply.record import StepRecord, UpgradeRecord
+from podwire.upgrade.nodecommands import nodes_ready
 from podwire.upgrade.plan.values import UpgradePlan
 
 MANAGER = "podwire-upgrade"
@@ -112,6 +112,14 @@ class UpgradeObjects:
             raise ConfigError(_title(target), "", "is not in the cluster any more; plan again") from failure
         return {"apiVersion": resource.api_version, "kind": resource.kind} | obj
 
+    async def is_present(self, target: ObjectName) -> bool:
+        """Whether the cluster has an object."""
+        try:
+            await self.client.get(resource_of(target), target.name, target.namespace)
+        except NotFound:
+            return False
+        return True
+
     async def set_fields(self, target: ObjectName, patch: Mapping[str, Any]) -> None:
         """Sets fields of an object, also those of other managers; writes nothing when it has them already.
 
@@ -187,8 +195,7 @@ class UpgradeObjects:
 
     async def nodes(self) -> dict[str, bool]:
         """Whether each Node is Ready, by name."""
-        items = (await self.client.list(NODES.raw)).items
-        return {str(item["metadata"]["name"]): node_is_ready(item) for item in items}
+        return await nodes_ready(self.client)
 
     async def server_versions(self) -> list[tuple[str, str]]:
         """The API servers with their versions: those that run as pods of kube-system, and the one that answers."""
@@ -219,12 +226,6 @@ def _title(target: ObjectName) -> str:
 def _conflict(title: str, cause: Mapping[str, str]) -> FieldConflict:
     _, _, rest = cause.get("message", "").partition('conflict with "')
     return FieldConflict(title, cause.get("field", ""), rest.partition('"')[0])
-
-
-def node_is_ready(node: Json) -> bool:
-    """Whether a Node is Ready."""
-    conditions: Sequence[Any] = (node.get("status") or {}).get("conditions") or ()
-    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 
 
 def is_current(pod: Json, revision: str) -> bool:

@@ -49,20 +49,23 @@ class Rollout:
 
         ``held`` are nodes whose configuration is held since an earlier run.
 
-        Raises: Breach naming the node.
+        Raises: Breach naming each node that failed.
         """
         revision = await self.revision(target)
         workload = await self._objects.get(target)
         failures = await asyncio.gather(
             *(self._replace_on(step, workload, revision, node, node in held) for node in nodes), return_exceptions=True
         )
+        breaches = [failure for failure in failures if isinstance(failure, Breach)]
         for failure in failures:
-            if isinstance(failure, BaseException):
+            if isinstance(failure, BaseException) and failure not in breaches:
                 raise failure
+        if breaches:
+            raise Breach("; ".join(map(str, breaches)))
 
     async def _replace_on(self, step: str, workload: Json, revision: str, node: str, held: bool) -> None:
         pods = await self._objects.pods_of(workload, node)
-        if any(is_current(pod, revision) for pod in pods) and not held:
+        if not held and (any(is_current(pod, revision) for pod in pods) or _runs_nowhere(workload)):
             return
         commands = self._commands
         if commands is not None and stepchanges.is_cni(workload, commands.folders.conf_dir):
@@ -105,18 +108,20 @@ class Rollout:
     async def roll(self, target: ObjectName) -> None:
         """Waits until all pods of a workload are made from its template, and available.
 
-        Raises: Breach when nothing changes for the time of one pod.
+        Raises: Breach when the rollout comes no further for the time of one pod. A pod that gets ready and fails again
+        and again is no progress.
         """
         clock = self._objects.client.clock
         until = clock.monotonic() + self._timeout_s
-        last: tuple[int, ...] = ()
+        furthest: int | None = None
         while True:
             workload = await self._objects.get(target)
             progress = rollout_progress(workload)
             if progress is None:
                 return
-            if progress != last:
-                until, last = clock.monotonic() + self._timeout_s, progress
+            _, new, available, old = progress
+            if furthest is None or new + available - old > furthest:
+                until, furthest = clock.monotonic() + self._timeout_s, new + available - old
             elif clock.monotonic() > until:
                 meaning = "pods wanted, new, available, old"
                 numbers = ", ".join(map(str, progress))
@@ -154,7 +159,12 @@ class Rollout:
             raise Breach(str(failure)) from failure
 
 
-def rollout_progress(workload: Json) -> tuple[int, ...] | None:
+def _runs_nowhere(daemonset: Json) -> bool:
+    """Whether no node should run a DaemonSet, such as kube-proxy beside a network that replaces it."""
+    return (daemonset.get("status") or {}).get("desiredNumberScheduled") == 0
+
+
+def rollout_progress(workload: Json) -> tuple[int, int, int, int] | None:
     """Pods that are wanted, new, available and old; None when the workload is rolled out."""
     status, spec = workload.get("status") or {}, workload["spec"]
     observed = status.get("observedGeneration", 0) >= workload["metadata"].get("generation", 0)

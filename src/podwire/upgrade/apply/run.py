@@ -19,7 +19,7 @@ from podwire.upgrade.apply.rollout import Rollout
 from podwire.upgrade.apply.steps import StepOptions, StepRunner
 from podwire.upgrade.nodecommands import NodeCommands, agents_of, cluster_id
 from podwire.upgrade.nodepods import NodeFolders, folders_of, image_of
-from podwire.upgrade.plan.values import Component, UpgradePlan
+from podwire.upgrade.plan.values import Component, PlannedChange, UpgradePlan, text_digest
 from podwire.upgrade.verify.stage import VerifyStage
 
 Say = Callable[[str], None]
@@ -66,8 +66,8 @@ class UpgradeRun:
             if record.steps[step.id].state == "reverting":
                 await self._take_back(steps, record, [step.id])
                 raise ClusterError(f"step {step.id} was rolled back; run the command again to try it once more")
-        await gates.set_up([node for node, ready in (await self._objects.nodes()).items() if ready])
         try:
+            await gates.set_up([node for node, ready in (await self._objects.nodes()).items() if ready])
             for step in record.pending():
                 record = await self._objects.read_record()
                 self._say(f"step {step.id}: {step.component}")
@@ -146,6 +146,9 @@ class UpgradeRun:
             raise ConfigError(source, "cluster", "the plan is of another cluster")
         for component in plan.components:
             await self._check_generation(plan, component)
+        for step in plan.steps:
+            for change in step.changes:
+                await self._check_texts(change)
         _, steps = await self._steps()
         refused = []
         for conflict in await steps.conflicts(plan):
@@ -166,6 +169,16 @@ class UpgradeRun:
             if generation != component.generation:
                 problem = f"has changed since the plan (generation {generation}, expected {component.generation})"
                 raise ConfigError(component.title, "metadata.generation", f"{problem}; plan again")
+
+    async def _check_texts(self, change: PlannedChange) -> None:
+        """Refuses a new text, such as a Corefile, that was made from another text than that of now.
+
+        Raises: ConfigError.
+        """
+        data = (await self._objects.get(change)).get("data") or {} if change.digests else {}
+        for key, digest in change.digests.items():
+            if text_digest(str(data.get(key, ""))) != digest:
+                raise ConfigError(change.title, f"data.{key}", "has changed since the plan; plan again")
 
     async def _steps(self) -> tuple[Gates, StepRunner]:
         options = self._options

@@ -102,6 +102,7 @@ class StepRunner:
         plan, entry = record.plan, record.steps[step.id]
         assert plan is not None
         await self._objects.write_step(step.id, StepRecord(state="reverting", before=entry.before))
+        entry = await self._without_deleted(entry)
         problems: list[str] = []
         for before in stepchanges.way_back(stepchanges.changes_of(step, plan), entry.before):
             live = await self._objects.get(before)
@@ -114,6 +115,16 @@ class StepRunner:
             await self._clean_up(step, stepchanges.changes_of(step, plan), entry)
             await self._objects.write_step(step.id, None)
         return problems
+
+    async def _without_deleted(self, entry: StepRecord) -> StepRecord:
+        """The step without the objects that somebody has deleted since: there is nothing to take back."""
+        present = []
+        for before in entry.before:
+            if await self._objects.is_present(before):
+                present.append(before)
+            else:
+                self._say(f"{before.title} is not in the cluster any more, and stays away")
+        return StepRecord(state="reverting", before=tuple(present))
 
     async def _back(self, step: UpgradeStep, before: ObjectBefore, record: UpgradeRecord) -> list[str]:
         """Gives a workload its old pods; a node that fails does not stop the next ones."""

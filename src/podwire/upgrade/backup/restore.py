@@ -2,9 +2,10 @@
 
 Guarantees: 1. nothing is changed before all contents of the backup were compared with their digests, and before the
 cluster was recognized; 2. a field that another manager has changed since is a conflict: it is named, with the manager,
-and stays unless ``force`` is set; 3. an object that the API refuses does not stop the next ones; 4. a file of the
-runtime is replaced by rename, and a file that the backup does not have stays, and is named; 5. kernel state is compared
-and not written: podwire's agents restore what is podwire's from the objects, and the state of others is theirs.
+and stays unless ``force`` is set; 3. an object that the API refuses, or a node whose pod fails, does not stop the next
+ones, and the exit status is 1; 4. a file of the runtime is replaced by rename, and a file that the backup does not have
+stays, and is named; 5. kernel state is compared and not written: podwire's agents restore what is podwire's from the
+objects, and the state of others is theirs.
 """
 
 import base64
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from podwire.errors import ApiError, ApiUnreachable, ConfigError, Conflict, NotFound
+from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError, Conflict, NotFound
 from podwire.kube.client import APPLY_PATCH, Client
 from podwire.kube.decode import decode_failure, decode_object
 from podwire.kube.resources import Json, Resource
@@ -114,9 +115,9 @@ class Restore:
                 now = await read_node(commands, node)
             for file in files:
                 self._say(f"{node}: {file.name}: {'would be written' if self._dry else 'restored'}")
-        except (ApiError, ApiUnreachable) as failure:
+        except (ApiError, ApiUnreachable, ClusterError) as failure:
             self.problems += 1
-            self._say(f"{node}: cannot be reached: {failure}")
+            self._say(f"{node}: is not restored: {failure}")
             return
         before = {
             (entry.kind, entry.name): self._folder.content(entry)

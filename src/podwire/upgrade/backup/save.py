@@ -15,7 +15,7 @@ from podwire.upgrade.backup.clusterread import network_objects
 from podwire.upgrade.backup.folder import BackupFolder
 from podwire.upgrade.backup.index import BackupEntry, BackupIndex
 from podwire.upgrade.backup.transfer import NodeFile
-from podwire.upgrade.nodecommands import NodeCommands, cluster_id, node_commands, node_names
+from podwire.upgrade.nodecommands import NodeCommands, cluster_id, node_commands, nodes_ready
 from podwire.upgrade.nodepods import NodeFolders
 
 Say = Callable[[str], None]
@@ -62,7 +62,7 @@ async def save(client: Client, to: Path, options: BackupOptions, say: Say) -> Ba
     say(f"{len(entries)} objects")
     if options.nodes:
         commands = await node_commands(client, options.namespace, options.image, options.folders)
-        for names in batched(await node_names(client), AT_ONCE):
+        for names in batched(list(await nodes_ready(client)), AT_ONCE):
             for node, files in zip(
                 names, await asyncio.gather(*(read_node(commands, name) for name in names)), strict=True
             ):

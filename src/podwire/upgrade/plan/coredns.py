@@ -19,7 +19,14 @@ from podwire.model.selector import LabelSelector
 from podwire.upgrade.corefile.migrate import CorefileJob, CorefileMigration, migrate, refused_lines
 from podwire.upgrade.inventory.inventory import SYSTEM, Inventory, Json, containers_of, template_of
 from podwire.upgrade.plan.targets import Targets
-from podwire.upgrade.plan.values import Component, ImageReference, PlannedChange, Severity, UpgradeFinding
+from podwire.upgrade.plan.values import (
+    Component,
+    ImageReference,
+    PlannedChange,
+    Severity,
+    UpgradeFinding,
+    text_digest,
+)
 from podwire.upgrade.plan.versions import Version, coredns_for, parse_version
 
 MAIN, CUSTOM = "coredns", "coredns-custom"
@@ -90,6 +97,7 @@ def change_corefile(inventory: Inventory, before: str, after: str, targets: Targ
                     name=name,
                     patch={"data": patch},
                     diff="".join(diffs),
+                    digests={key: text_digest(data[key]) for key in patch},
                 )
             )
     first, exclusive = _order(migrations, before, after)

@@ -23,7 +23,7 @@ import yaml
 
 from podwire.model.meta import Fact
 from podwire.upgrade.inventory.inventory import SYSTEM, Inventory, containers_of
-from podwire.upgrade.plan.values import PlannedChange, Severity, UpgradeFinding
+from podwire.upgrade.plan.values import PlannedChange, Severity, UpgradeFinding, text_digest
 from podwire.upgrade.plan.versions import Version
 
 CONFIGURATIONS: tuple[tuple[str, str], ...] = (("kube-proxy", "config.conf"), ("kube-proxy-config", "config"))
@@ -158,8 +158,12 @@ def _mode(configuration: ProxyFile, source: str, before: Version, target: Versio
     elif mode == "ipvs":
         yield _ipvs(configuration, source, target)
     elif not mode and target.minor >= NFTABLES_DEFAULT > before.minor:
-        text = f"is not set, and the default becomes nftables in 1.{NFTABLES_DEFAULT}; the plan sets iptables first"
-        yield _finding("warning", source, "mode", text, "change the mode in a step of its own, after the upgrade")
+        text = f"is not set, and the default becomes nftables in 1.{NFTABLES_DEFAULT}"
+        remedy = "set mode to iptables first: the plan cannot, and the mode would change with the version"
+        if pinned_mode(configuration, before, target) is not None:
+            text = f"{text}; the plan sets iptables first"
+            remedy = "change the mode in a step of its own, after the upgrade"
+        yield _finding("warning", source, "mode", text, remedy)
     elif not mode and target.minor >= DEFAULT_WARNED and target.minor < NFTABLES_DEFAULT:
         text = f"is not set; the default becomes nftables in 1.{NFTABLES_DEFAULT}, and kube-proxy warns"
         yield _finding("info", source, "mode", text, "set mode to iptables or nftables")
@@ -219,12 +223,14 @@ def _old_kernels(inventory: Inventory) -> list[str]:
 def pinned_mode(configuration: ProxyFile, before: Version, target: Version) -> PlannedChange | None:
     """The change that writes the old default ``iptables`` into the configuration, where the default would change.
 
-    None when the mode is set, when the default stays, or when the file has no line ``mode``.
+    None when the mode is set, when the default stays, or when the file has no place for such a line.
     """
     if configuration.mode or not configuration.text or not target.minor >= NFTABLES_DEFAULT > before.minor:
         return None
     text, count = _MODE_LINE.subn("mode: iptables", configuration.text)
-    if count != 1:
+    if count == 0 and "mode" not in configuration.fields:
+        text = configuration.text.rstrip("\n") + "\nmode: iptables\n"
+    if _fields_of(text) != {**configuration.fields, "mode": "iptables"}:
         return None
     return PlannedChange(
         api_version="v1",
@@ -233,7 +239,16 @@ def pinned_mode(configuration: ProxyFile, before: Version, target: Version) -> P
         name=configuration.name,
         patch={"data": {configuration.key: text}},
         diff=unified_diff(configuration.text, text, configuration.key),
+        digests={configuration.key: text_digest(configuration.text)},
     )
+
+
+def _fields_of(text: str) -> Mapping[str, Any] | None:
+    try:
+        document = yaml.load(text, Loader=yaml.CSafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def unified_diff(before: str, after: str, name: str) -> str:

@@ -184,6 +184,8 @@ class PlannedChange(Fact, frozen=True, kw_only=True):
     patch: dict[str, Any]
     diff: str = ""
     """A unified diff of a text in the object, such as a Corefile; empty: the patch says all."""
+    digests: Mapping[str, str] = {}
+    """Of a ConfigMap: by key the digest of the text that the new one was made from."""
     exclusive: bool = False
     """Of a ConfigMap whose old text the new pods refuse, and whose new text the old pods refuse: the new pods of the
     step read a copy until all pods are new."""
@@ -248,6 +250,11 @@ class UpgradePlan(Fact, frozen=True, kw_only=True):
     def blocked(self) -> bool:
         """Whether there is a blocker."""
         return any(finding.severity == "blocker" for finding in self.findings)
+
+
+def text_digest(text: str) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def identified(plan: UpgradePlan) -> UpgradePlan:

@@ -36,9 +36,11 @@ class VerifyStage:
     async def set_up(self, nodes: Sequence[str], kinds: Sequence[CheckKind] = KINDS) -> None:
         """Makes the pods, the Service and the policy, and waits until the pods are ready.
 
-        Raises: ClusterError when they do not get ready; ApiError.
+        Raises: ClusterError when they do not get ready, or there is no node for them; ApiError.
         """
         servers = objects.server_nodes(nodes)
+        if not servers:
+            raise ClusterError("no node is Ready: connections cannot be tried")
         if "policy" in kinds:
             await self._ensure_policy()
             await self._runs.ensure_pod(objects.server_pod(self._image, servers[0], denied=True))

@@ -13,6 +13,7 @@ from podwire.upgrade.plan.values import (
     Wave,
     identified,
     parse_image,
+    text_digest,
 )
 
 NODES = ("a", "b", "c")
@@ -48,7 +49,7 @@ def make_plan(*components: str, exclusive: bool = True) -> UpgradePlan:
     """The plan for some components, or for all."""
     corefile = PlannedChange(
         api_version="v1", kind="ConfigMap", namespace="kube-system", name="coredns",
-        patch={"data": {"Corefile": MIGRATED}}, exclusive=exclusive,
+        patch={"data": {"Corefile": MIGRATED}}, exclusive=exclusive, digests={"Corefile": text_digest(COREFILE)},
     )  # fmt: skip
     every = (
         step("1-flannel", "DaemonSet", "kube-flannel-ds", "flannel/flannel:v0.26.0"),

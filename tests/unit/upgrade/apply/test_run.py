@@ -198,6 +198,58 @@ def test_a_plan_that_does_not_fit_changes_nothing() -> None:
     assert states(cluster) == {"upgrade": "no upgrade was begun"} and cluster.writes == 0
 
 
+def test_a_corefile_that_was_edited_since_the_plan_is_kept() -> None:
+    cluster = make_cluster()
+    cluster.objects["ConfigMap", "kube-system", "coredns"]["data"]["Corefile"] += "# mine\n"
+    with pytest.raises(ConfigError, match=r"coredns: data.Corefile: has changed since the plan; plan again"):
+        apply(cluster, make_plan())
+    assert cluster.writes == 0
+
+
+def test_objects_that_were_deleted_do_not_stop_the_rollback() -> None:
+    cluster = make_cluster()
+    apply(cluster, make_plan())
+    del cluster.objects["DaemonSet", "kube-system", "kube-proxy"]
+    rollback(cluster)
+    assert changed_fields(cluster) == {"DaemonSet/kube-system/kube-proxy"}
+    assert cluster.images("kube-flannel-ds") == make_cluster().images("kube-flannel-ds")
+
+
+def test_every_node_that_fails_is_named() -> None:
+    cluster = make_cluster()
+    failed = {"b"}
+
+    def refuse(node: str, _: list[str]) -> tuple[bool, str]:
+        first = node not in failed
+        failed.add(node)
+        return not first, "no space left"
+
+    cluster.answers["hold"] = refuse
+    with pytest.raises(ClusterError, match="a: hold failed: no space left; c: hold failed: no space left"):
+        apply(cluster, make_plan("flannel"))
+
+
+class NoFlows:
+    """Flows that get no answers."""
+
+    async def begin(self) -> None:
+        raise ClusterError("flows have no answers")
+
+    async def losses(self) -> list[str]:
+        return []
+
+    async def end(self) -> None:
+        raise ClusterError("the flows cannot be removed")
+
+
+def test_gates_that_cannot_begin_leave_nothing_behind() -> None:
+    cluster = make_cluster()
+    run_with_flows = UpgradeRun(cast("Client", cluster), ApplyOptions(image=IMAGE), lambda _: None, NoFlows())
+    with pytest.raises(ClusterError, match="the flows cannot be removed"):
+        asyncio.run(run_with_flows.apply(make_plan()))
+    assert not leftovers(cluster) and changed_fields(cluster) == {"ConfigMap/kube-system/podwire-upgrade"}
+
+
 def test_fields_of_a_controller_are_refused_unless_forced() -> None:
     cluster = make_cluster()
     spec = cluster.objects["DaemonSet", "kube-system", "kube-proxy"]["spec"]

@@ -8,7 +8,7 @@ from podwire.upgrade.inventory.inventory import Inventory
 from podwire.upgrade.inventory.layout import recognize
 from podwire.upgrade.plan.coredns import change_corefile, check_deployment
 from podwire.upgrade.plan.targets import Targets
-from podwire.upgrade.plan.values import UpgradeFinding
+from podwire.upgrade.plan.values import UpgradeFinding, text_digest
 from podwire.upgrade.plan.versions import parse_target
 
 TARGETS = Targets(version=parse_target("1.36", "t"))
@@ -70,7 +70,8 @@ def corefile(text: str) -> Inventory:
 
 
 def test_removed_option_is_taken_out_before_the_pods_change() -> None:
-    present = corefile(".:53 {\n  errors\n  kubernetes cluster.local {\n    upstream\n  }\n  ready\n}\n")
+    text = ".:53 {\n  errors\n  kubernetes cluster.local {\n    upstream\n  }\n  ready\n}\n"
+    present = corefile(text)
     change = change_corefile(present, "v1.6.2", "v1.8.6", TARGETS)
     assert change.before_pods
     (changed_map,) = change.changes
@@ -78,6 +79,7 @@ def test_removed_option_is_taken_out_before_the_pods_change() -> None:
         "data": {"Corefile": ".:53 {\n  errors\n  kubernetes cluster.local {\n  }\n  ready\n}\n"}
     }
     assert "-    upstream\n" in changed_map.diff
+    assert changed_map.digests == {"Corefile": text_digest(text)}
 
 
 def test_new_option_is_taken_out_before_the_pods_go_back() -> None:

@@ -6,6 +6,7 @@ from tests.cases.upgrade_clusters import changed, inventory, inventory_of, node,
 
 from podwire.upgrade.inventory.inventory import Inventory
 from podwire.upgrade.plan.kubeproxy import check_configuration, mode_in, pinned_mode, read_configuration
+from podwire.upgrade.plan.values import text_digest
 from podwire.upgrade.plan.versions import parse_target
 
 
@@ -61,9 +62,30 @@ def test_plan_pins_the_old_default() -> None:
     change = pinned_mode(configuration, parse_target("1.39", "t"), parse_target("1.40", "t"))
     assert change is not None
     assert '\n-mode: ""\n+mode: iptables\n' in change.diff
+    assert change.digests == {"config.conf": text_digest(configuration.text)}
     assert yaml.safe_load(change.patch["data"]["config.conf"])["mode"] == "iptables"
     assert pinned_mode(configuration, parse_target("1.38", "t"), parse_target("1.39", "t")) is None
     assert findings(cluster, "1.39", "1.40")["mode"][0] == "warning"
+
+
+FILES = {
+    "no line": ("kind: KubeProxyConfiguration\nmetricsBindAddress: ''\n", True),
+    "null": ("kind: KubeProxyConfiguration\nmode:\n", True),
+    "comment": ("kind: KubeProxyConfiguration\nmode: '' # the default\n", False),
+    "JSON": ('{"kind": "KubeProxyConfiguration"}', False),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_the_mode_is_pinned_where_a_line_can_be_added(case: str) -> None:
+    text, is_pinned = FILES[case]
+    cluster = changed("kubeadm", "ConfigMap", "kube-proxy", {"data": {"config.conf": text}})
+    configuration = read_configuration(cluster)
+    change = pinned_mode(configuration, parse_target("1.39", "t"), parse_target("1.40", "t"))
+    assert (change is not None) == is_pinned
+    if change is not None:
+        assert yaml.safe_load(change.patch["data"]["config.conf"]) == yaml.safe_load(text) | {"mode": "iptables"}
+    assert ("the plan sets iptables first" in findings(cluster, "1.39", "1.40")["mode"][1]) == is_pinned
 
 
 def test_nftables_lacks_are_named() -> None:
