@@ -1,5 +1,7 @@
 """Options that several commands share. This module imports little, so that completion in a shell is fast."""
 
+from collections.abc import Sequence
+
 import click
 
 from podwire.cli import completion
@@ -34,6 +36,16 @@ kubeconfig_option = click.option(
 agent_config_option = click.option(
     "--config", "config_file", metavar="FILE", help="On a real node: the configuration file of the agent."
 )
+
+
+def without_option(arguments: Sequence[str], option: str) -> list[str]:
+    """The arguments of a command line without an option and its value, for a build that does not know it."""
+    remaining, skip = [], False
+    for argument in arguments:
+        if not skip and argument != option and not argument.startswith(f"{option}="):
+            remaining.append(argument)
+        skip = not skip and argument == option
+    return remaining
 
 
 def name_is_typed(context: click.Context) -> bool:

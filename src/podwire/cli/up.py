@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from podwire.cli.interrupt import message_when_interrupted
-from podwire.cli.options import SECONDS, name_option, recursive_option
+from podwire.cli.options import SECONDS, name_option, recursive_option, without_option
 from podwire.errors import ConfigError
 from podwire.local import inventory
 from podwire.runtime.memory import importing
@@ -124,7 +124,7 @@ def _elsewhere(name: str, build: str | None, state_dir: Path | None) -> int | No
     state = Path(topology.state) if topology is not None else (state_dir or inventory.STATE_ROOT) / name
     known = builds.recall(state)
     if build is not None:
-        target = builds.resolve(build, state / "builds")
+        target = builds.resolve(build, state / "builds", "--version")
     elif known is None or known.root == builds.own_root() or builds.VARIABLE in os.environ:
         return None
     else:
@@ -135,20 +135,10 @@ def _elsewhere(name: str, build: str | None, state_dir: Path | None) -> int | No
         problem = f"{target.label}: the cluster runs {running}; `podwire upgrade local` takes it to another build"
         raise ConfigError("--version", "", problem)
     builds.remember(state, target)
-    status = builds.run_command(target, _without_version(sys.argv[1:]))
+    status = builds.run_command(target, without_option(sys.argv[1:], "--version"))
     if inventory.find(name) is None:
         builds.forget(state)
     return status
-
-
-def _without_version(arguments: list[str]) -> list[str]:
-    """The arguments of the command line for a build that does not know the option."""
-    remaining, skip = [], False
-    for argument in arguments:
-        if not skip and argument != "--version" and not argument.startswith("--version="):
-            remaining.append(argument)
-        skip = argument == "--version"
-    return remaining
 
 
 def _configured(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from podwire.cli.lazy import LazyGroup
-from podwire.cli.options import name_option
+from podwire.cli.options import name_option, without_option
 
 if TYPE_CHECKING:
     from podwire.local.rollout.plan import Direction
@@ -129,12 +129,7 @@ def _in_build(name: str, build: str) -> int | None:
 
     from podwire.local import builds, inventory
 
-    target = builds.resolve(build, Path(inventory.existing(name).state) / "builds")
+    target = builds.resolve(build, Path(inventory.existing(name).state) / "builds", "--to")
     if target.label == builds.own().label:
         return None
-    arguments, skip = [], False
-    for argument in sys.argv[1:]:
-        if not skip and argument != "--to" and not argument.startswith("--to="):
-            arguments.append(argument)
-        skip = argument == "--to"
-    return builds.run_command(target, arguments)
+    return builds.run_command(target, without_option(sys.argv[1:], "--to"))

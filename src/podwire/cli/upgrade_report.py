@@ -22,6 +22,7 @@ def report(file: str | None, name: str, output: str, folder: str | None) -> int:
     was lost, or a denied one arrived.
     """
     from podwire.flows import proof, prooftext, timeline
+    from podwire.runtime.files import write_atomically
 
     source = file or _of_cluster(name)
     loss_proof = proof.parse_json(_read(source), source)
@@ -34,7 +35,7 @@ def report(file: str | None, name: str, output: str, folder: str | None) -> int:
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
         for form, suffix in (("text", "txt"), ("markdown", "md"), ("json", "json"), ("svg", "svg")):
-            Path(folder, f"loss-proof.{suffix}").write_text(forms[form](), encoding="utf-8")
+            write_atomically(Path(folder, f"loss-proof.{suffix}"), forms[form]().encode())
     else:
         click.echo(forms[output](), nl=False)
     lost, _, leaked, _ = proof.counts(loss_proof)

@@ -73,22 +73,22 @@ def check(build: Build) -> None:
         raise ConfigError(build.root, "", problem)
 
 
-def resolve(text: str, folder: Path) -> Build:
+def resolve(text: str, folder: Path, option: str) -> Build:
     """The build of a wheel, or of a folder that holds the package or its sources; a wheel is unpacked below ``folder``.
 
-    Raises: ConfigError when it is neither.
+    Raises: ConfigError naming ``option`` when it is neither.
     """
     path = Path(text).absolute()
     if path.suffix == ".whl" and path.is_file():
-        path = _unpacked(path, folder)
+        path = _unpacked(path, folder, option)
     for candidate in (path, path / "src"):
         if (candidate / "podwire" / "__init__.py").is_file():
             return _build(candidate)
     expected = "expected a wheel (podwire-*.whl), or a folder that holds the package podwire or src/podwire"
-    raise ConfigError("--version", "", f"{text}: {expected}")
+    raise ConfigError(option, "", f"{text}: {expected}")
 
 
-def _unpacked(wheel: Path, folder: Path) -> Path:
+def _unpacked(wheel: Path, folder: Path, option: str) -> Path:
     target = folder / hashlib.sha256(wheel.read_bytes()).hexdigest()[:16]
     if target.is_dir():
         return target
@@ -100,7 +100,7 @@ def _unpacked(wheel: Path, folder: Path) -> Path:
                 if mode := entry.external_attr >> 16 & 0o777:
                     (fresh / entry.filename).chmod(mode)
     except (OSError, zipfile.BadZipFile) as failure:
-        raise ConfigError("--version", "", f"{wheel}: not a wheel: {failure}") from failure
+        raise ConfigError(option, "", f"{wheel}: not a wheel: {failure}") from failure
     fresh.rename(target)
     return target
 

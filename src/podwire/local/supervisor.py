@@ -152,7 +152,9 @@ class ClusterSupervisor:
         if not order.component:
             return
         known = components.every(self._topology, config, self._cgroup.parent if self._cgroup else None)
-        (child,) = [child for child in known if child.name == order.component]
+        child = next((child for child in known if child.name == order.component), None)
+        if child is None:
+            raise ClusterError(f"the cluster has no component {order.component}")
         self._builds.pop(child.name, None)
         if order.build is not None:
             self._builds[child.name] = order.build

@@ -29,19 +29,19 @@ def wheel(folder: Path) -> Path:
 
 
 def test_a_wheel_is_unpacked_once_with_executable_programs(tmp_path: Path) -> None:
-    build = builds.resolve(str(wheel(tmp_path)), tmp_path / "builds")
+    build = builds.resolve(str(wheel(tmp_path)), tmp_path / "builds", "--version")
     assert build.label.startswith("0.3.0+")
     assert os.access(Path(build.root, "podwire/cni/bin/podwire-cni"), os.X_OK)
-    assert builds.resolve(str(wheel(tmp_path)), tmp_path / "builds") == build
+    assert builds.resolve(str(wheel(tmp_path)), tmp_path / "builds", "--version") == build
     assert len(list((tmp_path / "builds").iterdir())) == 1
 
 
 def test_labels_follow_the_files_and_not_compiled_ones(tmp_path: Path) -> None:
-    first = builds.resolve(str(package(tmp_path / "a", "x = 1")), tmp_path)
+    first = builds.resolve(str(package(tmp_path / "a", "x = 1")), tmp_path, "--version")
     (tmp_path / "a" / "podwire" / "__pycache__").mkdir()
     (tmp_path / "a" / "podwire" / "__pycache__" / "x.pyc").write_bytes(b"1")
-    assert builds.resolve(str(tmp_path / "a"), tmp_path) == first
-    other = builds.resolve(str(package(tmp_path / "b" / "src", "x = 2").parent), tmp_path)
+    assert builds.resolve(str(tmp_path / "a"), tmp_path, "--version") == first
+    other = builds.resolve(str(package(tmp_path / "b" / "src", "x = 2").parent), tmp_path, "--version")
     assert other.label != first.label and other.root == str(tmp_path / "b" / "src")
 
 
@@ -50,7 +50,7 @@ def test_what_is_no_build_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad.whl").write_text("no archive")
     with pytest.raises(ConfigError, match=f"--version: .*{name}: "):
-        builds.resolve(str(tmp_path / name), tmp_path / "builds")
+        builds.resolve(str(tmp_path / name), tmp_path / "builds", "--version")
 
 
 def test_a_cluster_records_its_builds(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_cluster_records_its_builds(tmp_path: Path) -> None:
 
 
 def test_a_build_that_is_gone_or_changed_is_named(tmp_path: Path) -> None:
-    build = builds.resolve(str(package(tmp_path / "a", "x = 1")), tmp_path)
+    build = builds.resolve(str(package(tmp_path / "a", "x = 1")), tmp_path, "--version")
     builds.check(build)
     (tmp_path / "a" / "podwire" / "__init__.py").write_text("x = 2")
     with pytest.raises(ConfigError, match=r"the folder has 0\+"):

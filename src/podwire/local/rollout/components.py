@@ -1,7 +1,6 @@
 """Replaces the components of a local cluster: its supervisor, one process, its kinds, the pods of one workload."""
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from podwire.local.rollout.renewal import Renewal
 from podwire.local.supervisor import SwapOrder
 from podwire.local.topology import Topology
 from podwire.runtime.children import read_record
+from podwire.runtime.files import write_atomically
 from podwire.runtime.polling import wait_until
 from podwire.runtime.process import send_signal
 
@@ -69,7 +69,8 @@ class Swapper:
         self._end_supervisor()
         if not running:
             builds.write_components(self._topology, {})
-            (Path(self._topology.run) / "cluster.yaml").write_bytes((self._backup / "cluster.yaml").read_bytes())
+            saved = (self._backup / "cluster.yaml").read_bytes()
+            write_atomically(Path(self._topology.run) / "cluster.yaml", saved)
         name = self._topology.name
         program = f"from podwire.local import inventory, launch; launch.ensure_supervisor(inventory.existing({name!r}))"
         status = builds.run_python(build, program)
@@ -85,11 +86,11 @@ class Swapper:
         """Ends keeper and supervisor."""
         folder = Path(self._topology.run) / "processes"
         records = [read_record(folder / f"{name}.json") for name in (KEEPER, SUPERVISOR)]
-        pids = [record.pid for record in records if record is not None and record.running]
-        for pid in pids:
-            send_signal(pid, signal.SIGTERM)
-        if not wait_until(lambda: not any(_exists(pid) for pid in pids), _END_S):
-            raise ClusterError(f"the supervisor does not end: {' '.join(map(str, pids))}")
+        running = [record for record in records if record is not None and record.running]
+        for record in running:
+            send_signal(record.pid, signal.SIGTERM)
+        if not wait_until(lambda: not any(record.running for record in running), _END_S):
+            raise ClusterError(f"the supervisor does not end: {' '.join(str(record.pid) for record in running)}")
 
     def start_process(self, name: str, build: Build | None) -> None:
         """Replaces one component; ``build`` None: in the supervisor's build, else in that one with its saved files."""
@@ -162,14 +163,6 @@ async def _workload(client: Client, name: str) -> tuple[Resource[Any], Json]:
         return DEPLOYMENTS, await client.get(DEPLOYMENTS.raw, name, addons.SYSTEM_NAMESPACE)
     except NotFound:
         return DAEMONSETS, await client.get(DAEMONSETS.raw, name, addons.SYSTEM_NAMESPACE)
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def in_thread(work: Callable[[], None]) -> None:

@@ -12,19 +12,20 @@ before they forget these flows, and a client that uses a port again gets no answ
 Each step can be repeated: an annotation of the Deployment keeps the number of replicas and the old pods meanwhile.
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 from podwire.cluster.names import DEPLOYMENT_RENEWAL, POD_LEAVING
-from podwire.errors import AlreadyExists, ClusterError, NotFound
+from podwire.errors import AlreadyExists, NotFound
 from podwire.kube.client import MERGE_PATCH, Client
+from podwire.kube.podruns import PodRuns, is_ready
 from podwire.kube.resources import DEPLOYMENTS, ENDPOINTSLICES, PODS, Json
 from podwire.model.service import SERVICE_NAME_LABEL
 
 QUIET_S = 3.0
 _FORGOTTEN_S = 1.0
 _READY_S = 120.0
-_POLL_S = 0.2
 _MANAGER = "upgrade.podwire.io"
 
 
@@ -34,6 +35,7 @@ class Renewal:
     def __init__(self, client: Client, deployment: Json, service: str) -> None:
         meta = deployment["metadata"]
         self._client = client
+        self._runs = PodRuns(client, str(meta["namespace"]))
         self._deployment = deployment
         self._name = str(meta["name"])
         self._namespace = str(meta["namespace"])
@@ -74,31 +76,33 @@ class Renewal:
 
     async def _until_ready(self, number: int) -> None:
         """Waits until that many new pods are ready."""
-        clock = self._client.clock
-        deadline = clock.monotonic() + _READY_S
-        while True:
+
+        async def late() -> str:
             pods = await self._pods()
-            ready = sum(1 for pod in pods if pod["metadata"]["uid"] not in self._old and _is_ready(pod))
-            if ready >= number:
-                return
-            if clock.monotonic() > deadline:
-                raise ClusterError(f"Deployment {self._name}: {ready} of {number} new pods are ready")
-            await clock.sleep(_POLL_S)
+            ready = sum(1 for pod in pods if pod["metadata"]["uid"] not in self._old and is_ready(pod))
+            return "" if ready >= number else f"{ready} of {number} new pods are ready"
+
+        await self._runs.until(late, f"Deployment {self._name} is not renewed", _READY_S)
 
     async def _keep_flows(self, old: Sequence[Json]) -> None:
-        """Writes a slice for each family of the old pods' addresses."""
+        """Writes a slice for each family of the old pods' addresses; one of an earlier run keeps its endpoints."""
         addresses = [(str(item["ip"]), pod) for pod in old for item in (pod.get("status") or {}).get("podIPs") or ()]
         ports = await self._slice_ports()
         for family in ("IPv4", "IPv6"):
             members = [(ip, pod) for ip, pod in addresses if (":" in ip) == (family == "IPv6")]
-            body = _slice(self._slice_name(family), self._service, family, [_endpoint(ip, pod) for ip, pod in members])
             if not members:
                 continue
+            name = self._slice_name(family)
+            body = _slice(name, self._service, family, [_endpoint(ip, pod) for ip, pod in members])
             body["ports"] = ports
             try:
                 await self._client.create(ENDPOINTSLICES.raw, body, self._namespace)
             except AlreadyExists:
-                pass
+                present = await self._client.get(ENDPOINTSLICES.raw, name, self._namespace)
+                endpoints = _with_earlier(body["endpoints"], present.get("endpoints") or ())
+                await self._client.patch(
+                    ENDPOINTSLICES, name, {"endpoints": endpoints}, self._namespace, patch_type=MERGE_PATCH
+                )
 
     async def _slice_ports(self) -> list[Any]:
         """The ports of the Service's present slices."""
@@ -124,18 +128,17 @@ class Renewal:
 
     async def _end(self) -> None:
         """Deletes the released pods, and waits until they are gone."""
-        clock = self._client.clock
-        deadline = clock.monotonic() + _READY_S
-        deleted: set[str] = set()
-        while leaving := await self._pods(f"{POD_LEAVING}={self._name}"):
-            for pod in leaving:
-                name = str(pod["metadata"]["name"])
-                if name not in deleted:
-                    deleted.add(name)
-                    await self._client.delete(PODS, name, self._namespace)
-            if clock.monotonic() > deadline:
-                raise ClusterError(f"Deployment {self._name}: an old pod does not end: {', '.join(sorted(deleted))}")
-            await clock.sleep(_POLL_S)
+        for pod in await self._leaving():
+            with contextlib.suppress(NotFound):
+                await self._client.delete(PODS, pod["metadata"]["name"], self._namespace)
+
+        async def present() -> str:
+            return ", ".join(sorted(pod["metadata"]["name"] for pod in await self._leaving()))
+
+        await self._runs.until(present, f"Deployment {self._name} has old pods that do not end", _READY_S)
+
+    async def _leaving(self) -> list[Json]:
+        return await self._pods(f"{POD_LEAVING}={self._name}")
 
     def _slice_name(self, family: str) -> str:
         return f"{self._service}-leaving-{family.lower()}"
@@ -152,6 +155,12 @@ def _slice(name: str, service: str, family: str, endpoints: list[Json]) -> Json:
     }
 
 
+def _with_earlier(endpoints: Sequence[Json], earlier: Sequence[Json]) -> list[Json]:
+    """The endpoints, and those of an earlier run with further addresses."""
+    addresses = {endpoint["addresses"][0] for endpoint in endpoints}
+    return [*endpoints, *(endpoint for endpoint in earlier if endpoint["addresses"][0] not in addresses)]
+
+
 def _endpoint(address: str, pod: Json) -> Json:
     meta = pod["metadata"]
     return {
@@ -160,9 +169,3 @@ def _endpoint(address: str, pod: Json) -> Json:
         "nodeName": pod["spec"]["nodeName"],
         "targetRef": {"kind": "Pod", "name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
     }
-
-
-def _is_ready(pod: Json) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    deleted = "deletionTimestamp" in pod["metadata"]
-    return not deleted and any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)

@@ -128,9 +128,6 @@ class LocalUpgrade:
         Raises: ConfigError, ClusterError.
         """
         record = await self._begin(direction)
-        if record.finished:
-            self._say(plan.lines(record)[0])
-            return 0
         await self._flows.start()
         if not record.began or all(step.state == "pending" for step in record.steps):
             record = self._write(msgspec.structs.replace(record, began=self._now()))
@@ -141,8 +138,7 @@ class LocalUpgrade:
             if record.direction == "rollback":
                 raise
             record = await self._steps(self._turned(str(failure)))
-        record = self._write(msgspec.structs.replace(record, ended=self._now()))
-        await self._finish(record)
+        await self._finish(msgspec.structs.replace(record, ended=self._now()))
         return 1 if record.direction == "rollback" and not asked else 0
 
     def _now(self) -> float:
@@ -151,6 +147,8 @@ class LocalUpgrade:
     async def _begin(self, direction: plan.Direction) -> LocalRecord:
         """The record to continue with, or a new one."""
         record = read_record(self._topology)
+        if record is not None and record.finished:
+            await self._flows.remove()  # a run that was killed at its very end has left them
         if direction == "rollback":
             return self._rollback_of(record)
         if record is not None and not record.finished:
@@ -189,7 +187,6 @@ class LocalUpgrade:
             return record
         if not record.finished:
             return self._turned("asked for")
-        shutil.rmtree(self._folder / "flows", ignore_errors=True)  # the proof of the way back begins anew
         return self._write(msgspec.structs.replace(self._turned("asked for"), began=0.0))
 
     def _turned(self, reason: str) -> LocalRecord:
@@ -264,6 +261,8 @@ class LocalUpgrade:
     async def _healthy(self, step: LocalStep | None) -> None:
         """Waits for the pause behind a step, and until all flows have answers.
 
+        Behind the last step (``step`` None) it waits until the fate of every message is known.
+
         Raises: ClusterError when flows stay silent, leak, or lost more than allowed.
         """
         canary = step is not None and step.node == (self._options.canary or self._nodes[0])
@@ -273,20 +272,31 @@ class LocalUpgrade:
             if self._client.clock.monotonic() > deadline:
                 raise ClusterError("; ".join(silent[:3]))
             await self._client.clock.sleep(0.5)
-        lost = _lost(await self._flows.reports())
+        lost = _lost(await (self._flows.reports() if step is not None else self._flows.settle()))
         if lost > self._options.most_lost:
             raise ClusterError(f"{lost} messages were lost, at most {self._options.most_lost} may be")
 
     async def _enough(self) -> None:
-        while _sent(await self._flows.reports()) < self._options.least_messages:
-            await self._client.clock.sleep(1.0)
+        """Waits until enough messages were sent.
+
+        Raises: ClusterError when the flows send no more.
+        """
+        clock, least = self._client.clock, self._options.least_messages
+        most, until = -1, 0.0
+        while (sent := _sent(await self._flows.reports())) < least:
+            if sent > most:
+                most, until = sent, clock.monotonic() + _QUIET_S
+            elif clock.monotonic() > until:
+                raise ClusterError(f"{most} of {least} messages were sent, and the flows send no more")
+            await clock.sleep(1.0)
 
     async def _finish(self, record: LocalRecord) -> None:
-        """Writes the proof, and removes the flows."""
+        """Writes the proof, then the record of the end, and removes the flows; a run that was killed repeats it."""
         reports = await self._flows.settle()
         self._flows.stop_outside()
         proof = proof_of(record, reports, await self._flows.changes(), len(self._nodes))
         write_atomically(self._folder / "proof.json", render_json(proof).encode())
+        self._write(record)
         await self._flows.remove()
         for line in plan.lines(record)[:2] if record.reason else plan.lines(record)[:1]:
             self._say(line)
