@@ -30,6 +30,7 @@ def secret_values(secret: dict[str, Any]) -> dict[str, bytes]:
 def certificate_of(name: str, secret: dict[str, Any] | None) -> Certificate | str:
     """The certificate chain and key of a Secret, or the reason why they cannot be served."""
     from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     if secret is None:
@@ -39,13 +40,15 @@ def certificate_of(name: str, secret: dict[str, Any] | None) -> Certificate | st
     if missing:
         return f"Secret {name} has no {' and no '.join(missing)}"
     try:
-        chain = x509.load_pem_x509_certificates(values["tls.crt"])
+        certificates = x509.load_pem_x509_certificates(values["tls.crt"])
         key: Any = load_pem_private_key(values["tls.key"], password=None)
-    except (ValueError, TypeError) as problem:
-        return f"Secret {name} holds no certificate and key in PEM form: {problem}"
-    if chain[0].public_key() != key.public_key():
+        fits = certificates[0].public_key() == key.public_key()
+        chain, key_text = values["tls.crt"].decode(), values["tls.key"].decode()
+    except (ValueError, TypeError, UnsupportedAlgorithm) as problem:
+        return f"Secret {name} holds no certificate and key in PEM form that can be served: {problem}"
+    if not fits:
         return f"Secret {name}: tls.key does not belong to the first certificate of tls.crt"
-    return Certificate(name=name, chain=values["tls.crt"].decode(), key=values["tls.key"].decode())
+    return Certificate(name=name, chain=chain, key=key_text)
 
 
 def authority_of(name: str, config_map: dict[str, Any] | None) -> TrustedAuthority | str:
@@ -75,9 +78,10 @@ def client_authority(name: str, secret: dict[str, Any] | None) -> TrustedAuthori
         return f"Secret {name} has no ca.crt"
     try:
         x509.load_pem_x509_certificates(chain)
+        text = chain.decode()
     except ValueError as problem:
         return f"Secret {name}: ca.crt holds no certificate in PEM form: {problem}"
-    return TrustedAuthority(name=f"clients {name}", chain=chain.decode())
+    return TrustedAuthority(name=f"clients {name}", chain=text)
 
 
 def system_authorities() -> str:

@@ -54,6 +54,7 @@ from podwire.model.gatewayapi import (
     HttpRouteMatch,
     HttpRouteRetry,
     HttpRouteRule,
+    MirrorFraction,
     SessionPersistence,
 )
 from podwire.model.gatewayroutes import GrpcRouteFilter
@@ -128,11 +129,18 @@ def route_filters(
 
 
 def mirror_of(value: HttpMirrorFilter, field: str, collector: BackendCollector, use: Use) -> Mirror:
-    """The backend that gets copies, and its share."""
+    """The backend that gets copies, and its share.
+
+    Raises: UnsupportedRule.
+    """
     key = collector.backend(value.backend_ref, f"{field}.backendRef", use)
     if value.fraction is not None:
-        return Mirror(key=key, numerator=value.fraction.numerator, denominator=value.fraction.denominator)
-    return Mirror(key=key, numerator=100 if value.percent is None else value.percent)
+        share, name = value.fraction, "fraction"
+    else:
+        share, name = MirrorFraction(numerator=100 if value.percent is None else value.percent), "percent"
+    if not 0 <= share.numerator <= share.denominator or not share.denominator:
+        raise UnsupportedRule(f"{field}.{name}: expected 0 to 1, got {share.numerator}/{share.denominator}")
+    return Mirror(key=key, numerator=share.numerator, denominator=share.denominator)
 
 
 def session_of(

@@ -57,7 +57,11 @@ class DiscoveryServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type:
 
     def publish(self, resources: Resources) -> None:
         """The resources that engines should have from now on."""
-        if self._snapshot.replace(resources):
+        known = self._snapshot.unreadable
+        changed = self._snapshot.replace(resources)
+        for (kind, name), message in self._snapshot.unreadable.items() - known.items():
+            self._on_refusal(EngineRefusal(kind=kind, names=(name,), message=message))
+        if changed:
             for waker in self._wakers:
                 waker.set()
 
@@ -88,7 +92,8 @@ class DiscoveryServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type:
         """What engines say about those of the newest resources that they refuse; None while one has not answered."""
         if not self._states or not self.in_step:
             return None
-        return {key: message for state in self._states for key, message in state.refused.items()}
+        refused = {key: message for state in self._states for key, message in state.refused.items()}
+        return refused | self._snapshot.unreadable
 
     async def DeltaAggregatedResources(  # noqa: N802
         self, requests: AsyncIterator[discovery_pb2.DeltaDiscoveryRequest], _context: object

@@ -19,9 +19,13 @@ def typed(name: str, **fields: Any) -> Json:
     return {"@type": TYPE_PREFIX + name, **fields}
 
 
+_LONGEST_S = 100 * 365 * 86_400.0
+"""A hundred years: Envoy takes no duration above 292."""
+
+
 def duration(seconds: float) -> str:
-    """A duration as Envoy reads it."""
-    return f"{seconds:g}s"
+    """A duration as Envoy reads it: seconds with at most three decimals, never with an exponent."""
+    return f"{min(seconds, _LONGEST_S):.3f}".rstrip("0").rstrip(".") + "s"
 
 
 DISCARD = ("127.0.0.1", 9)

@@ -94,7 +94,7 @@ class Packed(msgspec.Struct, frozen=True):
 def pack(kind: str, value: Json) -> Packed:
     """The message of a resource.
 
-    Raises: json_format.ParseError when the value is not of its type, which is an error in this package.
+    Raises: json_format.ParseError when the value is not of its type.
     """
     text = msgspec.json.encode(value, order="deterministic")
     data = _routes(value) if kind == ROUTES else _serialized(kind, value)

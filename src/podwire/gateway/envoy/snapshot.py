@@ -4,7 +4,8 @@ Make before break: certificates, clusters and endpoints first; when the engine h
 that name them; when it has accepted those, what is no longer named goes. A response that the engine refuses (NACK)
 leaves its last good resources in force. Of several resources in a refused response, each half is sent again by itself,
 until it is known which of them the engine refuses; those are not sent again until they change. Until then nothing is
-removed that the last good ones may name.
+removed that the last good ones may name. A value that is no message of its type counts as refused too, and keeps
+nothing else back.
 
 Cost of a refusal among n resources: about 2 log2(n) more responses.
 
@@ -14,6 +15,7 @@ Source: Envoy documentation, "xDS protocol", sections "Incremental xDS" and "Eve
 from collections.abc import Callable, Iterable
 
 import msgspec
+from google.protobuf import json_format
 
 from podwire.gateway.envoy.clusters import Json
 from podwire.gateway.envoy.messages import Packed, pack
@@ -23,6 +25,8 @@ _FIRST = (SECRET, CLUSTER, ENDPOINTS)
 _SECOND = (LISTENER, ROUTES)
 _WILDCARD = (CLUSTER, LISTENER)
 """Types of which an engine asks for all."""
+ResourceKey = tuple[str, str]
+"""The type and the name of a resource."""
 
 
 class ResourceSnapshot:
@@ -30,21 +34,36 @@ class ResourceSnapshot:
 
     def __init__(self) -> None:
         self._packed: dict[str, dict[str, Packed]] = {kind: {} for kind in MAKE_ORDER}
+        self.unreadable: dict[ResourceKey, str] = {}
+        """The newest resources that are no messages of their type, and why; engines keep their last ones."""
         self.complete = False
         """Whether there were resources yet; before, nothing is known, and engines keep what they have."""
 
     def replace(self, resources: Resources) -> bool:
         """Takes new resources; whether anything changed."""
         changed, self.complete = not self.complete, True
+        self.unreadable = {}
         for kind in MAKE_ORDER:
-            before, now = self._packed[kind], resources.get(kind, {})
-            packed = {
-                name: before[name] if name in before and before[name].value == value else pack(kind, value)
-                for name, value in now.items()
-            }
+            before = self._packed[kind]
+            packed = {}
+            for name, value in resources.get(kind, {}).items():
+                newest = self._newest(kind, name, value)
+                if newest is not None:
+                    packed[name] = newest
             changed |= packed != before
             self._packed[kind] = packed
         return changed
+
+    def _newest(self, kind: str, name: str, value: Json) -> Packed | None:
+        """A resource, or the last that could be read."""
+        last = self._packed[kind].get(name)
+        if last is not None and last.value == value:
+            return last
+        try:
+            return pack(kind, value)
+        except json_format.ParseError as problem:
+            self.unreadable[kind, name] = str(problem)
+            return last
 
     def replace_some(self, kind: str, values: dict[str, Json]) -> bool:
         """Takes some resources of a type; whether anything changed."""
@@ -77,10 +96,6 @@ class EngineRefusal(msgspec.Struct, frozen=True):
     kind: str
     names: tuple[str, ...]
     message: str
-
-
-ResourceKey = tuple[str, str]
-"""The type and the name of a resource."""
 
 
 class _TypeState:
@@ -173,7 +188,9 @@ class EngineState:
         second = [response for kind in _SECOND if (response := self._changes(kind))]
         if second or self._waiting(_SECOND):
             return second
-        kinds = _SECOND if any(self._types[kind].refused for kind in _SECOND) else MAKE_ORDER
+        has_earlier = any(self._types[kind].refused for kind in _SECOND)
+        has_earlier |= any(kind in _SECOND for kind, _ in self._snapshot.unreadable)
+        kinds = _SECOND if has_earlier else MAKE_ORDER
         return [response for kind in reversed(kinds) if (response := self._removals(kind))]
 
     @property

@@ -104,6 +104,21 @@ def test_a_field_of_grpc_that_is_not_served_is_named(rule: dict[str, Any]) -> No
     assert refused.message.startswith("spec.rules[0].")
 
 
+@pytest.mark.parametrize(
+    "share",
+    [
+        {"fraction": {"numerator": 1, "denominator": 0}},
+        {"fraction": {"numerator": 3, "denominator": 2}},
+        {"percent": 101},
+        {"percent": -1},
+    ],
+)
+def test_a_share_of_copies_beyond_all_is_refused(share: dict[str, Any]) -> None:
+    mirror = {"type": "RequestMirror", "requestMirror": {"backendRef": {"name": "a", "port": 80}, **share}}
+    refused = compile_grpc(_grpc({"filters": [mirror]}), _FACTS).refused
+    assert refused.message.startswith(f"spec.rules[0].filters[0].requestMirror.{next(iter(share))}: expected 0 to 1")
+
+
 def test_datagrams_are_shared_by_one_backend_with_weights() -> None:
     route = _stream(UdpRoute, {"name": "a", "port": 53, "weight": 3}, {"name": "b", "port": 53})
     compiled = compile_stream(route, _FACTS)

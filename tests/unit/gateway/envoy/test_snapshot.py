@@ -146,3 +146,30 @@ def test_nothing_is_removed_while_routes_are_refused(
         ("ClusterLoadAssignment", (), ("a",)),
         ("Cluster", (), ("a",)),
     ]
+
+
+def test_a_resource_that_cannot_be_read_keeps_back_nothing_else(
+    snapshot: ResourceSnapshot, engine: EngineState
+) -> None:
+    snapshot.replace(_resources("a", "b"))
+    list(_exchange(engine))
+    wrong = _resources("a", "b", "c")
+    wrong[CLUSTER]["a"] = {"name": "a", "connectTimeout": "soon"}
+    snapshot.replace(wrong)
+    assert list(snapshot.unreadable) == [(CLUSTER, "a")]
+    assert set(snapshot.of(CLUSTER)) == {"a", "b", "c"}
+    assert ("Cluster", ("c",), ()) in list(_exchange(engine))
+    assert engine.in_step
+    snapshot.replace(_resources("a", "b", "c"))
+    assert not snapshot.unreadable
+
+
+def test_clusters_of_a_table_that_cannot_be_read_stay(snapshot: ResourceSnapshot, engine: EngineState) -> None:
+    snapshot.replace(_resources("a", "b"))
+    list(_exchange(engine))
+    wrong = _resources("b")
+    wrong[ROUTES]["table"]["virtualHosts"] = "none"
+    snapshot.replace(wrong)
+    assert list(_exchange(engine)) == []
+    snapshot.replace(_resources("b"))
+    assert ("Cluster", (), ("a",)) in list(_exchange(engine))
