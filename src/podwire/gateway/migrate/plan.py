@@ -150,7 +150,10 @@ class _Migration:
                 if owner != self._namespace:
                     reference["namespace"] = owner
                     self._granted.setdefault(owner, []).append(name)
-                section = self._sections[host] = f"https-{_slug(host)}"[:63].rstrip("-")
+                section = _name(f"https-{_slug(host)}", "")
+                if section in self._sections.values():
+                    section = _name(f"https-{_slug(host)}-{_digest(host)}", "")
+                self._sections[host] = section
                 listener: Json = {"name": section, "port": 443, "protocol": "HTTPS", "hostname": host}
                 tls = {"mode": "Terminate", "certificateRefs": [reference]}
                 listeners.append(listener | {"tls": tls, "allowedRoutes": allowed})

@@ -141,6 +141,17 @@ def test_more_rules_than_a_route_has_are_several_routes() -> None:
     assert len({route["metadata"]["name"] for route in routes}) == 3
 
 
+def test_listeners_of_similar_hosts_have_names_of_their_own() -> None:
+    hosts = ("a-b.example", "a.b.example", "x" * 63 + ".one.example", "x" * 63 + ".two.example")
+    paths = {host: {"Prefix /": "web"} for host in hosts}
+    ingress = {"name": "web", "hosts": paths, "tls": {"cert": list(hosts)}}
+    plan = migration_of(_facts(IngressCase(name="", ingresses=(ingress,), requests=(), certificates={"cert": hosts})))
+    (gateway,) = (item for item in plan.objects if item["kind"] == "Gateway")
+    names = [listener["name"] for listener in gateway["spec"]["listeners"]]
+    assert len(set(names)) == len(names) == 5
+    assert all(len(name) <= 63 for name in names)
+
+
 def test_secrets_of_other_namespaces_are_granted() -> None:
     ingress = {"name": "web", "hosts": {"web.example": {"Prefix /": "web"}}, "tls": {"cert": ["web.example"]}}
     case = IngressCase(name="", ingresses=(ingress,), requests=(), certificates={"cert": ("web.example",)})
