@@ -36,10 +36,11 @@ def entrance(
 ) -> Entrance:
     """The way in with its decision in words."""
     outcome, backends = _outcome(decision, entry)
+    stream = decision.server.stream if decision.server is not None else None
     return Entrance(
         name=name,
         addresses=addresses,
-        routed=decision.route is not None,
+        routed=decision.route is not None or (stream is not None and bool(stream.backends)),
         outcome=outcome,
         steps=tuple(_steps(decision)),
         backends=backends,

@@ -30,6 +30,7 @@ from podwire.kube.resources import (
     NAMESPACES,
     REFERENCEGRANTS,
     SERVICES,
+    TLSROUTES,
 )
 from podwire.model.meta import key_of
 from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice
@@ -90,7 +91,11 @@ async def _gateways(client: Client, config: GatewayConfig, upstreams: UpstreamFa
         classes=await list_if_served(client, GATEWAYCLASSES),
         gateways=await list_if_served(client, GATEWAYS),
         sets=await list_if_served(client, LISTENERSETS),
-        routes=(*await list_if_served(client, HTTPROUTES), *await list_if_served(client, GRPCROUTES)),
+        routes=(
+            *await list_if_served(client, HTTPROUTES),
+            *await list_if_served(client, GRPCROUTES),
+            *await list_if_served(client, TLSROUTES),
+        ),
         policies=await list_if_served(client, BACKENDTLSPOLICIES),
         grants=await list_if_served(client, REFERENCEGRANTS),
         namespaces={item.metadata.name: item.metadata.labels for item in (await client.list(NAMESPACES)).items},

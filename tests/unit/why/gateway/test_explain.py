@@ -1,16 +1,21 @@
 """Which route a URL takes, in words."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from tests.cases.gateway.ingress_cases import IngressCase, facts_of
+from tests.fakes.listing_api import ListingApi, play
 
 from podwire.errors import ConfigError
 from podwire.gateway.api.translate import GatewayApiFacts
 from podwire.gateway.routes import Certificate
+from podwire.kube.client import Client
 from podwire.model.gatewayapi import Gateway, GatewayClass, GatewayClassSpec, GatewayStatusAddress, HttpRoute
 from podwire.model.ingress import Ingress, IngressClass, IngressClassSpec, IngressHostRule, IngressSpec
 from podwire.model.meta import ObjectMeta
 from podwire.why.gateway.explain import UrlFacts, UrlQuestion, explain_url, unserved
+from podwire.why.gateway.question import ask_url
 from podwire.why.gateway.text import render
 
 _CASE = IngressCase(
@@ -131,3 +136,33 @@ def test_all_ways_in_say_why_they_have_no_route() -> None:
 def test_another_port_of_a_gateway_has_routes_of_its_own() -> None:
     text = _text("http://api.example:8080/v1?debug=1")
     assert "listener gateway shop/front:8080" in text and "answered with 404" in text
+
+
+def test_a_connection_that_is_passed_on_names_its_route() -> None:
+    listener = {"name": "tls", "port": 443, "protocol": "TLS", "tls": {"mode": "Passthrough"}}
+    objects: dict[str, list[dict[str, Any]]] = {
+        "gatewayclasses": [{"metadata": {"name": "podwire"}, "spec": {"controllerName": "podwire.io/gateway"}}],
+        "gateways": [_object("front", {"gatewayClassName": "podwire", "listeners": [listener]})],
+        "tlsroutes": [
+            _object(
+                "db",
+                {
+                    "parentRefs": [{"name": "front"}],
+                    "hostnames": ["db.example"],
+                    "rules": [{"backendRefs": [{"name": "db", "port": 443}]}],
+                },
+            )
+        ],
+        "services": [_object("db", {"ports": [{"port": 443}]})],
+    }
+    answers: list[str] = []
+
+    async def scenario(_api: ListingApi, client: Client) -> None:
+        answers.extend(render(await ask_url(UrlQuestion("https://db.example/"), client)))
+
+    play(objects, scenario)
+    assert answers[0] == "GET https://db.example/: passed on without being read, by TLSRoute shop/db"
+
+
+def _object(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"metadata": {"namespace": "shop", "name": name}, "spec": spec}
