@@ -60,21 +60,22 @@ class PolicyTable:
         """The status of each policy at the Gateways whose routes use the ports that it targets."""
         result: dict[str, Ancestors] = dict.fromkeys(self.checked, ())
         for gateway, ports in sorted(used.items()):
-            for key, checked in self.checked.items():
-                targeted = [port for port in ports if self._targets(checked, port)]
-                if targeted and len(result[key]) < _MAX_ANCESTORS:
-                    wins = any(self._winner(checked, port) for port in targeted)
-                    result[key] += (_status(checked, gateway, controller, wins=wins),)
+            for key, wins in self._targeting(ports).items():
+                if len(result[key]) < _MAX_ANCESTORS:
+                    result[key] += (_status(self.checked[key], gateway, controller, wins=wins),)
         return {key: entries for key, entries in result.items() if entries}
 
-    def _targets(self, checked: CheckedPolicy, port: ServicePortName) -> bool:
-        service, name = port
-        return any(checked in self._by_target.get((service, section), ()) for section in {name, ""})
+    def _targeting(self, ports: Iterable[ServicePortName]) -> dict[str, bool]:
+        """The policies that target one of the ports, and whether no older one has the same target for one of them.
 
-    def _winner(self, checked: CheckedPolicy, port: ServicePortName) -> bool:
-        """Whether no older policy has the same target; one for the port alone does not count against the Service's."""
-        service, name = port
-        return any(self._by_target.get((service, section), [None])[0] is checked for section in {name, ""})
+        A policy for a port alone does not count against one for the whole Service.
+        """
+        result: dict[str, bool] = {}
+        for service, name in ports:
+            for section in {name, ""}:
+                for index, checked in enumerate(self._by_target.get((service, section), ())):
+                    result[checked.key] = result.get(checked.key, False) or index == 0
+        return result
 
     def _check(self, policy: BackendTlsPolicy) -> CheckedPolicy:
         key = key_of(policy.metadata)

@@ -100,7 +100,8 @@ class _CheckedGateway(msgspec.Struct):
 
     gateway: Gateway
     listeners: tuple[CheckedListener, ...]
-    sets: tuple[ListenerSet, ...]
+    by_set: Mapping[str, list[CheckedListener]]
+    """The listeners of the Gateway itself (without a key), and of each ListenerSet that is attached."""
     problems: GatewayProblems
     compiler: RouteCompiler
     attached: Attached
@@ -121,6 +122,9 @@ class _ApiTranslator:
         self._policies = PolicyTable(facts.policies, facts.authority, facts.system)
         self._gateways: dict[str, _CheckedGateway] = {}
         self._set_parents = {key_of(value.metadata): parent_of(value) for value in facts.sets}
+        self._sets_of: dict[str, list[ListenerSet]] = {}
+        for value in facts.sets:
+            self._sets_of.setdefault(parent_of(value), []).append(value)
 
     def run(self) -> ApiTranslation:
         """The whole translation."""
@@ -131,13 +135,14 @@ class _ApiTranslator:
             if gateway.spec.gateway_class_name in accepted:
                 self._gateways[key_of(gateway.metadata)] = self._check(gateway)
         routes = self._routes()
+        counts = {key: _counts(checked.attached) for key, checked in self._gateways.items()}
         statuses, ports = {}, {}
         for key, checked in self._gateways.items():
             ports[key] = self._serve(key, checked)
             statuses[key] = gateway_status(
                 checked.gateway,
                 checked.listeners,
-                _counts(checked.attached),
+                counts[key],
                 frozenset(facts.ports.get(key, {})),
                 facts.addresses.get(key, ()),
                 checked.problems,
@@ -147,7 +152,7 @@ class _ApiTranslator:
             entry=self._builder.entry(),
             classes=classes,
             gateways=statuses,
-            sets=dict(self._sets(statuses)),
+            sets=dict(self._sets(statuses, counts)),
             routes=routes,
             policies=self._policies.ancestors(used, facts.controller),
             ports=ports,
@@ -158,17 +163,21 @@ class _ApiTranslator:
 
     def _check(self, gateway: Gateway) -> _CheckedGateway:
         facts = self._facts
-        sets = attached_sets(gateway, facts.sets, facts.namespaces)
+        key = key_of(gateway.metadata)
+        sets = attached_sets(gateway, self._sets_of.get(key, ()), facts.namespaces)
         clients = ClientChecks(gateway, facts.grants, facts.authority)
-        secrets = {key: text for (kind, key), text in facts.refused.items() if kind == "Secret"}
+        secrets = {name: text for (kind, name), text in facts.refused.items() if kind == "Secret"}
         listeners = ListenerChecker(gateway, facts.grants, facts.certificate, clients, secrets).check(sets)
         self._builder.add_authorities(clients.authorities)
         certificate, problem = self._client_certificate(gateway)
-        text = facts.refused.get(("Gateway", key_of(gateway.metadata)), "")
+        text = facts.refused.get(("Gateway", key), "")
+        by_set: dict[str, list[CheckedListener]] = {"": [], **{key_of(value.metadata): [] for value in sets}}
+        for entry in listeners:
+            by_set[entry.set_key].append(entry)
         return _CheckedGateway(
             gateway=gateway,
             listeners=listeners,
-            sets=sets,
+            by_set=by_set,
             problems=GatewayProblems(
                 client_certificate=problem,
                 engine=ReferenceProblem("Invalid", f"the engine refused it: {text}") if text else NO_PROBLEM,
@@ -233,11 +242,11 @@ class _ApiTranslator:
             return "", ()
         name = f"{parent.namespace or namespace}/{parent.name}"
         if parent.kind == "Gateway" and name in self._gateways:
-            return name, [entry for entry in self._gateways[name].listeners if not entry.set_key]
+            return name, self._gateways[name].by_set[""]
         if parent.kind == "ListenerSet":
             gateway = self._set_parents.get(name, "")
             if gateway in self._gateways:
-                return gateway, [entry for entry in self._gateways[gateway].listeners if entry.set_key == name]
+                return gateway, self._gateways[gateway].by_set.get(name, ())
         return "", ()
 
     def _attach(
@@ -270,19 +279,20 @@ class _ApiTranslator:
                 self._builder.serve(key, known[port], tuple(group), checked.attached, checked.compiler)
         return tuple(sorted(groups))
 
-    def _sets(self, statuses: Mapping[str, GatewayStatus]) -> Iterable[tuple[str, ListenerSetStatus]]:
+    def _sets(
+        self, statuses: Mapping[str, GatewayStatus], counts: Mapping[str, Mapping[str, int]]
+    ) -> Iterable[tuple[str, ListenerSetStatus]]:
         for value in self._facts.sets:
             parent = parent_of(value)
             checked = self._gateways.get(parent)
             if checked is None:
                 continue
             key = key_of(value.metadata)
-            if value not in checked.sets:
+            if key not in checked.by_set:
                 yield key, refused_set(value)
                 continue
-            own = [entry for entry in checked.listeners if entry.set_key == key]
             ports = frozenset(self._facts.ports.get(parent, {}))
-            yield key, set_status(value, own, statuses[parent], _counts(checked.attached), ports)
+            yield key, set_status(value, checked.by_set[key], statuses[parent], counts[parent], ports)
 
 
 def _counts(attached: Attached) -> dict[str, int]:

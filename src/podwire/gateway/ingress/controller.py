@@ -27,6 +27,7 @@ from podwire.kube.controller import Environment
 from podwire.kube.events import reference
 from podwire.kube.resources import CONFIGMAPS, INGRESSCLASSES, INGRESSES, SECRETS, SERVICES, Json
 from podwire.model.ingress import Ingress
+from podwire.model.meta import key_of
 from podwire.runtime.supervise import Supervisor
 
 COMPONENT = "podwire-gateway"
@@ -64,6 +65,7 @@ class IngressController:
         self._reported: set[tuple[str, str]] = set()
         self._loop = environment.loop(PART, self._reconcile, interval_s=_INTERVAL_S)
         self.served: tuple[Ingress, ...] = ()
+        self.served_keys: frozenset[str] = frozenset()
         self.on_served: Callable[[], None] = lambda: None
         """Called when the Ingresses that are served may have changed."""
         for informer in (self._ingresses, self._classes, services, self._secrets):
@@ -84,6 +86,7 @@ class IngressController:
         self.served = served_ingresses(
             self._ingresses.objects.values(), self._classes.objects.values(), self._options.controller
         )
+        self.served_keys = frozenset(key_of(ingress.metadata) for ingress in self.served)
         translation = translate(
             IngressFacts(
                 ingresses=self.served,

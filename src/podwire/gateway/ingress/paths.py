@@ -48,12 +48,13 @@ Loaded = tuple[Ingress, IngressSettings]
 def paths_of_hosts(loaded: Iterable[Loaded]) -> tuple[dict[str, list[ServedPath]], list[IngressProblem]]:
     """The paths of each host in order of precedence, and the paths that lost."""
     hosts: dict[str, list[ServedPath]] = {}
+    winners: dict[tuple[str, str, str, bool], ServedPath] = {}
     problems: list[IngressProblem] = []
     for ingress, settings in loaded:
         for host, path in _paths(ingress, settings):
-            winner = next((other for other in hosts.setdefault(host, []) if _same(other, path)), None)
-            if winner is None:
-                hosts[host].append(path)
+            winner = winners.setdefault((host, path.path, path.path_type, path.catch_all), path)
+            if winner is path:
+                hosts.setdefault(host, []).append(path)
             elif winner.ingress is not ingress or not path.catch_all:
                 problems.append(_lost(host, path, winner))
     for host, paths in hosts.items():
@@ -115,10 +116,6 @@ def _paths(ingress: Ingress, settings: IngressSettings) -> list[tuple[str, Serve
         )
         entries += [(host, path) for host in hosts]
     return entries
-
-
-def _same(path: ServedPath, other: ServedPath) -> bool:
-    return (path.path, path.path_type, path.catch_all) == (other.path, other.path_type, other.catch_all)
 
 
 def _lost(host: str, path: ServedPath, winner: ServedPath) -> IngressProblem:

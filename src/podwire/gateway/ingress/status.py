@@ -14,7 +14,6 @@ from podwire.kube.controller import Environment
 from podwire.kube.index import Index
 from podwire.kube.resources import ENDPOINTSLICES, INGRESSES, NODES, SERVICES
 from podwire.model.ingress import IngressAddress
-from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice, Service
 from podwire.runtime.supervise import Supervisor
@@ -94,7 +93,7 @@ class IngressStatusWriter:
 
     def touch_all(self) -> None:
         """Looks at every Ingress again."""
-        for key in {key_of(ingress.metadata) for ingress in self._controller.served} | self._written:
+        for key in self._controller.served_keys | self._written:
             self._loop.touch(key)
 
     def _service_changed(self, key: str, _old: Service | None, _new: Service | None) -> None:
@@ -120,7 +119,7 @@ class IngressStatusWriter:
         if ingress is None:
             self._written.discard(key)
             return
-        served = any(key_of(entry.metadata) == key for entry in self._controller.served)
+        served = key in self._controller.served_keys
         if not served and key not in self._written:
             return
         addresses = self._addresses() if served else ()

@@ -108,11 +108,12 @@ class _Translator:
         }
         streams = {host: passed for host, paths in aliased.items() if (passed := passed_through(paths)) is not None}
         servers, certificates = self._tls(clients, streams)
+        tls_names = {name for server in servers for name in server.names}
         plain: list[VirtualHost] = []
         secure: list[VirtualHost] = []
         for host, paths in aliased.items():
             routes = self._routes(paths, canaries.get(host, ()))
-            has_tls = any(host in server.names or _wildcard(host) in server.names for server in servers)
+            has_tls = host in tls_names or _wildcard(host) in tls_names
             secured = actions.with_strict_transport(routes, self._facts.defaults) if has_tls else routes
             if host in clients:
                 secured = clientcertificates.secured(secured, clients[host])
