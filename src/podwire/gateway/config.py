@@ -6,6 +6,7 @@ import msgspec
 
 from podwire.cluster.names import GATEWAY_CONTROLLER, INGRESS_CONTROLLER
 from podwire.errors import ConfigError
+from podwire.gateway.api.services import TrafficPolicy
 from podwire.model.document import not_yaml, wrong
 
 
@@ -17,7 +18,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     (``namespace/name``) is the Service whose addresses become the status of Ingresses; with ``publish_nodes`` those of
     the nodes with its endpoints do; ``publish_addresses`` replace both. ``ingress_config`` (``namespace/name``)
     is a ConfigMap with the keys of ingress-nginx. ``trusted_networks`` have the proxies in front whose headers
-    are believed.
+    are believed. ``external_traffic_policy`` is that of the Services of Gateways: Local keeps the addresses of clients
+    and needs a gateway on every node that clients reach.
     """
 
     kubeconfig: str = ""
@@ -37,6 +39,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     proxy_protocol: bool = False
     access_log: str = "/dev/stdout"
     concurrency: int = 0
+    external_traffic_policy: TrafficPolicy = "Local"
     namespace: str = "kube-system"
     """Where the Lease of those who write status and the Services of Gateways stand: the namespace of the engines."""
 

@@ -86,7 +86,9 @@ class _Gateway:
             self._environment, config.gateway_controller, config.namespace, engine_settings(config), self._feed
         )
         self._server.on_answer = self._gateway_api.answered
-        self._gateway_api_writer = GatewayApiWriter(self._environment, self._gateway_api)
+        self._gateway_api_writer = GatewayApiWriter(
+            self._environment, self._gateway_api, config.external_traffic_policy
+        )
         self._election = LeaderElection(
             client, Election(config.namespace, _LEASE, f"{socket.gethostname()}_{id(self):x}")
         )

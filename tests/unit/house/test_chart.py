@@ -95,6 +95,7 @@ def test_the_gateway_is_reached_as_the_values_say(name: str) -> None:
     assert added == ([[], ["NET_BIND_SERVICE"]] if on_host_network else [[], []])
     assert (("NetworkPolicy", "podwire-gateway") in objects) != on_host_network
     assert config.get("publishNodes", False) == (service_type == "ClusterIP")
+    assert config.get("externalTrafficPolicy", "Local") == ("Cluster" if kind == "Deployment" else "Local")
 
 
 def _rights(role: dict[str, Any]) -> set[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ from podwire.gateway.api.listeners import CheckedListener
 from podwire.gateway.api.references import ReferenceProblem
 from podwire.gateway.api.status import condition, listener_status
 from podwire.model.gatewayapi import GROUP, Gateway, GatewayStatus, ListenerSet, ListenerSetStatus
-from podwire.model.meta import key_of
+from podwire.model.meta import Condition, key_of
 
 _NOT_ALLOWED = ReferenceProblem("NotAllowed", "the Gateway does not allow ListenerSets of this namespace")
 _NOT_VALID = ReferenceProblem("ListenersNotValid", "no listener can be served")
@@ -52,6 +52,22 @@ def refused_set(value: ListenerSet) -> ListenerSetStatus:
         conditions=(
             condition("Accepted", _NOT_ALLOWED, generation),
             condition("Programmed", _NOT_ALLOWED, generation),
+        )
+    )
+
+
+def waiting_set(generation: int) -> ListenerSetStatus:
+    """The status of a ListenerSet that no controller serves, as the API gives it to new ones."""
+    return ListenerSetStatus(
+        conditions=tuple(
+            Condition(
+                type=kind,
+                status="Unknown",
+                reason="Pending",
+                message="Waiting for controller",
+                observed_generation=generation,
+            )
+            for kind in ("Accepted", "Programmed")
         )
     )
 

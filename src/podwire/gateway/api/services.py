@@ -9,7 +9,7 @@ The Service stands in the namespace of the engines, since a Service selects pods
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from podwire.cluster.names import GATEWAY_OF_SERVICE, GATEWAY_SERVICE
 from podwire.model.gatewayapi import Gateway, GatewayStatusAddress
@@ -24,6 +24,8 @@ GATEWAY_NAME = "gateway.networking.k8s.io/gateway-name"
 _LABEL_LENGTH = 63
 
 Json = dict[str, Any]
+TrafficPolicy = Literal["Local", "Cluster"]
+"""Whether a node leads connections to its own engine alone, which keeps the addresses of clients, or to all."""
 PortsOfGateways = dict[str, dict[int, int]]
 ServedPort = tuple[int, str]
 """A port of a Gateway and its transport protocol. TCP and UDP share the number on the engines too."""
@@ -102,6 +104,7 @@ def desired_service(
     ports: Mapping[int, int],
     needed: Iterable[ServedPort],
     existing: Service | None,
+    traffic_policy: TrafficPolicy = "Local",
 ) -> Json:
     """The Service of a Gateway; node ports that exist stay. None as an annotation takes it away."""
     had = existing.spec.ports if existing is not None else ()
@@ -128,7 +131,7 @@ def desired_service(
         },
         "spec": {
             "type": "LoadBalancer",
-            "externalTrafficPolicy": "Local",
+            "externalTrafficPolicy": traffic_policy,
             "selector": SELECTOR,
             "ports": [
                 {
@@ -153,6 +156,7 @@ def differs(existing: Service, desired: Json) -> bool:
     return (
         ports != desired_ports
         or existing.spec.type != "LoadBalancer"
+        or existing.spec.external_traffic_policy != desired["spec"]["externalTrafficPolicy"]
         or existing.spec.selector != SELECTOR
         or not desired["metadata"]["labels"].items() <= meta.labels.items()
         or any(meta.annotations.get(name) != text for name, text in desired["metadata"]["annotations"].items())

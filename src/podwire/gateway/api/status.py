@@ -7,6 +7,7 @@ import msgspec
 from podwire.gateway.api.attachment import RouteAttachment
 from podwire.gateway.api.listeners import CheckedListener
 from podwire.gateway.api.references import NO_PROBLEM, ReferenceProblem
+from podwire.gateway.api.services import service_name
 from podwire.model.gatewayapi import (
     Gateway,
     GatewayClass,
@@ -16,7 +17,7 @@ from podwire.model.gatewayapi import (
     ListenerStatus,
     SupportedFeature,
 )
-from podwire.model.meta import Condition
+from podwire.model.meta import Condition, key_of
 
 _MESSAGE_LENGTH = 1000
 FEATURES = (
@@ -172,7 +173,9 @@ def _unprogrammed(
             text = f"spec.addresses[{index}].value: the load balancer does not give {address.value}"
             return ReferenceProblem("AddressNotUsable", text)
     if not addresses:
-        return ReferenceProblem("AddressNotAssigned", "the Service of the Gateway has no address yet")
+        name = service_name(key_of(gateway.metadata))
+        text = f"the load balancer has given no address to Service {name}, whose Events say why"
+        return ReferenceProblem("AddressNotAssigned", text)
     return None
 
 

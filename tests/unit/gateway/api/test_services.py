@@ -84,6 +84,7 @@ def test_a_service_that_is_right_is_not_written() -> None:
     assert not differs(existing, desired)
     more = [(80, "TCP"), (443, "TCP")]
     assert differs(existing, desired_service(_GATEWAY, "kube-system", {80: 10000, 443: 10001}, more, existing))
+    assert differs(existing, desired_service(_GATEWAY, "kube-system", {80: 10000}, [(80, "TCP")], existing, "Cluster"))
     desired["spec"]["ports"][0]["nodePort"] = 31000
     kept = desired_service(_GATEWAY, "kube-system", {80: 10000}, [(80, "TCP")], msgspec.convert(desired, Service))
     assert kept["spec"]["ports"][0]["nodePort"] == 31000
