@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 UNUSED: Mapping[str, str] = {
     "agent: * *.projectcalico.org": "objects of BGP; routing.backend can become bgp while pods run",
-    "agent: * secrets": "passwords of BGP sessions, the Secret bgp-secrets alone",
+    "agent: * secrets": "passwords of BGP sessions, the Secret bgp-secrets and those that the values name",
     "agent: * configmaps": "the report of the policies in force, which follows them",
     "agent: patch nodes/status": "conditions of nodes that routing does not reach",
     "controller: patch *": "the status of policies and EgressPolicies, where there are any",

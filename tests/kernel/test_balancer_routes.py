@@ -4,16 +4,17 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 from msgspec.structs import replace
 from tests.kernel.bird_nodes import OUTSIDE, ROUTER_AS, learned, objects, peer, pid, settings
 from tests.kernel.frr_router import FrrRouter, configuration, frr_router
-from tests.kernel.routing_nodes import Cluster, ClusterNode, ip_batch
+from tests.kernel.routing_nodes import Cluster, ClusterNode, inside, ip_batch
 from tests.kernel.routing_programs import Nodes, kill_programs, run, until
 from tests.kernel.sockets import socket_in
 
@@ -30,9 +31,15 @@ from podwire.model.service import LoadBalancerIngress, LoadBalancerStatus, Servi
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
-Make = Callable[[int], Cluster]
+
+class Make(Protocol):
+    def __call__(self, count: int, families: str = "4") -> Cluster: ...
+
+
 VIP = "198.18.0.1"
-POOLS = BalancerPools({"p": BalancerPool(name="p", ranges=(parse_range("p", "", "198.18.0.0/24"),))})
+VIP6 = "2001:db8::1"
+RANGES = tuple(parse_range("p", "", text) for text in ("198.18.0.0/24", "2001:db8::/120"))
+POOLS = BalancerPools({"p": BalancerPool(name="p", ranges=RANGES)})
 TOR = RouterPeer(name="tor", address=ip_address("10.89.0.1"), my_as=64512, peer_as=ROUTER_AS, connect_retry_s=1)
 SCOPE = BgpScope(name="all", communities=((64512, 7), (64512, 1, 8)))
 PORT = 80
@@ -42,8 +49,8 @@ PORT = 80
 def make(tmp_path: Path) -> Iterator[Make]:
     clusters: list[Cluster] = []
 
-    def build(count: int) -> Cluster:
-        clusters.append(Cluster(tmp_path, count, 1, "4"))
+    def build(count: int, families: str = "4") -> Cluster:
+        clusters.append(Cluster(tmp_path, count, 1, families))
         clusters[0].need("bgp")
         return clusters[0]
 
@@ -53,12 +60,14 @@ def make(tmp_path: Path) -> Iterator[Make]:
         cluster.close()
 
 
-def planned(node: ClusterNode, *serving: str, local: bool = False, **fields: object) -> ServiceRoutes:
+def planned(
+    node: ClusterNode, *serving: str, local: bool = False, addresses: tuple[str, ...] = (VIP,), **fields: object
+) -> ServiceRoutes:
     """The routes of a node for one Service with endpoints on some nodes."""
     service = Service(
         metadata=ObjectMeta(name="web", namespace="shop", annotations={"metallb.io/ip-allocated-from-pool": "p"}),
         spec=ServiceSpec(type="LoadBalancer", external_traffic_policy="Local" if local else "Cluster"),
-        status=ServiceStatus(load_balancer=LoadBalancerStatus((LoadBalancerIngress(ip=VIP),))),
+        status=ServiceStatus(load_balancer=LoadBalancerStatus(tuple(LoadBalancerIngress(ip=a) for a in addresses))),
     )
     default: dict[str, object] = {
         "services": {"shop/web": service},
@@ -184,6 +193,51 @@ def test_bfd_informs_the_router_about_a_hung_engine(make: Make) -> None:
             await until(lambda: next_hops(router) == {node.ip for node in cluster.all})
 
     run(make(2), body)
+
+
+def test_one_session_carries_both_families(make: Make) -> None:
+    both = replace(TOR, has_both_families=True)
+
+    async def body(cluster: Cluster, nodes: Nodes) -> None:
+        (node,) = cluster.all
+        ip_batch(cluster.fabric, "address add fd89::1/64 dev br0 nodad")
+        lines = configuration(cluster)
+        lines += [" address-family ipv6 unicast", f"  neighbor {node.ip} activate", " exit-address-family"]
+        with frr_router(cluster, lines) as router:
+
+            def paths() -> list[dict[str, Any]]:
+                found: list[dict[str, Any]] = router.ask(f"show bgp ipv6 unicast {VIP6}/128").get("paths", [])
+                return found
+
+            await deliver(node, planned(node, node.name, addresses=(VIP, VIP6), peers={"tor": both}))
+            await until(lambda: next_hops(router) == {node.ip} and paths())
+            (path,) = paths()
+            assert path["nexthops"][0]["ip"] == node.ip6 and path["community"]["string"] == "64512:7"
+            await until(lambda: VIP6 in inside(router.place, "ip", "-6", "route", "show", "proto", "bgp"))
+            await deliver(node, planned(node, node.name, peers={"tor": both}))
+            await until(lambda: not paths())
+            assert router.established(node.ip) and next_hops(router) == {node.ip}
+
+    run(make(1, "46"), body)
+
+
+def test_a_new_password_disturbs_no_other_session(make: Make) -> None:
+    async def body(cluster: Cluster, nodes: Nodes) -> None:
+        (node,) = cluster.all
+
+        def peers(password: str) -> dict[str, RouterPeer]:
+            return {"tor": TOR, "away": replace(TOR, address=ip_address("10.89.0.99"), password=password)}
+
+        with frr_router(cluster, configuration(cluster)) as router:
+            await deliver(node, planned(node, node.name, peers=peers("first")))
+            await until(lambda: next_hops(router) == {node.ip})
+            await deliver(node, planned(node, node.name, peers=peers("second"), scopes={}))
+            await until(lambda: next_hops(router) == set())
+            assert 'password "second"' in Path(node.router.own.run_dir, "bird.conf").read_text()
+            (neighbour,) = router.ask("show bgp neighbors").values()
+            assert neighbour["connectionsEstablished"] == 1 and neighbour["connectionsDropped"] == 0
+
+    run(make(1), body)
 
 
 @pytest.mark.parametrize("graceful", [True, False])

@@ -49,7 +49,7 @@ class BalancerPart:
         self.speaker.prepare = self.hold_guard
         self.speaker.announced = self._announced
         self.engine = BgpEngine(shared, self.devices, supervisor)
-        self.bgp = BgpSpeaker(shared.client, config.node_name, self.view, shared.events, self.engine.deliver)
+        self.bgp = BgpSpeaker(config.node_name, self.view, namespace, self.engine.deliver, supervisor)
         self.bgp.announced = self._routes_changed
         self.log = Log("loadbalancer")
         self._protections: dict[str, Protection] = {}

@@ -32,7 +32,7 @@ _LOG_CLASSES = {
 
 def render(config: BgpConfiguration) -> str:
     """The configuration as text, the same for the same values; sessions are in the order of their names."""
-    alone = () if config.networks else (session.local.version for session in config.sessions)
+    alone = () if config.networks else _carried(config.sessions)
     families = sorted({*alone, *(network.version for network in config.networks)})
     sessions = sorted((s for s in config.sessions if s.local.version in families), key=lambda s: s.name)
     parts = [_machine(config, families)]
@@ -102,6 +102,7 @@ def _session(config: BgpConfiguration, session: BgpSession) -> str:
     lines = [
         *_import_filter(config, session),
         *_export_filter(config, session),
+        *_second_filter(session),
         f"protocol bgp {name} {{",
         f"  local {f'{session.local} ' if session.has_source else ''}port {session.local_port} as {session.local_as};",
         f"  neighbor {session.remote} port {session.remote_port} {_remote_as(session)};",
@@ -110,6 +111,7 @@ def _session(config: BgpConfiguration, session: BgpSession) -> str:
         f"  connect delay time 1; connect retry time {session.connect_retry_s}; error wait time 1, 10;",
         *_session_options(config, session),
         f"  ipv{version} {{ {' '.join(_channel(session, direct=direct))} }};",
+        *_second_channel(session),
         "}",
     ]
     return _lines(lines)
@@ -168,6 +170,28 @@ def _channel(session: BgpSession, *, direct: bool) -> Iterable[str]:
         yield "next hop self ebgp;"
     if session.add_paths:
         yield "add paths on;"
+
+
+def _carried(sessions: Iterable[BgpSession]) -> Iterable[int]:
+    """The families of sessions."""
+    for session in sessions:
+        yield session.local.version
+        if session.second is not None:
+            yield session.second.next_hop.version
+
+
+def _second_filter(session: BgpSession) -> Iterable[str]:
+    if session.second is not None:
+        yield f"filter second_{session.name} {{"
+        yield from map(_rule, session.second.exports)
+        yield from ("  reject;", "}")
+
+
+def _second_channel(session: BgpSession) -> Iterable[str]:
+    if session.second is not None:
+        hop = session.second.next_hop
+        options = f"import none; export filter second_{session.name}; next hop address {hop};"
+        yield f"  ipv{hop.version} {{ {options} }};"
 
 
 def _import_filter(config: BgpConfiguration, session: BgpSession) -> list[str]:

@@ -2,7 +2,8 @@
 kernel.
 
 The words are those of RFC 4271 (BGP-4), RFC 4456 (route reflection), RFC 4724 (graceful restart), RFC 5880 (BFD) and
-RFC 7911 (several paths per prefix). A session carries the routes of one address family, that of its addresses.
+RFC 7911 (several paths per prefix). A session carries the routes of the family of its addresses, and those of the other
+family where ``second`` says so (RFC 4760).
 """
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
@@ -56,6 +57,15 @@ class BfdTimes(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     multiplier: int = 3
     passive: bool = False
     """Whether the neighbour begins."""
+
+
+class SecondFamily(msgspec.Struct, frozen=True, kw_only=True):
+    """The family of routes that is not that of a session's addresses; the speaker accepts none of the neighbour."""
+
+    next_hop: Address
+    """The next hop of sent routes; it has the family."""
+    exports: tuple[RouteRule, ...] = ()
+    """Only what these rules accept is sent."""
 
 
 class BgpSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +124,8 @@ class BgpSession(msgspec.Struct, frozen=True, kw_only=True):
     """How often a received path may have the own number; None: once from another autonomous system, else never."""
     hops: int = 0
     """With more than 0, packets from farther away are dropped (RFC 5082)."""
+    second: SecondFamily | None = None
+    """None: the session carries the family of its addresses alone."""
 
     @property
     def is_internal(self) -> bool:
@@ -163,9 +175,13 @@ def with_services(config: BgpConfiguration, routes: ServiceRoutes) -> BgpConfigu
     """The configuration with the routes of load balancers.
 
     Where the speaker has a session with a neighbour already, this session announces them, and stays as it is otherwise.
+    A family in which the speaker has no networks is left out.
     """
+    families = {network.version for network in config.networks}
     sessions = {session.remote: session for session in config.sessions}
     for session in routes.sessions:
         known = sessions.get(session.remote)
-        sessions[session.remote] = replace(known, exports=(*session.exports, *known.exports)) if known else session
+        second = session.second if session.second and session.second.next_hop.version in families else None
+        exports = (*session.exports, *known.exports) if known else session.exports
+        sessions[session.remote] = replace(known or session, exports=exports, second=second)
     return replace(config, service_networks=routes.networks, sessions=tuple(sessions.values()))

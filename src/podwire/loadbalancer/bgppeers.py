@@ -4,11 +4,11 @@ An object that says something wrong, or something that podwire does not honour, 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from podwire.bgp.configuration import BfdTimes, BgpSession, Community, RouteRule
+from podwire.bgp.configuration import BfdTimes, BgpSession, Community, RouteRule, SecondFamily
 from podwire.bgp.fields import check_password, community, parse_seconds
 from podwire.errors import ConfigError
 from podwire.loadbalancer.advertisements import AdvertisementScope
@@ -16,6 +16,7 @@ from podwire.loadbalancer.pools import check_selectors
 from podwire.loadbalancer.ranges import Address, parse_address
 from podwire.model.metallb import BfdProfile, BgpAdvertisement, MetalLbCommunity, MetalLbPeer
 from podwire.model.node import Node
+from podwire.model.secret import PASSWORD_TYPE, Secret
 from podwire.model.selector import LabelSelector
 
 T = TypeVar("T")
@@ -51,14 +52,34 @@ class RouterPeer(msgspec.Struct, frozen=True, kw_only=True):
     bfd: BfdTimes | None = None
     keeps_routes: bool = False
     is_far: bool = False
+    has_both_families: bool = False
+    """Whether the session carries routes of both families."""
+
+    @property
+    def families(self) -> frozenset[int]:
+        """The IP versions of the routes that the session carries."""
+        return frozenset((4, 6)) if self.has_both_families else frozenset((self.address.version,))
 
     def has_node(self, node: Node) -> bool:
         """Whether a node has the session."""
         labels = node.metadata.labels
         return not self.node_selectors or any(item.matches(labels) for item in self.node_selectors)
 
-    def session(self, local: Address, exports: tuple[RouteRule, ...]) -> BgpSession:
-        """The session of a node with the address ``local``; nothing is accepted from the router."""
+    def session(self, own: Mapping[int, Address], rules: Iterable[RouteRule]) -> BgpSession | None:
+        """The session of a node with these addresses by IP version; nothing is accepted from the router.
+
+        None where the node has no address of the router's family.
+        """
+        version: Literal[4, 6] = 4 if self.address.version == 4 else 6
+        local, other = own.get(version), own.get(10 - version)
+        if local is None:
+            return None
+        exports: dict[int, list[RouteRule]] = {4: [], 6: []}
+        for rule in rules:
+            exports[rule.version].append(rule)
+        second = None
+        if self.has_both_families and other is not None:
+            second = SecondFamily(next_hop=other, exports=tuple(exports[other.version]))
         return BgpSession(
             name=f"router_{str(self.address).replace('.', '_').replace(':', '_')}",
             peer=f"BGPPeer {self.name}",
@@ -77,8 +98,9 @@ class RouterPeer(msgspec.Struct, frozen=True, kw_only=True):
             connect_retry_s=self.connect_retry_s,
             keeps_routes=self.keeps_routes,
             router_id=self.router_id,
-            imports=(RouteRule(version=4 if local.version == 4 else 6, accept=False),),
-            exports=exports,
+            imports=(RouteRule(version=version, accept=False),),
+            exports=tuple(exports[version]),
+            second=second,
         )
 
 
@@ -86,11 +108,21 @@ LISTEN_PORT = 1790
 """Where the engine listens when it runs for load balancers alone, beside other programs that speak BGP on the node."""
 
 
+class PasswordSecrets(msgspec.Struct, frozen=True):
+    """The Secrets of the only namespace in which passwords are read."""
+
+    namespace: str
+    find: Callable[[str], Secret | None]
+    """The Secret with a name, None for none. Raises: ConfigError while it is not readable."""
+
+
 class Vocabulary(msgspec.Struct, frozen=True):
     """What other objects refer to by name."""
 
     communities: Mapping[str, Community] = {}
     profiles: Mapping[str, BfdTimes] = {}
+    secrets: PasswordSecrets | None = None
+    """None: passwords do not matter, as for explanations."""
 
 
 def read_each(
@@ -179,15 +211,7 @@ def read_peer(item: MetalLbPeer, names: Vocabulary) -> RouterPeer:
     Raises: ConfigError naming the field.
     """
     spec, source = item.spec, f"BGPPeer {item.metadata.name}"
-    unhonoured = {
-        "interface": spec.interface,
-        "vrf": spec.vrf,
-        "passwordSecret": spec.password_secret.name,
-        "dualStackAddressFamily": "true" if spec.dual_stack_address_family else "",
-    }
-    for field, value in unhonoured.items():
-        if value:
-            raise ConfigError(source, f"spec.{field}", f"{value} is not supported; leave it out")
+    _refuse_unsupported(source, item)
     address = parse_address(spec.peer_address)
     if address is None:
         raise ConfigError(source, "spec.peerAddress", f"{spec.peer_address!r}: expected an address")
@@ -201,7 +225,7 @@ def read_peer(item: MetalLbPeer, names: Vocabulary) -> RouterPeer:
         raise ConfigError(source, "spec.routerID", f"{spec.router_id!r}: expected the form of an IPv4 address")
     if spec.bfd_profile and spec.bfd_profile not in names.profiles:
         raise ConfigError(source, "spec.bfdProfile", f"there is no valid BFDProfile {spec.bfd_profile}")
-    check_password(source, "spec.password", spec.password)
+    password = _password(source, item, names.secrets)
     check_selectors(source, "spec.nodeSelectors", spec.node_selectors)
     hold_s, keepalive_s = _times(source, spec.hold_time, spec.keepalive_time)
     return RouterPeer(
@@ -213,16 +237,57 @@ def read_peer(item: MetalLbPeer, names: Vocabulary) -> RouterPeer:
         source=local,
         hold_s=hold_s,
         keepalive_s=keepalive_s,
-        connect_retry_s=round(parse_seconds(source, "spec.connectTime", spec.connect_time))
-        if spec.connect_time
-        else 10,
+        connect_retry_s=_connect_s(source, spec.connect_time),
         router_id=spec.router_id,
         node_selectors=spec.node_selectors,
-        password=spec.password,
+        password=password,
         bfd=names.profiles.get(spec.bfd_profile),
         keeps_routes=spec.enable_graceful_restart,
         is_far=spec.ebgp_multi_hop,
+        has_both_families=spec.dual_stack_address_family,
     )
+
+
+def _refuse_unsupported(source: str, item: MetalLbPeer) -> None:
+    """Refuses what the engine cannot do, and fields that contradict each other."""
+    spec = item.spec
+    if spec.interface:
+        problem = "sessions without the address of the router (unnumbered) are not supported; set peerAddress"
+        raise ConfigError(source, "spec.interface", f"{spec.interface}: {problem}")
+    if spec.vrf:
+        problem = "is not supported, packets for Services come through the main routing table; leave it out"
+        raise ConfigError(source, "spec.vrf", f"{spec.vrf} {problem}")
+    if spec.disable_mp and spec.dual_stack_address_family:
+        raise ConfigError(source, "spec.disableMP", "true contradicts dualStackAddressFamily; leave one of them out")
+
+
+def _password(source: str, item: MetalLbPeer, secrets: PasswordSecrets | None) -> str:
+    spec, reference = item.spec, item.spec.password_secret
+    if not reference.name:
+        check_password(source, "spec.password", spec.password)
+        return spec.password
+    path = "spec.passwordSecret"
+    if spec.password:
+        raise ConfigError(source, path, "expected either password or passwordSecret")
+    if secrets is None:
+        return ""
+    if reference.namespace not in ("", secrets.namespace):
+        problem = f"{reference.namespace}: expected {secrets.namespace}, or nothing"
+        raise ConfigError(source, f"{path}.namespace", problem)
+    where = f"Secret {secrets.namespace}/{reference.name}"
+    try:
+        secret = secrets.find(reference.name)
+    except ConfigError as problem:
+        raise ConfigError(source, path, str(problem)) from problem
+    if secret is None:
+        raise ConfigError(source, path, f"there is no {where}")
+    if secret.type != PASSWORD_TYPE:
+        raise ConfigError(source, path, f"{where} has the type {secret.type or 'Opaque'}: expected {PASSWORD_TYPE}")
+    password = secret.text("password")
+    if not password:
+        raise ConfigError(source, path, f"{where} has no text at the key password")
+    check_password(source, f"{path}: {where}: key password", password)
+    return password
 
 
 def _peer_as(source: str, item: MetalLbPeer) -> int:
@@ -231,11 +296,17 @@ def _peer_as(source: str, item: MetalLbPeer) -> int:
         raise ConfigError(source, "spec.peerASN", "expected either peerASN or dynamicASN")
     if spec.dynamic_asn not in ("", "internal", "external"):
         raise ConfigError(source, "spec.dynamicASN", f"{spec.dynamic_asn!r}: expected internal or external")
-    if spec.dynamic_asn:
-        return spec.my_asn if spec.dynamic_asn == "internal" else 0
-    if spec.ebgp_multi_hop and spec.peer_asn == spec.my_asn:
+    is_internal = spec.dynamic_asn == "internal" or spec.peer_asn == spec.my_asn
+    if spec.ebgp_multi_hop and is_internal:
         raise ConfigError(source, "spec.ebgpMultiHop", "is for a router with another autonomous system number")
+    if spec.dynamic_asn:
+        return spec.my_asn if is_internal else 0
     return _check(source, "spec.peerASN", spec.peer_asn, 1, (1 << 32) - 1) or 0
+
+
+def _connect_s(source: str, text: str) -> int:
+    seconds = round(parse_seconds(source, "spec.connectTime", text)) if text else 10
+    return _check(source, "spec.connectTime", seconds, 1, 65535) or seconds
 
 
 def _times(source: str, hold: str, keepalive: str) -> tuple[int, int]:

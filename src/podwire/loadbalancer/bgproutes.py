@@ -5,7 +5,8 @@ only if such an endpoint is on the node. Prefixes of one length are announced on
 advertisements that ask for them. Advertisements that ask for one prefix with different local preferences contradict
 each other: the prefix is not announced, as in MetalLB.
 
-A session carries the family of its addresses. Cost: one rule and one route for each prefix.
+A session carries the family of its addresses, and with ``dualStackAddressFamily`` the other one too, where the node has
+an address of it, which is the next hop. Cost: one rule and one route for each prefix.
 """
 
 from collections.abc import Iterable, Mapping
@@ -87,17 +88,24 @@ def plan_routes(facts: BgpFacts, node: Node) -> BalancedRoutes:
             )
         )
     networks = tuple(dict.fromkeys(entry.network for entry in announcements))
-    own = [address for text in node.internal_ips if (address := parse_address(text)) is not None]
-    sessions = []
-    for name, peer in sorted(peers.items()):
-        local = next((address for address in own if address.version == peer.address.version), None)
-        if local is not None:
-            sessions.append(peer.session(local, tuple(rules[name])))
+    own = _own(node)
+    planned = (peer.session(own, rules[name]) for name, peer in sorted(peers.items()))
+    sessions = tuple(session for session in planned if session is not None)
     return BalancedRoutes(
-        routes=ServiceRoutes(networks=networks, sessions=tuple(sessions)),
+        routes=ServiceRoutes(networks=networks, sessions=sessions),
         announcements=tuple(announcements),
         problems=problems,
     )
+
+
+def _own(node: Node) -> dict[int, Address]:
+    """The first address of a node in each family, by IP version."""
+    own: dict[int, Address] = {}
+    for text in node.internal_ips:
+        address = parse_address(text)
+        if address is not None:
+            own.setdefault(address.version, address)
+    return own
 
 
 def _wishes(
@@ -105,14 +113,16 @@ def _wishes(
 ) -> dict[tuple[Network, str], list[tuple[BgpScope, str]]]:
     """By prefix and peer, the advertisements that ask for it, each with a Service."""
     scopes = [scope for scope in facts.scopes.values() if scope.has_node(node)]
+    own = _own(node)
+    carried = {name: peer.families & own.keys() for name, peer in peers.items() if peer.address.version in own}
     wishes: dict[tuple[Network, str], list[tuple[BgpScope, str]]] = {}
     for key, service in facts.services.items():
         if not _serves(service, facts.endpoints.get(key, Serving()), node.metadata.name):
             continue
         for address in addresses_of(service):
             for scope, network in _prefixes(facts, scopes, service, address):
-                for name, peer in peers.items():
-                    if (not scope.peers or name in scope.peers) and peer.address.version == address.version:
+                for name, families in carried.items():
+                    if (not scope.peers or name in scope.peers) and address.version in families:
                         wishes.setdefault((network, name), []).append((scope, key))
     return wishes
 

@@ -26,6 +26,7 @@ class BalancerView:
         services: Informer[Service],
         slices: Informer[EndpointSlice],
     ) -> None:
+        self.client = client
         self.nodes = nodes
         self.pools: Informer[IpAddressPool] = Informer(client, IPADDRESSPOOLS, namespace=METALLB_NAMESPACE)
         self.advertisements: Informer[L2Advertisement] = Informer(client, L2ADVERTISEMENTS, namespace=METALLB_NAMESPACE)
@@ -39,7 +40,7 @@ class BalancerView:
         """Grows with each change that may matter."""
         self._slices_of: dict[str, dict[str, EndpointSlice]] = {}
         self._serving: dict[str, Serving] = {}
-        self._events = events
+        self.events = events
         self._reported: dict[str, str] = {}
         self._callbacks: list[Callable[[], None]] = []
         events.follow_rejected(self.pools, self.advertisements)
@@ -130,7 +131,7 @@ class BalancerView:
             text = problems.get(item.metadata.name, "")
             if text and self._reported.get(name) != text:
                 subject = reference(resource.api_version, resource.kind, item.metadata)
-                self._events.event(subject, "Warning", "ObjectRefused", f"{text}; its last good form stays in force")
+                self.events.event(subject, "Warning", "ObjectRefused", f"{text}; its last good form stays in force")
             self._reported[name] = text
 
 

@@ -5,6 +5,9 @@ import binascii
 
 from podwire.model.meta import Fact, ObjectMeta
 
+PASSWORD_TYPE = "kubernetes.io/basic-auth"
+"""The type of Secrets with the keys ``username`` and ``password``, at least one of the two."""
+
 
 class Secret(Fact, frozen=True):
     """A Secret; the values of ``data`` are base64."""
@@ -12,6 +15,7 @@ class Secret(Fact, frozen=True):
     api_version: str = ""
     kind: str = ""
     metadata: ObjectMeta = ObjectMeta()
+    type: str = ""
     data: dict[str, str] = {}
 
     def text(self, key: str) -> str | None:

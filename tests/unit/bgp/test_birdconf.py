@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.bgp.birdconf import render
-from podwire.bgp.configuration import BgpConfiguration, BgpSession, RouteRule
+from podwire.bgp.configuration import BgpConfiguration, BgpSession, RouteRule, SecondFamily
 
 BIRD = Path("/usr/sbin/bird")
 
@@ -262,6 +262,30 @@ def test_networks_of_another_family_accept_nothing() -> None:
     assert "then reject;\n  reject;\n  accept;\n}" in render(replace(CONFIG, sessions=(only6,)))
 
 
+SERVICES = (ip_network("192.0.2.1/32"), ip_network("2001:db8::1/128"))
+TWO_FAMILIES = replace(
+    NODE,
+    exports=(RouteRule(version=4, accept=True, network=SERVICES[0], operator="equal"),),
+    second=SecondFamily(
+        next_hop=ip_address("fd89::11"),
+        exports=(RouteRule(version=6, accept=True, network=SERVICES[1], operator="equal", local_pref=7),),
+    ),
+)
+
+
+def test_the_second_family_is_sent_alone_and_by_its_rules() -> None:
+    text = render(replace(CONFIG, networks=(), sessions=(TWO_FAMILIES,), service_networks=SERVICES))
+    assert (
+        "filter second_node_10_89_0_12 {\n"
+        "  if net = 2001:db8::1/128 then { bgp_local_pref = 7; accept; }\n"
+        "  reject;\n"
+        "}\n"
+    ) in text
+    channel = "  ipv6 { import none; export filter second_node_10_89_0_12; next hop address fd89::11; };\n"
+    assert text.count(channel) == 1
+    assert "  route 2001:db8::1/128 blackhole;\n" in text
+
+
 @pytest.mark.skipif(not BIRD.exists(), reason="bird2 is not installed")
 @pytest.mark.parametrize(
     "config",
@@ -275,8 +299,9 @@ def test_networks_of_another_family_accept_nothing() -> None:
         WITH_RULES,
         replace(BOTH, gateways=WITH_RULES.gateways, tags=WITH_RULES.tags, unsent=WITH_RULES.unsent, log_level="error"),
         replace(CONFIG, strict_bind=True, sessions=(NODE, RULED, replace(ROUTER, hops=1, next_hop="self"))),
+        replace(CONFIG, networks=(), sessions=(TWO_FAMILIES,), service_networks=SERVICES),
     ],
-    ids=["mesh", "both", "alone", "debug", "ipv6", "other family", "rules", "both with gateways", "strict"],
+    ids=["mesh", "both", "alone", "debug", "ipv6", "other family", "rules", "both with gateways", "strict", "second"],
 )
 def test_bird_accepts_the_text(config: BgpConfiguration, tmp_path: Path) -> None:
     file = tmp_path / "bird.conf"

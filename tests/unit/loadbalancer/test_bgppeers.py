@@ -1,5 +1,6 @@
 """BGPPeers, BGPAdvertisements, Communities and BFDProfiles as values, and refusals with the field."""
 
+import base64
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import pytest
 from podwire.bgp.configuration import BfdTimes
 from podwire.errors import ConfigError
 from podwire.loadbalancer.bgppeers import (
+    PasswordSecrets,
     Vocabulary,
     read_advertisement,
     read_communities,
@@ -16,8 +18,28 @@ from podwire.loadbalancer.bgppeers import (
     read_profile,
 )
 from podwire.model.metallb import BfdProfile, BgpAdvertisement, MetalLbCommunity, MetalLbPeer
+from podwire.model.secret import PASSWORD_TYPE, Secret
 
-NAMES = Vocabulary({"no-export": (65535, 65281)}, {"fast": BfdTimes(receive_ms=100)})
+
+def find(name: str) -> Secret | None:
+    if name == "hidden":
+        raise ConfigError("Secret kube-system/hidden", "", "is not readable")
+    return SECRETS.get(name)
+
+
+def basic(password: str, kind: str = PASSWORD_TYPE) -> Secret:
+    return Secret(type=kind, data={"password": base64.b64encode(password.encode()).decode()})
+
+
+SECRETS = {
+    "tor": basic("s3cret"),
+    "opaque": basic("s3cret", "Opaque"),
+    "empty": Secret(type=PASSWORD_TYPE, data={"username": "eA=="}),
+    "quoted": basic('a"b'),
+}
+NAMES = Vocabulary(
+    {"no-export": (65535, 65281)}, {"fast": BfdTimes(receive_ms=100)}, PasswordSecrets("kube-system", find)
+)
 PEER = {"myASN": 64512, "peerASN": 64600, "peerAddress": "10.89.0.1"}
 
 
@@ -49,6 +71,18 @@ def test_a_peer_has_the_fields_of_metallb() -> None:
     assert (peer.keeps_routes, peer.is_far, peer.password) == (True, True, "secret")
 
 
+def test_a_peer_may_have_both_families() -> None:
+    assert read_peer(parsed(MetalLbPeer, **PEER, dualStackAddressFamily=True), NAMES).families == {4, 6}
+    assert read_peer(parsed(MetalLbPeer, **PEER, disableMP=True), NAMES).families == {4}
+
+
+@pytest.mark.parametrize("namespace", ["", "kube-system"])
+def test_a_password_comes_from_a_secret(namespace: str) -> None:
+    item = parsed(MetalLbPeer, **PEER, passwordSecret={"name": "tor", "namespace": namespace})
+    assert read_peer(item, NAMES).password == "s3cret"
+    assert read_peer(item, Vocabulary()).password == "", "explanations read no Secrets"
+
+
 @pytest.mark.parametrize(("dynamic", "want"), [("internal", 64512), ("external", 0)])
 def test_the_number_of_a_peer_may_be_dynamic(dynamic: str, want: int) -> None:
     assert read_peer(parsed(MetalLbPeer, **PEER | {"peerASN": 0, "dynamicASN": dynamic}), NAMES).peer_as == want
@@ -58,15 +92,39 @@ def test_the_number_of_a_peer_may_be_dynamic(dynamic: str, want: int) -> None:
     ("spec", "message"),
     [
         ({"peerAddress": "x"}, "BGPPeer x: spec.peerAddress: 'x': expected an address"),
-        ({"interface": "eth1"}, "spec.interface: eth1 is not supported; leave it out"),
+        (
+            {"interface": "eth1"},
+            r"spec.interface: eth1: sessions without the address .* are not supported; set peerAdd",
+        ),
+        ({"peerAddress": "", "interface": "eth1"}, "spec.interface: eth1: sessions without the address"),
         ({"vrf": "red"}, "spec.vrf: red is not supported"),
-        ({"passwordSecret": {"name": "s"}}, "spec.passwordSecret: s is not supported"),
-        ({"dualStackAddressFamily": True}, "spec.dualStackAddressFamily: true is not supported"),
+        (
+            {"password": "a", "passwordSecret": {"name": "tor"}},
+            "spec.passwordSecret: expected either password or passwordSecret",
+        ),
+        (
+            {"passwordSecret": {"name": "tor", "namespace": "shop"}},
+            "spec.passwordSecret.namespace: shop: expected kube-system, or nothing",
+        ),
+        ({"passwordSecret": {"name": "none"}}, "spec.passwordSecret: there is no Secret kube-system/none"),
+        (
+            {"passwordSecret": {"name": "opaque"}},
+            "Secret kube-system/opaque has the type Opaque: expected kubernetes.io/basic-auth",
+        ),
+        ({"passwordSecret": {"name": "empty"}}, "Secret kube-system/empty has no text at the key password"),
+        ({"passwordSecret": {"name": "quoted"}}, "Secret kube-system/quoted: key password: expected printable"),
+        ({"passwordSecret": {"name": "hidden"}}, "spec.passwordSecret: Secret kube-system/hidden: is not readable"),
+        (
+            {"dualStackAddressFamily": True, "disableMP": True},
+            "spec.disableMP: true contradicts dualStackAddressFamily",
+        ),
         ({"myASN": 0}, "spec.myASN: 0: expected 1 to 4294967295"),
         ({"peerASN": 0}, "spec.peerASN: expected either peerASN or dynamicASN"),
         ({"dynamicASN": "internal"}, "spec.peerASN: expected either"),
         ({"peerASN": 0, "dynamicASN": "any"}, "spec.dynamicASN: 'any': expected internal or external"),
         ({"peerASN": 64512, "ebgpMultiHop": True}, "spec.ebgpMultiHop"),
+        ({"peerASN": 0, "dynamicASN": "internal", "ebgpMultiHop": True}, "spec.ebgpMultiHop: is for a router with an"),
+        ({"connectTime": "0s"}, "spec.connectTime: 0: expected 1 to 65535"),
         ({"sourceAddress": "fd89::1"}, "spec.sourceAddress: 'fd89::1': expected an IPv4 address"),
         ({"routerID": "fd89::1"}, "spec.routerID"),
         ({"bfdProfile": "none"}, "spec.bfdProfile: there is no valid BFDProfile none"),

@@ -163,3 +163,32 @@ def test_a_session_of_routing_announces_load_balancers_too() -> None:
     rule = RouteRule(version=4, accept=True, network=ip_network("192.0.2.1/32"), operator="equal")
     assert merged.sessions == (replace(own, exports=(rule,)),)
     assert merged.service_networks == (ip_network("192.0.2.1/32"),)
+
+
+def test_a_session_may_carry_both_families() -> None:
+    both = replace(TOR, has_both_families=True)
+    web = service("web", "192.0.2.1", "2001:db8::1")
+    planned = routes(web, peers={"tor": both})
+    assert announced(planned) == ["192.0.2.1/32", "2001:db8::1/128"]
+    (session,) = planned.routes.sessions
+    assert [str(rule.network) for rule in session.exports] == ["192.0.2.1/32"]
+    assert session.second is not None and str(session.second.next_hop) == "fd89::11"
+    assert [str(rule.network) for rule in session.second.exports] == ["2001:db8::1/128"]
+
+    four = replace(NODE, status=NodeStatus(addresses=NODE.status.addresses[:1]))
+    planned = routes(web, node=four, peers={"tor": both})
+    assert announced(planned) == ["192.0.2.1/32"], "without an address of the family there is no next hop"
+    assert planned.routes.sessions[0].second is None
+
+
+@pytest.mark.parametrize(("pods", "want"), [("10.244.1.0/24", False), ("fd00:0:0:1::/64", True)])
+def test_a_family_without_pods_is_left_out(pods: str, want: bool) -> None:
+    planned = routes(service("web", "2001:db8::1"), peers={"tor": replace(TOR, has_both_families=True)})
+    config = BgpConfiguration(
+        router_id=ip_address("10.89.0.11"),  # type: ignore[arg-type]
+        link="eth0",
+        networks=(ip_network("10.244.1.0/24"), ip_network(pods)),
+        log_file="/bird.log",
+    )
+    (session,) = with_services(config, planned.routes).sessions
+    assert (session.second is not None) is want

@@ -15,14 +15,13 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from podwire.errors import ConfigError
-from podwire.kube.client import Client
 from podwire.kube.events import reference
 from podwire.kube.informer import Informer
+from podwire.kube.namedsecrets import NamedSecrets
 from podwire.kube.optional import follow_when_served
-from podwire.kube.resources import BGPCONFIGURATIONS, BGPFILTERS, BGPPEERS, IPPOOLS, SECRETS
+from podwire.kube.resources import BGPCONFIGURATIONS, BGPFILTERS, BGPPEERS, IPPOOLS
 from podwire.model.bgp import API_VERSION, BgpPassword
 from podwire.model.meta import ObjectMeta
-from podwire.model.secret import Secret
 from podwire.observe.log import Log
 from podwire.routing.backends.bgp.filters import FilterValues, read_filter
 from podwire.routing.backends.bgp.objects import (
@@ -42,7 +41,6 @@ from podwire.runtime.supervise import Supervisor
 REFUSED = "ObjectRefused"
 """The reason of Events on refused objects."""
 _QUIET_S = 0.05
-_SECRETS_WAIT_S = 5.0
 
 
 class ApiObject(Protocol):
@@ -70,7 +68,7 @@ class BgpObjectsFollower:
         self.pools = Informer(client, IPPOOLS)
         self._informers: tuple[Informer[Any], ...] = (self.configurations, self.peers, self.filters, self.pools)
         self._context = context
-        self._secrets = SecretTexts(client, context.namespace, self.disturbed)
+        self._secrets = NamedSecrets(client, context.namespace, self.disturbed)
         self._requested = asyncio.Event()
         self._good: dict[tuple[str, str], tuple[Any, Any]] = {}
         """Kind and name of an object: its last good form and the values of it."""
@@ -201,45 +199,3 @@ class BgpObjectsFollower:
             self._log.warning("cannot keep the good forms of objects", file=self._file, problem=failure)
         else:
             self._written = content
-
-
-class SecretTexts:
-    """The Secrets of one namespace by name, each followed by a watch of its own, since agents may read few of them."""
-
-    def __init__(self, client: Client, namespace: str, changed: Callable[[], None]) -> None:
-        self._client = client
-        self._namespace = namespace
-        self._changed = changed
-        self._followed: dict[str, tuple[Informer[Secret], asyncio.Task[None]]] = {}
-
-    def text(self, name: str, key: str) -> str | None:
-        """The value of a key; None when there is no such Secret or key.
-
-        Raises: ConfigError while the Secret is not readable.
-        """
-        informer, _ = self._followed.get(name, (None, None))
-        where = f"{self._namespace}/{name}"
-        if informer is None or not informer.synced.is_set():
-            problem = "is not readable for the agents; let the group podwire:agents list and watch it"
-            raise ConfigError(f"Secret {where}", "", problem)
-        secret = informer.objects.get(where)
-        return secret.text(key) if secret is not None else None
-
-    async def follow(self, names: set[str], supervisor: Supervisor) -> None:
-        """Follows exactly these Secrets; returns when all are known, or after five seconds."""
-        for name in self._followed.keys() - names:
-            self._followed.pop(name)[1].cancel()
-        new = names - self._followed.keys()
-        for name in sorted(new):
-            selector = f"metadata.name={name}"
-            informer: Informer[Secret] = Informer(
-                self._client, SECRETS, namespace=self._namespace, field_selector=selector, decode_as=Secret
-            )
-            informer.subscribe(lambda _key, _old, _new: self._changed())
-            self._followed[name] = (informer, supervisor.start(f"secret {name}", informer.run))
-        try:
-            async with asyncio.timeout(_SECRETS_WAIT_S):
-                for name in new:
-                    await self._followed[name][0].synced.wait()
-        except TimeoutError:
-            pass
