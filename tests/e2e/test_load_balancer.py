@@ -142,6 +142,22 @@ def test_this_machine_reaches_a_service_in_both_families(cluster: Cluster) -> No
     assert "IPAllocated" in events and "nodeAssigned" in events
 
 
+def statuses(cluster: Cluster, plural: str, field: str) -> dict[str, object]:
+    """What the objects of a kind say about the Service ``web``, by node."""
+    listed = json.loads(cluster.kubectl("get", plural, "--namespace", "metallb-system", "-o", "json"))
+    found = [item.get("status", {}) for item in listed["items"]]
+    return {status["node"]: status.get(field) for status in found if status.get("serviceName") == "web"}
+
+
+def test_the_status_of_a_service_names_the_nodes_that_answer(cluster: Cluster) -> None:
+    eventually(
+        lambda: (
+            statuses(cluster, "servicel2statuses", "interfaces")
+            == {owner(cluster, address): [{"name": "eth0"}] for address in addresses(cluster)}
+        )
+    )
+
+
 def test_ports_and_addresses_without_a_service_do_not_answer(cluster: Cluster) -> None:
     address = addresses(cluster)[0]
     assert asked(address, 9440, patience_s=0.5) == ""  # The agents' health port, at all addresses of a node.
@@ -302,6 +318,7 @@ def test_a_router_learns_addresses_by_bgp(backend: str) -> None:
 
         nodes = {str(node.address) for node in topology(cluster).nodes(2)}
         eventually(lambda: hops() == nodes)
+        eventually(lambda: set(statuses(cluster, "servicebgpstatuses", "peers")) == {"node-1", "node-2"})
 
         def answered() -> str:
             command = ("curl", "-s", "-m", "3", "http://198.18.7.0/")
@@ -316,10 +333,11 @@ def test_a_router_learns_addresses_by_bgp(backend: str) -> None:
         cluster.kubectl("patch", "service", "web", "-p", '{"spec": {"externalTrafficPolicy": "Local"}}')
         cluster.kubectl("label", "pod", "web-1", "role=none", "--overwrite")
         eventually(lambda: hops() == {str(topology(cluster).node(2).address)})
+        eventually(lambda: set(statuses(cluster, "servicebgpstatuses", "peers")) == {"node-2"})
         eventually(lambda: '"pod":"web-2"' in answered())
         agent = pid_of(cluster, "agent-node-2")
         os.kill(agent, signal.SIGKILL)
         eventually(lambda: pid_of(cluster, "agent-node-2") != agent)
         assert '"pod":"web-2"' in answered()
         cluster.kubectl("delete", "service", "web")
-        eventually(lambda: hops() == set())
+        eventually(lambda: hops() == set() and not statuses(cluster, "servicebgpstatuses", "peers"))

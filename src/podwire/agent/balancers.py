@@ -12,13 +12,16 @@ from podwire.kernel import sysctl
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_drift import TableWatch
 from podwire.kube.events import Severity, reference
+from podwire.kube.resources import SERVICEBGPSTATUSES, SERVICEL2STATUSES
 from podwire.loadbalancer.bgproutes import BalancedRoutes
 from podwire.loadbalancer.bgpspeaker import BgpSpeaker
 from podwire.loadbalancer.devices import AnsweringDevices
 from podwire.loadbalancer.election import L2Choice, addresses_of
 from podwire.loadbalancer.guard import TABLE, guard_table
 from podwire.loadbalancer.protection import KINDS, Protection, read_protections
+from podwire.loadbalancer.servicestatus import advertised, answered
 from podwire.loadbalancer.speaker import L2Speaker
+from podwire.loadbalancer.statusobjects import StatusObjects
 from podwire.loadbalancer.view import BalancerView
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
@@ -51,6 +54,9 @@ class BalancerPart:
         self.engine = BgpEngine(shared, self.devices, supervisor)
         self.bgp = BgpSpeaker(config.node_name, self.view, namespace, self.engine.deliver, supervisor)
         self.bgp.announced = self._routes_changed
+        self.answered = StatusObjects(self.view, config.node_name, SERVICEL2STATUSES)
+        self.advertised = StatusObjects(self.view, config.node_name, SERVICEBGPSTATUSES)
+        self.speaker.followed = self._show_answered
         self.log = Log("loadbalancer")
         self._protections: dict[str, Protection] = {}
         self._refused: dict[str, str] = {}
@@ -63,13 +69,18 @@ class BalancerPart:
         node = self.shared.own_node()
         return node.internal_ips if node is not None else ()
 
+    def _show_answered(self) -> None:
+        self.answered.show(answered(self.shared.config.node_name, self.speaker.held, self.speaker.choices))
+
     def _announced(self, choice: L2Choice) -> None:
+        self.answered.take_over(choice.services, self.speaker.alive())
         for key in choice.services:
             text = f'announcing from node "{self.shared.config.node_name}" with protocol "layer2"'
             self._service_event(key, "Normal", "nodeAssigned", text)
 
     def _routes_changed(self, before: BalancedRoutes, now: BalancedRoutes) -> None:
         self.hold_guard()
+        self.advertised.show(advertised(self.shared.config.node_name, now.announcements))
         known = {key for entry in before.announcements for key in entry.services}
         for key in sorted({key for entry in now.announcements for key in entry.services} - known):
             text = f'announcing from node "{self.shared.config.node_name}" with protocol "bgp"'
@@ -178,6 +189,7 @@ class BalancerPart:
         """Adds the tasks, checks, metrics and pages of load balancers to the agent."""
         shared = self.shared
         shared.tasks |= self.speaker.tasks() | self.bgp.tasks()
+        shared.tasks |= self.answered.tasks() | self.advertised.tasks()
         shared.on_settings.append(lambda _settings: self.bgp.again())
         shared.state_page.parts["loadbalancer"] = self.shares
         shared.health.metrics["loadbalancer"] = self.samples

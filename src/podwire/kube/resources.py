@@ -25,6 +25,7 @@ from podwire.model.metallb import (
     L2Advertisement,
     MetalLbCommunity,
     MetalLbPeer,
+    ServiceStatusObject,
 )
 from podwire.model.node import Lease, Node
 from podwire.model.pod import Pod
@@ -163,4 +164,8 @@ L2ADVERTISEMENTS = Resource("metallb.io", "v1beta1", "l2advertisements", "L2Adve
 BGPADVERTISEMENTS = Resource("metallb.io", "v1beta1", "bgpadvertisements", "BGPAdvertisement", True, BgpAdvertisement)
 METALLB_PEERS = Resource("metallb.io", "v1beta2", "bgppeers", "BGPPeer", True, MetalLbPeer)
 METALLB_COMMUNITIES = Resource("metallb.io", "v1beta1", "communities", "Community", True, MetalLbCommunity)
+SERVICEL2STATUSES = Resource("metallb.io", "v1beta1", "servicel2statuses", "ServiceL2Status", True, ServiceStatusObject)
+SERVICEBGPSTATUSES = Resource(
+    "metallb.io", "v1beta1", "servicebgpstatuses", "ServiceBGPStatus", True, ServiceStatusObject
+)
 BFDPROFILES = Resource("metallb.io", "v1beta1", "bfdprofiles", "BFDProfile", True, BfdProfile)

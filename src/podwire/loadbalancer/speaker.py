@@ -88,6 +88,8 @@ class L2Speaker:
         """The addresses for which this node answers, on their devices."""
         self.announced: Callable[[L2Choice], None] = lambda _: None
         """Called when this node has taken over an address."""
+        self.followed: Callable[[], None] = lambda: None
+        """Called when ``held`` or ``choices`` may have changed; not before they were known once."""
         self.prepare: Callable[[], None] = lambda: None
         """Called before addresses are put on devices."""
         self.announcements = 0
@@ -154,6 +156,7 @@ class L2Speaker:
         """
         if self.held and not self._may_hold():
             self._drop(tuple(self.held))
+            self._is_due = True
         self._contact = max(contact, self._contact)
         valid_s = lifetime_s(self._contact, self._clock.monotonic())
         addresses = [leased for group in self.held.values() for leased in group]
@@ -237,6 +240,7 @@ class L2Speaker:
         dead = await self._confirmed_dead({self.claims.holder(address) for address in mine if address not in self.held})
         free = [a for a in mine if a not in self.held and self.claims.holder(a) in {"", self._node, *dead}]
         await self._in_parallel(lambda address: self._take(self.choices[address]), free)
+        self.followed()
         await self._in_parallel(self.claims.forget, self._leftovers(alive))
 
     async def _confirmed_dead(self, holders: Collection[str]) -> frozenset[str]:
@@ -305,6 +309,8 @@ class L2Speaker:
             self._repeats.pop(address, None)
         if leased:
             self._report(self._kernel.remove(leased))
+            if self.choices:
+                self.followed()
 
     def _announce_again(self, now: float) -> None:
         due = [address for address, (at, _) in self._repeats.items() if at <= now]

@@ -1,5 +1,5 @@
-"""IPAddressPool, L2Advertisement, BGPAdvertisement, BGPPeer, Community and BFDProfile (``metallb.io``), with the field
-names of MetalLB.
+"""IPAddressPool, L2Advertisement, BGPAdvertisement, BGPPeer, Community, BFDProfile, and the status of Services
+(``metallb.io``), with the field names of MetalLB.
 
 Fields that podwire does not honour are read too, so that an object with one of them can be refused by its name. Source:
 MetalLB's API reference, ``metallb.io/v1beta1`` and ``metallb.io/v1beta2``.
@@ -178,3 +178,28 @@ class BfdProfile(Fact, frozen=True):
     kind: str = "BFDProfile"
     metadata: ObjectMeta = ObjectMeta()
     spec: BfdProfileSpec = BfdProfileSpec()
+
+
+class InterfaceInfo(Fact, frozen=True):
+    """A device of a node."""
+
+    name: str = ""
+
+
+class ServiceAnnouncement(Fact, frozen=True):
+    """Where a node announces the addresses of a Service: on devices (L2), or to BGPPeers."""
+
+    node: str = ""
+    service_name: str = ""
+    service_namespace: str = ""
+    interfaces: tuple[InterfaceInfo, ...] = ()
+    peers: tuple[str, ...] = ()
+
+
+class ServiceStatusObject(Fact, frozen=True):
+    """``metallb.io/v1beta1`` ServiceL2Status or ServiceBGPStatus."""
+
+    api_version: str = API_VERSION
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+    status: ServiceAnnouncement = ServiceAnnouncement()

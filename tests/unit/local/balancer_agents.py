@@ -13,8 +13,10 @@ from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder
 from podwire.kube.informer import Informer
 from podwire.kube.optional import follow_when_served
-from podwire.kube.resources import ENDPOINTSLICES, EVENTS, METALLB_PEERS, NODES, SERVICES
+from podwire.kube.resources import ENDPOINTSLICES, EVENTS, METALLB_PEERS, NODES, SERVICEBGPSTATUSES, SERVICES
 from podwire.loadbalancer.bgpspeaker import BgpSpeaker
+from podwire.loadbalancer.servicestatus import advertised
+from podwire.loadbalancer.statusobjects import StatusObjects
 from podwire.loadbalancer.view import BalancerView
 from podwire.runtime.supervise import Supervisor
 
@@ -33,7 +35,9 @@ class BgpAgent:
         self.view = BalancerView(self.client, events, nodes, services, slices)
         self.delivered: list[ServiceRoutes] = []
         self.bgp = BgpSpeaker(node, self.view, "kube-system", self._deliver, supervisor)
-        for name, body in self.bgp.tasks().items():
+        self.statuses = StatusObjects(self.view, node, SERVICEBGPSTATUSES)
+        self.bgp.announced = lambda _, now: self.statuses.show(advertised(node, now.announcements))
+        for name, body in (self.bgp.tasks() | self.statuses.tasks()).items():
             supervisor.start(name, body)
         for informer in (nodes, services, slices):
             supervisor.start(informer.resource.plural, informer.run)

@@ -22,9 +22,12 @@ from podwire.kube.resources import (
     L2ADVERTISEMENTS,
     LEASES,
     NODES,
+    SERVICEL2STATUSES,
     SERVICES,
 )
+from podwire.loadbalancer.servicestatus import answered
 from podwire.loadbalancer.speaker import L2Speaker
+from podwire.loadbalancer.statusobjects import StatusObjects
 from podwire.loadbalancer.view import BalancerView
 from podwire.local.controllers import LocalControllerConfig
 from podwire.runtime.clock import Clock
@@ -88,10 +91,16 @@ class Speaker:
         events = EventRecorder(self.client, "podwire-agent")
         self.view = BalancerView(self.client, events, nodes, services, slices)
         self.speaker = L2Speaker(self.client, name, "kube-system", self.view, kernel)
-        tasks = self.speaker.tasks()
+        self.statuses = StatusObjects(self.view, name, SERVICEL2STATUSES)
+        self.speaker.followed = self._followed
+        self.speaker.announced = lambda choice: self.statuses.take_over(choice.services, self.speaker.alive())
+        tasks = self.speaker.tasks() | self.statuses.tasks()
         del tasks["l2 heartbeats"]
         bodies = [*tasks.values(), nodes.run, services.run, slices.run, events.run]
         self.tasks = [asyncio.ensure_future(body()) for body in bodies]
+
+    def _followed(self) -> None:
+        self.statuses.show(answered(self.name, self.speaker.held, self.speaker.choices))
 
     async def kill(self) -> None:
         """Ends the agent at once; the kernel stays."""

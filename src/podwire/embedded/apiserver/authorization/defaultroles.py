@@ -21,6 +21,7 @@ _POLICY = "policy.networking.k8s.io"
 _OWN = "podwire.io"
 _METALLB = "metallb.io"
 _METALLB_KINDS = "ipaddresspools l2advertisements bgpadvertisements bgppeers communities bfdprofiles"
+_METALLB_STATUSES = "servicel2statuses servicel2statuses/status servicebgpstatuses servicebgpstatuses/status"
 
 
 def _on(verbs: str, resources: str, groups: str = "core", names: str = "") -> PolicyRule:
@@ -232,17 +233,16 @@ _COMPONENTS: Mapping[str, Rules] = {
         _on(_READ, "nodes pods namespaces services"),
         _on("patch", "nodes nodes/status"),
         _on(_READ, "endpointslices", "discovery.k8s.io"),
-        _on(_READ, "networkpolicies servicecidrs", "networking.k8s.io"),
-        _on(_READ, "clusternetworkpolicies", _POLICY),
+        _on(_READ, "networkpolicies servicecidrs clusternetworkpolicies", f"networking.k8s.io {_POLICY}"),
         _on(_READ, "bgpconfigurations bgppeers bgpfilters ippools", "projectcalico.org"),
         _on(_READ, "egresspolicies", _OWN),
         _on(f"create delete patch {_READ}", "ipamblocks", _OWN),
         _on(_READ, _METALLB_KINDS, _METALLB),
+        _on(f"create delete patch {_READ}", _METALLB_STATUSES, _METALLB),
         _EVENTS,
     ),
     "podwire:policystatus": (
-        _on("patch", "networkpolicies", "networking.k8s.io"),
-        _on("patch", "clusternetworkpolicies", _POLICY),
+        _on("patch", "networkpolicies clusternetworkpolicies", f"networking.k8s.io {_POLICY}"),
         _EVENTS,
     ),
     "podwire:ipamblocks": (_on(f"delete patch {_READ}", "ipamblocks", _OWN),),
