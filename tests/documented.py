@@ -112,6 +112,25 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/install.md", "podwire install --chart deploy/helm/podwire --set api.host=192.0.2.10 --dry-run"),
             ("docs/install.md", "podwire install --chart deploy/helm/podwire --set api.host=192.0.2.10"),
             ("docs/install.md", "podwire install --manifest deploy/manifests/beside-kube-proxy.yaml"),
+            ("docs/install.md", "podwire uninstall --objects --dry-run"),
+            ("docs/install.md", "podwire uninstall --objects"),
+        ),
+        "installs the gateway; tests/e2e/test_chart_gateway.py does so": (
+            (
+                "docs/gateway.md",
+                "helm install podwire deploy/helm/podwire -n kube-system -f deploy/values/gateway.yaml "
+                "--set gateway.exposure=hostPort",
+            ),
+        ),
+        "needs Ingresses and a Gateway; tests/e2e/test_gateway.py has some": (
+            ("docs/gateway.md", "podwire gateway migrate --gateway web/front > gateway.yaml"),
+        ),
+        "needs a BGPPeer; tests/kernel/test_balancer_routes.py has one": (
+            (
+                "docs/loadbalancer.md",
+                "kubectl patch bgppeers.metallb.io tor -n metallb-system --type merge "
+                '-p \'{"spec": {"passwordSecret": {"name": "tor"}}}\'',
+            ),
         ),
         "takes a cluster of another build to this one; tests/e2e/test_upgrade_local.py does so": (
             ("docs/upgrade-proof.md", "podwire up --nodes 2 --version podwire-0.1.0-py3-none-any.whl"),
@@ -276,6 +295,10 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/backends/udp.md", "ip route add 10.244.1.0/24 dev podwire-udp src 10.244.0.1 proto 113"),
             ("docs/backends/wireguard.md", "ip route add 10.244.1.0/24 dev podwire-wg src 10.244.0.1 proto 113"),
             ("docs/cni.md", "ip addr add 10.244.0.5/32 dev eth0"),
+            ("docs/cni.md", "ip route add 10.244.0.1 dev eth0"),
+            ("docs/cni.md", "ip route add default via 10.244.0.1 dev eth0"),
+            ("docs/cni.md", "ip addr add 10.244.0.1/32 dev podwire-pods"),
+            ("docs/cni.md", "ip route add 10.244.0.5/32 via 10.244.0.5 dev podwire-pods onlink proto 112"),
             ("docs/cni.md", "ip route add 169.254.1.1 dev eth0"),
             ("docs/cni.md", "ip route add default via 169.254.1.1 dev eth0"),
             ("docs/cni.md", "ip route add 10.244.0.5/32 dev web-55cf-0864f3 proto 112"),
