@@ -32,8 +32,8 @@ def virtual_hosts(listeners: Mapping[str, Iterable[HostRoutes]]) -> tuple[Virtua
         entries: dict[str, list[HostRoutes]] = {}
         for entry in attached:
             entries.setdefault(entry.host, []).append(entry)
-        others = listeners if own.startswith("*") else ()
-        narrower = [other for other in others if other != own and covers(own, other)]
+        rivals = listeners if own.startswith("*") else ()
+        narrower = [other for other in rivals if other != own and covers(own, other)]
         for host in dict.fromkeys((own, *entries)):
             if not any(covers(other, host) for other in narrower):
                 result[host] = VirtualHost(hosts=(host,), routes=_routes(host, entries))
