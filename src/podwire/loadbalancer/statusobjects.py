@@ -44,8 +44,8 @@ class StatusObjects:
         self._nodes = view.nodes
         self._node = node
         self._resource = resource
-        self._wanted: Mapping[str, ServiceAnnouncement] | None = None
-        self._taken: dict[str, frozenset[str]] = {}
+        self._desired: Mapping[str, ServiceAnnouncement] | None = None
+        self._takeovers: dict[str, frozenset[str]] = {}
         """The Services that this node has taken over, with the nodes that are alive."""
         self._changed = asyncio.Event()
         self._log = Log("loadbalancer")
@@ -59,13 +59,13 @@ class StatusObjects:
 
     def show(self, statuses: Mapping[str, ServiceAnnouncement]) -> None:
         """Sets what the objects are to say, by Service."""
-        if statuses != self._wanted:
-            self._wanted = statuses
+        if statuses != self._desired:
+            self._desired = statuses
             self._changed.set()
 
     def take_over(self, services: Iterable[str], alive: frozenset[str]) -> None:
         """Requests that objects of dead nodes are deleted: ``services`` are announced by this node now."""
-        self._taken |= dict.fromkeys(services, alive)
+        self._takeovers |= dict.fromkeys(services, alive)
         self._changed.set()
 
     def tasks(self) -> dict[str, Callable[[], Awaitable[None]]]:
@@ -92,19 +92,19 @@ class StatusObjects:
             await self._client.clock.sleep(_QUIET_S)
 
     async def _write(self) -> Exception | None:
-        """Makes the objects as they are wanted; the last failure, None for none."""
-        if self._wanted is None:
+        """Makes the objects as they are desired; the last failure, None for none."""
+        if self._desired is None:
             return None
         known = {item.metadata.name: item for item in self._informer.objects.values()}
-        wanted = {status_name(status): status for status in self._wanted.values()}
+        desired = {status_name(status): status for status in self._desired.values()}
         writes: list[Callable[[], Awaitable[None]]]
-        writes = [partial(self._delete, name) for name in known if name not in wanted]
+        writes = [partial(self._delete, name) for name in known if name not in desired]
         writes += [
             partial(self._put, name, status, exists=name in known)
-            for name, status in wanted.items()
+            for name, status in desired.items()
             if name not in known or known[name].status != status
         ]
-        writes += [partial(self._delete_of_dead, service) for service in self._taken]
+        writes += [partial(self._delete_of_dead, service) for service in self._takeovers]
         failed: Exception | None = None
         for write in writes:
             try:
@@ -131,14 +131,14 @@ class StatusObjects:
             pass
 
     async def _delete_of_dead(self, service: str) -> None:
-        alive = self._taken[service]
+        alive = self._takeovers[service]
         namespace, _, name = service.partition("/")
         selector = f"{SERVICE_LABEL}={name},{NAMESPACE_LABEL}={namespace}"
         page = await self._client.list(self._resource, METALLB_NAMESPACE, label_selector=selector)
         for item in page.items:
             if item.status.node not in (self._node, *alive):
                 await self._delete(item.metadata.name)
-        self._taken.pop(service, None)
+        self._takeovers.pop(service, None)
 
     def _owners(self) -> list[dict[str, Any]]:
         node = self._nodes.objects.get(self._node)
