@@ -52,6 +52,7 @@ class GenerationMonitor:
         try:
             self._sock.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_ADD_MEMBERSHIP, uapi.NFNLGRP_NFTABLES)
         except OSError as failure:
+            self._sock.close()
             raise refusal("listen", "nftables notifications", failure.errno or 0) from failure
         self._sock.setblocking(False)
         self._changes: Counter[str] = Counter()
