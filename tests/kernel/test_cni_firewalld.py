@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from jeepney import DBusAddress
+from tests.kernel.agent_cluster import eventually
 from tests.kernel.cni_node import NodeAgent, ping
 from tests.kernel.test_cni_firewall import OWN, bridged, call, run
 
@@ -73,8 +74,8 @@ def node(make: Callable[..., NodeAgent], bus: str, tmp_path: Path) -> Iterator[N
         )
         stack.callback(daemon.wait)
         stack.callback(daemon.kill)
-        while not dbus.has_owner(NAME):
-            assert daemon.poll() is None, (tmp_path / "firewalld.log").read_text()
+        eventually(lambda: dbus.has_owner(NAME) or daemon.poll() is not None)
+        assert daemon.poll() is None, (tmp_path / "firewalld.log").read_text()
         zones = DBusAddress("/org/fedoraproject/FirewallD1", NAME, f"{NAME}.zone")
         dbus.call(zones, "addInterface", "block", "br1")
         yield node

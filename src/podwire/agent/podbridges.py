@@ -27,7 +27,7 @@ def follow(shared: Shared, bridges: BridgeIsolation, enforcement: Enforcement) -
     async def check() -> None:
         while True:
             await shared.clock.sleep(CHECK_S)
-            with suppress(KernelError):
+            with suppress(KernelError):  # The next check reads the kernel again.
                 if bridges.look():
                     enforcement.look_again()
 
