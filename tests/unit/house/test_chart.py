@@ -62,6 +62,18 @@ def test_controllers_of_the_cluster_keep_their_work() -> None:
     assert config["controller"]["leaderElection"] is True
 
 
+def test_agents_see_the_bus_of_the_node_where_it_is_requested() -> None:
+    for settings, expected in (((), []), (("agent.firewalld=true",), ["/run/dbus"])):
+        (agent,) = (
+            item["spec"]["template"]["spec"]
+            for item in rendered(*settings)
+            if (item["kind"], item["metadata"]["name"]) == ("DaemonSet", "podwire-agent")
+        )
+        paths = {volume["name"]: volume["hostPath"]["path"] for volume in agent["volumes"] if "hostPath" in volume}
+        mounts = agent["containers"][0]["volumeMounts"]
+        assert [paths[mount["name"]] for mount in mounts if mount["mountPath"] == "/run/dbus"] == expected
+
+
 EXPOSURES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "LoadBalancer Service": (
         ("gateway.onEveryNode=false", "gateway.externalTrafficPolicy=Cluster"), "Deployment", "LoadBalancer",
