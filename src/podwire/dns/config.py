@@ -152,7 +152,7 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             return (self.http_address,)
         if not self.node_local:
             return self.listen
-        return ("0.0.0.0" if any("." in address for address in self.listen) else "::",)
+        return ("0.0.0.0", "::")
 
 
 _PODS = ("disabled", "insecure", "verified")

@@ -22,6 +22,7 @@ def test_settings_are_read() -> None:
         ("ttlSeconds: 4000", "ttlSeconds"),
         ("port: x", "port"),
         ("udpSize: 100", "udpSize"),
+        ("nodeLocal: true", "listen"),
         ("upstreams: [5]", "upstreams[0]"),
         ("ports: 53", ""),
         ("a: [", ""),
@@ -31,3 +32,17 @@ def test_a_wrong_setting_is_named(text: str, path: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_config(text, "dns.yaml")
     assert (refused.value.source, refused.value.path.lstrip(".")) == ("dns.yaml", path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("listen: [10.96.0.10]", ("10.96.0.10",)),
+        ("listen: [10.96.0.10]\nnodeLocal: true", ("0.0.0.0", "::")),
+        ("listen: [fd96::a]\nnodeLocal: true", ("0.0.0.0", "::")),
+        ("listen: [10.96.0.10]\nnodeLocal: true\nhttpAddress: 127.0.0.1", ("127.0.0.1",)),
+    ],
+)
+def test_pages_of_a_node_server_have_both_families(text: str, expected: tuple[str, ...]) -> None:
+    """A kubelet asks at the node's address, whose family may differ from that of the DNS Service."""
+    assert parse_config(text, "f").page_addresses == expected
