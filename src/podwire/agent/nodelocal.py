@@ -7,7 +7,6 @@ from podwire.cluster.degraded import FEATURE_MISSING
 from podwire.cluster.names import NODE_LOCAL_DNS
 from podwire.dns.nodelocal.plan import OWNER
 from podwire.dns.nodelocal.runner import NodeLocalRules, remove_rules
-from podwire.errors import Unsupported
 from podwire.kube.informer import Informer
 from podwire.kube.resources import SERVICES
 from podwire.model.node import Node
@@ -32,10 +31,7 @@ def add(shared: Shared, enforcement: Enforcement | None) -> None:
         NodeDnsPart(shared).connect(enforcement)
         return
     shared.tasks["dns node announcement"] = lambda: shared.announcer.insist({NODE_LOCAL_DNS: ""})
-    try:
-        remove_rules()
-    except Unsupported:
-        pass  # A kernel without nf_tables has no rules.
+    remove_rules()
     if section.node_local:
         problem = "the node's own DNS server needs the parts cni and policy of this agent; the cluster's servers answer"
         shared.degraded.report("dns node", FEATURE_MISSING, problem)

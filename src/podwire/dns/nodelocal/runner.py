@@ -24,7 +24,7 @@ from podwire.dns.nodelocal.plan import (
     plan_routes,
     plan_table,
 )
-from podwire.errors import KernelError
+from podwire.errors import KernelError, Unsupported
 from podwire.kernel import network
 from podwire.kernel.monitor import Event, Monitor
 from podwire.kernel.netlink import Netlink
@@ -78,15 +78,23 @@ class NodeLocalRules:
         before, self._free = self._free, None if self._free is None else _common(self._free, free)
         if before is not None and before == self._free:
             return
-        with Nft() as nft:
-            try:
-                for family in FAMILIES:
-                    self._take_out(nft, family, free)
-            except KernelError as failure:
-                self._log.error("cannot take pods out of the rules; deleting the rules", failure=failure)
-                for family in FAMILIES:
-                    nft.delete(family, TABLE)
-                self._wake.set()
+        try:
+            with Nft() as nft:
+                self._narrow_kernel(nft, free)
+        except Unsupported:
+            pass  # A kernel without nf_tables has no rules.
+
+    def _narrow_kernel(self, nft: Nft, free: FreePods) -> None:
+        try:
+            for family in FAMILIES:
+                self._take_out(nft, family, free)
+        except Unsupported:
+            raise
+        except KernelError as failure:
+            self._log.error("cannot take pods out of the rules; deleting the rules", failure=failure)
+            for family in FAMILIES:
+                nft.delete(family, TABLE)
+            self._wake.set()
 
     def _take_out(self, nft: Nft, family: str, free: FreePods) -> None:
         present = nft.read(family, TABLE)
@@ -180,11 +188,17 @@ class NodeLocalRules:
 
 
 def remove_rules() -> None:
-    """Removes the rules and routes of an earlier agent, if there are any."""
-    with Nft() as nft:
-        present = [family for family, name in nft.tables() if name == TABLE]
-        for family in present:
-            nft.delete(family, TABLE)
+    """Removes the rules and routes of an earlier agent, if there are any; a kernel without nf_tables has none.
+
+    Raises: KernelError.
+    """
+    try:
+        with Nft() as nft:
+            present = [family for family, name in nft.tables() if name == TABLE]
+            for family in present:
+                nft.delete(family, TABLE)
+    except Unsupported:
+        return
     if present:
         with Netlink() as netlink:
             network.apply(netlink, NetworkState(), OWNER).check()
