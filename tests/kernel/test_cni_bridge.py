@@ -81,6 +81,22 @@ def test_device_of_another_program_is_not_touched(make: Callable[..., NodeAgent]
     assert node.call("ADD", "web")[0] == 0
 
 
+def test_pods_with_own_devices_heal_beside_a_foreign_bridge(make: Callable[..., NodeAgent]) -> None:
+    node = make()
+    node.stop()
+    inside(node.place, "ip", "link", "delete", BRIDGE)
+    node.link = "routed"
+    node.start()
+    (address,) = node.add("routed")
+    node.stop()
+    inside(node.place, "ip", "link", "add", BRIDGE, "type", "bridge")
+    node.link = "bridge"
+    node.start()
+    inside(node.place, "ip", "route", "delete", address)
+    eventually(lambda: node.routes() == [address])
+    inside(node.place, "ip", "link", "delete", BRIDGE)
+
+
 def test_running_pods_stay_as_they_were_wired(make: Callable[..., NodeAgent]) -> None:
     node = make(*BOTH)
     bridged = node.add("bridged")

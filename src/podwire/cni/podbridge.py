@@ -61,3 +61,17 @@ def plan(mtu: int, mac: str, own: Iterable[str]) -> NetworkState:
         addresses=tuple(Address(link=BRIDGE, cidr=f"{ip}/{ip_address(ip).max_prefixlen}") for ip in own),
         sysctls=tuple(sysctls),
     )
+
+
+def without(state: NetworkState) -> NetworkState:
+    """The state of a node without the bridge, its ports, and what is on these devices."""
+    devices = {link.name for link in state.links if BRIDGE in (link.name, link.master)}
+    return NetworkState(
+        links=tuple(link for link in state.links if link.name not in devices),
+        addresses=tuple(address for address in state.addresses if address.link not in devices),
+        routes=tuple(route for route in state.routes if route.link not in devices),
+        neighbours=tuple(neighbour for neighbour in state.neighbours if neighbour.link not in devices),
+        fdb=tuple(entry for entry in state.fdb if entry.link not in devices),
+        rules=state.rules,
+        sysctls=tuple(value for value in state.sysctls if f"/{BRIDGE}/" not in value.path),
+    )

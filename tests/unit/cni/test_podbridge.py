@@ -7,11 +7,12 @@ from tests.unit.cni.test_wiring import ADDRESSES, REQUEST
 from podwire.cluster.podbridge import BRIDGE
 from podwire.cni import podbridge, ports, spec, wiring
 from podwire.cni.ipam.ledger import Attachment
-from podwire.state.network import merge, parse
+from podwire.state.network import NetworkState, merge, parse
 
 NODE = wiring.WiringFacts(
     mtu=1450, sources={4: "10.89.0.11"}, cidrs=("10.244.1.0/24", "fd00::/64"), link="bridge", route_mtus={6: 1430}
 )
+ROUTED = replace(NODE, link="routed")
 PORT = """\
 link NAME mtu 1450 address 02:70:77:00:00:01 master podwire-pods hairpin locked \
 alias "shop/checkout-7d9f 0123456789ab" up type veth peer eth0
@@ -135,3 +136,12 @@ def test_host_ports_guard_the_bridge() -> None:
     devices = next(declared for declared in table.sets if declared.name == "devices")
     assert [str(key) for key in devices.elements] == [str(devices.element(BRIDGE)[0])]
     assert podbridge.loopback_path() in {sysctl.path for sysctl in wiring.plan(item, NODE).host.sysctls}
+
+
+def test_state_without_the_bridge_has_the_other_pods() -> None:
+    item = attached()
+    key = replace(REQUEST.key, container="fedcba987654")
+    other = wiring.attach(replace(REQUEST, key=key), [address + 1 for address in ADDRESSES], ROUTED)
+    have = wiring.merged([item, other], NODE)
+    assert podbridge.without(have) == wiring.merged([other], ROUTED)
+    assert podbridge.without(wiring.merged([item], NODE)) == NetworkState()

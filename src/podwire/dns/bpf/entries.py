@@ -11,7 +11,7 @@ The server answers, because the program cannot or need not: aliases; names with 
 types other than A and AAAA of names that exist; names of ports; names of pods; the zone itself.
 
 Cost: one entry for a Service, one for each endpoint of a headless Service with at most 256 of them, two for a
-namespace; an entry takes 400 bytes of kernel memory.
+namespace; an entry takes 500 bytes of kernel memory.
 """
 
 import struct
