@@ -9,7 +9,8 @@ and no rule has to change. A connection over TCP stays where it began: the first
 puts its source into the set ``connections``, by which the other packets are known for two minutes after the last one.
 
 Replies of the server leave without connection tracking too. The route has the node's address as preferred source:
-otherwise processes of the node would ask the cluster's replicas from the Service address.
+otherwise processes of the node would ask the cluster's replicas from the Service address. So there are no rules for a
+Service address in whose family the node has no address.
 
 Only pods to which no egress policy applies reach the server, and only from their own addresses (ADR 20): the policies
 of all others have replicas as destinations.
@@ -104,6 +105,12 @@ def plan_routes(addresses: Iterable[str], sources: Iterable[str]) -> NetworkStat
             for address in addresses
         )
     )
+
+
+def reachable(addresses: Iterable[str], sources: Iterable[str]) -> tuple[str, ...]:
+    """The Service addresses of the families in which the node has an address."""
+    families = {family_of(source) for source in sources}
+    return tuple(address for address in addresses if family_of(address) in families)
 
 
 def occupied(addresses: Iterable[str], state: NetworkState) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from podwire.dns.nodelocal.plan import (
     occupied,
     plan_routes,
     plan_table,
+    reachable,
 )
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel import network
@@ -40,6 +41,7 @@ from podwire.state.value import StateValue
 
 CHECK_S = 30.0
 _SETTLE_S = 0.05
+_NOT_USED = "the node's own DNS server is not used"
 
 FreePods = Mapping[str, tuple[str, ...]]
 """The addresses of pods to which no egress policy applies, by device."""
@@ -132,7 +134,7 @@ class NodeLocalRules:
                             watch.attach(self._wake.set)
                         self.report(self._keep(watch))
                     except KernelError as failure:
-                        self.report(f"the node's own DNS server is not used, the cluster's servers answer: {failure}")
+                        self.report(f"{_NOT_USED}, the cluster's servers answer: {failure}")
                     await wait_first(self._wake, self._clock.sleep(CHECK_S))
                     await self._clock.sleep(_SETTLE_S)
         finally:
@@ -151,12 +153,14 @@ class NodeLocalRules:
         free, known, sources, problem = self._free, self._addresses(), self._sources(), ""
         if free is None or known is None or not sources:
             return ""
-        addresses = tuple(known)
+        addresses = reachable(known, sources)
+        if missing := [address for address in known if address not in addresses]:
+            problem = f"{_NOT_USED} at {missing[0]}: the node has no address of this family"
         with Netlink() as netlink, Nft() as nft:
             conflict, device = occupied(addresses, network.read_paths(netlink)) if addresses else ("", "")
             if conflict:
                 addresses = ()
-                problem = f"the node's own DNS server is not used: the device {device} has its address {conflict}"
+                problem = f"{_NOT_USED}: the device {device} has its address {conflict}"
             tables = {family_of(address): plan_table(address, free) for address in addresses}
             routes = plan_routes(addresses, sources)
             for family in FAMILIES:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from podwire.dns.nodelocal.plan import clients_set, occupied, plan_routes, plan_table
+from podwire.dns.nodelocal.plan import clients_set, occupied, plan_routes, plan_table, reachable
 from podwire.state.network import NetworkState
 from podwire.state.route import Address
 
@@ -72,3 +72,16 @@ def test_routes_prefer_the_address_of_the_node() -> None:
 def test_address_on_a_device_is_found(cidr: str, expected: tuple[str, str]) -> None:
     state = NetworkState(addresses=(Address(link="kube-ipvs0", cidr=cidr),))
     assert occupied(("10.96.0.10",), state) == expected
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        (("10.0.0.1", "fd00::1"), ("10.96.0.10", "fd96::a")),
+        (("10.0.0.1",), ("10.96.0.10",)),
+        (("fd00::1",), ("fd96::a",)),
+    ],
+)
+def test_node_serves_the_families_of_its_own_addresses(sources: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    """Otherwise its processes would ask the replicas from the Service address."""
+    assert reachable(("10.96.0.10", "fd96::a"), sources) == expected
