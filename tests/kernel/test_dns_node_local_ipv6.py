@@ -4,6 +4,7 @@ The server of the cluster is another socket of the node, to which a rule transla
 """
 
 import os
+import resource
 import select
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from tests.kernel.agent_cluster import inside
 from podwire.dns.nodelocal.plan import OWNER, TABLE, plan_routes, plan_table
 from podwire.dns.nodelocal.runner import NodeLocalRules, remove_rules
 from podwire.dns.sockets import Bound, bind, take_queries
+from podwire.errors import KernelError
 from podwire.kernel import netns, network
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.nft import Nft
@@ -156,6 +158,24 @@ def test_pod_with_a_new_policy_is_taken_out_at_once(node: Node) -> None:
         rules.narrow({"pw1": (POD,)})
     assert node.ask() == "own"
     with netns.inside(node.place):
+        rules.narrow({})
+    assert node.ask() == "cluster"
+
+
+def test_refused_removal_of_a_pod_is_tried_again(node: Node) -> None:
+    """Without a descriptor there is no socket to the kernel, so the first call fails, and the policies wait."""
+    node.apply()
+    take_queries([node.own], enabled=True)
+    rules = NodeLocalRules(SystemClock(), lambda: [SERVICE], lambda: [GATEWAY])
+    rules.widen({"pw1": (POD,)})
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with netns.inside(node.place):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            with pytest.raises(KernelError):
+                rules.narrow({})
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         rules.narrow({})
     assert node.ask() == "cluster"
 

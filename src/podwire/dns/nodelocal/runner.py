@@ -63,7 +63,7 @@ class NodeLocalRules:
         self._log = Log("dns.nodelocal")
         self._wake = asyncio.Event()
         self._free: FreePods | None = None
-        """None until policies were in force once."""
+        """None until policies were in force once, and while the kernel refuses to take out pods."""
         self.report: Callable[[str], None] = lambda _problem: None
         self.desired: tuple[StateValue, ...] = ()
         """What the kernel should hold."""
@@ -85,6 +85,9 @@ class NodeLocalRules:
                 self._narrow_kernel(nft, free)
         except Unsupported:
             pass  # A kernel without nf_tables has no rules.
+        except KernelError:
+            self._free = None  # The rules may still have these pods: the next call has to take them out.
+            raise
 
     def _narrow_kernel(self, nft: Nft, free: FreePods) -> None:
         try:
