@@ -62,7 +62,7 @@ def test_controllers_of_the_cluster_keep_their_work() -> None:
     assert config["controller"]["leaderElection"] is True
 
 
-def test_agents_see_the_bus_of_the_node_where_it_is_requested() -> None:
+def test_agents_see_the_bus_of_the_node_on_request() -> None:
     for settings, expected in (((), []), (("agent.firewalld=true",), ["/run/dbus"])):
         (agent,) = (
             item["spec"]["template"]["spec"]

@@ -83,8 +83,6 @@ class NodeLocalRules:
         try:
             with Nft() as nft:
                 self._narrow_kernel(nft, free)
-        except Unsupported:
-            pass  # A kernel without nf_tables has no rules.
         except KernelError:
             self._free = None  # The rules may still have these pods: the next call has to take them out.
             raise
@@ -93,8 +91,6 @@ class NodeLocalRules:
         try:
             for family in FAMILIES:
                 self._take_out(nft, family, free)
-        except Unsupported:
-            raise
         except KernelError as failure:
             self._log.error("cannot take pods out of the rules; deleting the rules", failure=failure)
             for family in FAMILIES:
