@@ -19,8 +19,8 @@ from podwire.errors import KernelError, KernelNotFound
 
 _DEFAULT = "unix:path=/run/dbus/system_bus_socket"
 _TIMEOUT_S = 5.0
-"""A program answers within this time, or the call fails. The agent does nothing else meanwhile: two calls, for a pod with
-both families, are shorter than the lease of the kernel's DNS answers (15 s)."""
+"""A program answers within this time, or the call fails. The agent does nothing else meanwhile: two calls, for a pod
+with both families, are shorter than the lease of the kernel's DNS answers (15 s)."""
 _SIZE = 4096
 
 
