@@ -16,7 +16,8 @@ from podwire.flows import proof
 from podwire.local import builds
 from podwire.local.rollout.run import folder_of
 
-FAST = ("--pause", "0", "--canary-pause", "0")
+FAST = ("--pause", "0", "--interval-ms", "60")
+WITHOUT_PAUSES = (*FAST, "--canary-pause", "0")
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def nothing_lost(cluster: Cluster, least: int) -> None:
 
 def killed_at(cluster: Cluster, step: str) -> None:
     """Begins an upgrade and kills it at a step."""
-    command = [*podwire(), "upgrade", "local", "apply", *FAST, "--name", cluster.name]
+    command = [*podwire(), "upgrade", "local", "apply", *WITHOUT_PAUSES, "--name", cluster.name]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process.stdout as output:
@@ -70,7 +71,7 @@ def test_a_killed_upgrade_continues_and_loses_no_message(cluster: Cluster) -> No
     assert old is not None and versions(cluster) == {old.label}
     before = identities(cluster)
     killed_at(cluster, "agent-node-1")
-    assert "continuing an upgrade that was interrupted" in upgrade(cluster, "apply", *FAST)
+    assert "continuing an upgrade that was interrupted" in upgrade(cluster, "apply", *WITHOUT_PAUSES)
     assert versions(cluster) == {new.label}
     nothing_lost(cluster, 3000)
     assert eventually(lambda: identities(cluster)) == before
@@ -81,10 +82,10 @@ def test_an_upgrade_and_its_way_back_lose_no_message(cluster: Cluster) -> None:
     old, new = builds.recall(Path(topology(cluster).state)), builds.own()
     assert old is not None
     before = identities(cluster)
-    upgrade(cluster, "apply", *FAST)
+    upgrade(cluster, "apply", *WITHOUT_PAUSES)
     assert versions(cluster) == {new.label}
     nothing_lost(cluster, 3000)
-    upgrade(cluster, "rollback", "--pause", "0")
+    upgrade(cluster, "rollback", *FAST)
     assert versions(cluster) == {old.label}
     assert f"{old.label} -> {new.label}: rolled back" in upgrade(cluster, "status")
     nothing_lost(cluster, 1000)
