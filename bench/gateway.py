@@ -269,47 +269,56 @@ def run(quick: bool) -> list[Row]:
         rows = _speed(proxies, runs, seconds)
         for hosts in (9, 99) if quick else (9, 999):
             rows += _effects(engine, port, endpoints, hosts, 4 if quick else 20)
+        reload = [nginx, "-c", str(folder / "nginx.conf"), "-s", "reload"]
+        beside = _failures(nginx_port, lambda _number: _run(reload), 5 if quick else 20)
+        return [*rows, *_loss_rows(engine, port, endpoints, beside, 5 if quick else 20)]
 
-        def endpoints_change(number: int) -> None:
-            engine.serve(entry(port, endpoints[number % 2 : number % 2 + 1]))
 
-        def hosts_change(number: int) -> None:
-            engine.serve(entry(port, endpoints[:1], number % 10))
+def _loss_rows(
+    engine: Engine, port: int, endpoints: tuple[EntryEndpoint, ...], beside: tuple[int, int], length: int
+) -> list[Row]:
+    """Failed requests while the configuration changes; ``beside``: all requests of nginx, and the failed ones."""
 
-        def reload(_number: int) -> None:
-            subprocess.run([nginx, "-c", str(folder / "nginx.conf"), "-s", "reload"], check=True)
+    def endpoints_change(number: int) -> None:
+        engine.serve(entry(port, endpoints[number % 2 : number % 2 + 1]))
 
-        certificates = [msgspec.structs.replace(certificate_for("web", (HOST,)), name="web") for _ in range(2)]
-        secure, more = free_port(), free_port()
+    def hosts_change(number: int) -> None:
+        engine.serve(entry(port, endpoints[:1], number % 10))
 
-        def certificates_change(number: int) -> None:
-            engine.serve(secure_entry((secure,), endpoints[:1], certificates[number % 2]))
+    certificates = [msgspec.structs.replace(certificate_for("web", (HOST,)), name="web") for _ in range(2)]
+    secure, more = free_port(), free_port()
 
-        def listeners_change(number: int) -> None:
-            engine.serve(secure_entry((secure, more)[: 1 + number % 2], endpoints[:1], certificates[0]))
+    def certificates_change(number: int) -> None:
+        engine.serve(secure_entry((secure,), endpoints[:1], certificates[number % 2]))
 
-        length = 5 if quick else 20
-        beside = _failures(nginx_port, reload, length)
-        plain, over_tls = (port, "http"), (secure, "https")
-        changes = (
-            ("endpoints", endpoints_change, plain),
-            ("hosts", hosts_change, plain),
-            ("certificates", certificates_change, over_tls),
-            ("listeners", listeners_change, over_tls),
-        )
-        for what, change, (asked, scheme) in changes:
-            change(0)
-            requests, failed = _failures(asked, change, length, scheme)
-            rows.append(
-                Row(
-                    f"failed requests while {what} change {CHANGES} times (of {requests:,}; nginx of {beside[0]:,})",
-                    "",
-                    (float(failed),),
-                    (("nginx", (float(beside[1]),)),),
-                    aim=0,
-                )
+    def listeners_change(number: int) -> None:
+        engine.serve(secure_entry((secure, more)[: 1 + number % 2], endpoints[:1], certificates[0]))
+
+    rows: list[Row] = []
+    plain, over_tls = (port, "http"), (secure, "https")
+    changes = (
+        ("endpoints", endpoints_change, plain),
+        ("hosts", hosts_change, plain),
+        ("certificates", certificates_change, over_tls),
+        ("listeners", listeners_change, over_tls),
+    )
+    for what, change, (asked, scheme) in changes:
+        change(0)
+        requests, failed = _failures(asked, change, length, scheme)
+        rows.append(
+            Row(
+                f"failed requests while {what} change {CHANGES} times (of {requests:,}; nginx of {beside[0]:,})",
+                "",
+                (float(failed),),
+                (("nginx", (float(beside[1]),)),),
+                aim=0,
             )
-        return rows
+        )
+    return rows
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True)
 
 
 def _write(file: Path, text: str) -> None:

@@ -179,15 +179,33 @@ class _Open:
         self.data = b""
 
 
-class ExchangeFlow:
-    """A TCP connection for each message."""
+class SocketPerMessage:
+    """The messages on their way, each with a socket of its own."""
 
     def __init__(self, target: FlowTarget, count: FlowCount) -> None:
         self.count = count
         self._target = target
+        self._open: list[_Open] = []
+
+    def close(self) -> None:
+        """Closes the sockets."""
+        for attempt in self._open:
+            attempt.socket.close()
+        self._open = []
+
+    def _lose(self, attempt: _Open, reason: str) -> bool:
+        attempt.socket.close()
+        self.count.lose(attempt.number, reason)
+        return True
+
+
+class ExchangeFlow(SocketPerMessage):
+    """A TCP connection for each message."""
+
+    def __init__(self, target: FlowTarget, count: FlowCount) -> None:
+        super().__init__(target, count)
         self._exchange = STREAM_EXCHANGES[target.kind]
         self._limit_s = DENIED_S if target.kind == "denied" else LOST_S
-        self._open: list[_Open] = []
 
     def turn(self, now: float) -> None:
         """Reads answers, and opens the connection of the next number."""
@@ -201,12 +219,6 @@ class ExchangeFlow:
             self._lose(attempt, _reason(failure))
         elif not self._decided(attempt, now):
             self._open.append(attempt)
-
-    def close(self) -> None:
-        """Closes the connections."""
-        for attempt in self._open:
-            attempt.socket.close()
-        self._open = []
 
     def _decided(self, attempt: _Open, now: float) -> bool:
         """Whether the fate of a message is known; it is counted then."""
@@ -234,19 +246,9 @@ class ExchangeFlow:
             self._lose(attempt, "the connection ended")
         return complete is not None or not data
 
-    def _lose(self, attempt: _Open, reason: str) -> bool:
-        attempt.socket.close()
-        self.count.lose(attempt.number, reason)
-        return True
 
-
-class QueryFlow:
+class QueryFlow(SocketPerMessage):
     """A UDP socket for each query of DNS."""
-
-    def __init__(self, target: FlowTarget, count: FlowCount) -> None:
-        self.count = count
-        self._target = target
-        self._open: list[_Open] = []
 
     def turn(self, now: float) -> None:
         """Reads answers, and sends the next query."""
@@ -266,12 +268,6 @@ class QueryFlow:
         else:
             self._open.append(attempt)
 
-    def close(self) -> None:
-        """Closes the sockets."""
-        for attempt in self._open:
-            attempt.socket.close()
-        self._open = []
-
     def _decided(self, attempt: _Open, now: float) -> bool:
         try:
             data = attempt.socket.recv(_RECEIVE)
@@ -283,11 +279,6 @@ class QueryFlow:
             return self._lose(attempt, "a wrong answer")
         self.count.answer(attempt.number, now)
         attempt.socket.close()
-        return True
-
-    def _lose(self, attempt: _Open, reason: str) -> bool:
-        attempt.socket.close()
-        self.count.lose(attempt.number, reason)
         return True
 
 

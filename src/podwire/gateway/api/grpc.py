@@ -9,7 +9,15 @@ from collections.abc import Iterable
 
 from podwire.gateway.api.backendrefs import BackendCollector, BackendFacts
 from podwire.gateway.api.filters import UnsupportedRule, check_regex, value_matches
-from podwire.gateway.api.rules import CompiledRoute, RankedRoute, RuleFilters, mirror_of, route_filters, session_of
+from podwire.gateway.api.rules import (
+    CompiledRoute,
+    RankedRoute,
+    RuleFilters,
+    compiled,
+    mirror_of,
+    route_filters,
+    session_of,
+)
 from podwire.gateway.routes import (
     Action,
     EntryRoute,
@@ -36,13 +44,7 @@ def compile_grpc(route: GrpcRoute, facts: BackendFacts) -> CompiledRoute:
         routes = tuple(_routes(route, collector))
     except UnsupportedRule as unsupported:
         return CompiledRoute(refused=unsupported.problem, references=collector.problem)
-    return CompiledRoute(
-        routes=routes,
-        backends=collector.backends,
-        authorities=collector.authorities,
-        ports=frozenset(collector.ports),
-        references=collector.problem,
-    )
+    return compiled(routes, collector)
 
 
 def _routes(route: GrpcRoute, collector: BackendCollector) -> Iterable[RankedRoute]:

@@ -103,6 +103,11 @@ def compile_route(route: HttpRoute, scheme: Scheme, facts: BackendFacts) -> Comp
         routes = tuple(compiler.routes())
     except UnsupportedRule as unsupported:
         return CompiledRoute(refused=unsupported.problem, references=collector.problem)
+    return compiled(routes, collector)
+
+
+def compiled(routes: tuple[RankedRoute, ...], collector: BackendCollector) -> CompiledRoute:
+    """Routes with the backends that were collected for them."""
     return CompiledRoute(
         routes=routes,
         backends=collector.backends,
