@@ -175,6 +175,7 @@ def measure_routes(folder: Path, count: int) -> list[Row]:
     routes = [f"{10 + i // 65536}.{i // 256 % 256}.{i % 256}.0/24" for i in range(count)]
     state = NetworkState(routes=tuple(Route(dst, "10.89.0.2", "eth0") for dst in routes))
     lines = "".join(f"route add {dst} via 10.89.0.2 dev eth0\n" for dst in routes)
+    netns_paths: list[Path] = []
     for attempt in range(5):
         paths = [folder / f"routes{attempt}{i}" for i in range(3)]
         own, _other, third = [with_uplink(path) for path in paths]
@@ -190,8 +191,9 @@ def measure_routes(folder: Path, count: int) -> list[Row]:
             if attempt == 0:
                 row.note("pyroute2", lambda o=oracle, i=index: add_routes(o, routes, i))
                 read.note("pyroute2", lambda o=oracle: list(o.get_routes(family=2)))
-        for path in paths:
-            netns.delete(path)
+        netns_paths += paths
+    for path in netns_paths:  # at the end: the kernel takes devices down for a while, under the lock of all writes
+        netns.delete(path)
     return [*row.rows(), *again.rows(), *read.rows()]
 
 

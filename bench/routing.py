@@ -2,8 +2,9 @@
 
 Each measurement is a process with a network namespace of its own and Node objects that it makes: every node has an
 address on the subnet of this one, and a pod CIDR. A run makes the plan (devices, routes, neighbours, forwarding
-entries, tables of nftables), reads the kernel and writes the difference. The first run writes everything, a resync
-finds nothing to write; a run for one more peer writes what differs, as does one for a peer that leaves. Memory is what
+entries, tables of nftables), reads the kernel and writes the difference. The first run has no peers: it asks the kernel
+for its features, and writes devices and tables. The second one reads and writes all peers; a resync finds nothing to
+write; a run for one more peer writes what differs, as does one for a peer that leaves. Memory is what
 the process has more than before the Node objects were made. CPU is user and system time of the process. As in an agent,
 modules are imported before, and left out of searches for garbage.
 
@@ -79,10 +80,15 @@ class Bench:
         self.times: Times = {}
 
     def measure(self, turns: int) -> Times:
-        """The first run, then turns of a resync and of one more peer."""
+        """A start without peers, then all peers at once, then turns of a resync, one more peer and one peer less."""
         router = Router("node-0", lambda: self._nodes, self._machine, SystemClock())
         router.cidrs = (ip_network("10.0.0.0/8"),)
         router.configure(RoutingSettings(backend=self._backend))
+        everyone = dict(self._nodes)
+        for name in set(everyone) - {"node-0"}:
+            del self._nodes[name]
+        self._note("start without peers", router.reconcile, router)
+        self._nodes.update(everyone)
         self._note("write all", router.reconcile, router)
         for turn in range(turns):
             self._note("resync", router.reconcile, router)

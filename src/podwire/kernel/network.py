@@ -305,9 +305,9 @@ _ADDRESSED_KINDS = ("sit",)
 def _has_side_effects(change: Change) -> bool:
     """Whether a step may change other objects of the owner; a new device does so only with addresses of its own."""
     value = change.value
-    if isinstance(value, Link):
+    if type(value) is Link:
         return change.verb != "add" or value.kind in _ADDRESSED_KINDS
-    return isinstance(value, Address) and change.verb == "delete"
+    return type(value) is Address and change.verb == "delete"
 
 
 def _execute(
@@ -319,7 +319,7 @@ def _execute(
     )
     for step in changes.steps:
         try:
-            if type(step.value) in _TYPES:
+            if type(step[1]) in _TYPES:
                 run.waiting.append((step, _message(step, indexes, held)))
             else:
                 run.take(step, indexes)
@@ -362,9 +362,11 @@ class _Run:
         applied, waiting = self.applied, self.waiting
         failures = self._netlink.batch([message for _, message in waiting])
         self.failed += (x for at, x in failures.items() if not _is_already_deleted(waiting[at][0], x))
+        before = applied[-1] if applied else None
         for at, (step, _) in enumerate(waiting):  # the messages of one step follow each other
-            if at not in failures and (not applied or step is not applied[-1]):
+            if step is not before and at not in failures:
                 applied.append(step)
+                before = step
         waiting.clear()
 
 
@@ -472,12 +474,12 @@ def _message(step: Change, indexes: Mapping[str, int], held: Collection[tuple[An
 def _new_flags(step: Change, held: Collection[tuple[Any, ...]]) -> int:
     """Flags of a creation: a new route must not replace another owner's; replacing a route must leave no gap."""
     verb, value = step
-    if isinstance(value, Route):
+    if type(value) is Route:
         exclusive = verb == "add" and not (held and value.key in held)
         return NLM_F_EXCL if exclusive else NLM_F_REPLACE
-    if isinstance(value, FibRule) and verb == "add":
+    if type(value) is FibRule and verb == "add":
         return NLM_F_EXCL
-    return NLM_F_APPEND if isinstance(value, Fdb) and value.mac == ZERO_MAC else NLM_F_REPLACE
+    return NLM_F_APPEND if type(value) is Fdb and value.mac == ZERO_MAC else NLM_F_REPLACE
 
 
 def encode(value: Address | Route | Neighbour | Fdb | FibRule, indexes: Mapping[str, int]) -> bytes:

@@ -74,7 +74,7 @@ from podwire.kernel.uapi import (
     RTNH_F_ONLINK,
     RTPROT_KERNEL,
 )
-from podwire.state.address import is_v6, pack_ip, pack_mac, unpack_ip, unpack_mac
+from podwire.state.address import address_bytes, is_v6, pack_ip, pack_mac, unpack_ip, unpack_mac
 from podwire.state.route import Address, Fdb, Neighbour, Route, usual_scope
 
 IFADDRMSG = struct.Struct("=BBBBI")
@@ -120,7 +120,7 @@ def family_of(text_form: str) -> int:
 def split_prefix(cidr: str) -> tuple[bytes, int]:
     """The packed address and the length of a prefix."""
     address, _, length = cidr.partition("/")
-    return pack_ip(address), int(length)
+    return address_bytes(address), int(length)
 
 
 # Addresses

@@ -64,7 +64,10 @@ class Peer(msgspec.Struct, frozen=True, gc=False, order=True, kw_only=True):
 
     def address(self, version: int) -> Address | None:
         """Its first address of a family, or None."""
-        return next((a for a in self.addresses if a.version == version), None)
+        for address in self.addresses:
+            if address.version == version:
+                return address
+        return None
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):

@@ -41,10 +41,15 @@ def gateways(device: str, peer: Peer, mac: str) -> Iterator[tuple[Network, Neigh
 
     The neighbour of a single address, which another node lends, is that of the peer's first range of the family.
     """
-    carriers = {cidr.version: cidr for cidr in reversed(peer.pod_cidrs) if has_node_address(cidr)}
     for cidr in peer.pod_cidrs:
-        carrier = cidr if has_node_address(cidr) else carriers.get(cidr.version, cidr)
+        carrier = cidr if has_node_address(cidr) else _carrier(cidr, peer)
         yield cidr, Neighbour(link=device, ip=_node_text(carrier), mac=mac)
+
+
+def _carrier(single: Network, peer: Peer) -> Network:
+    """The first range of the peer in the family of a single address; the address itself when there is none."""
+    ranges = (cidr for cidr in peer.pod_cidrs if cidr.version == single.version and has_node_address(cidr))
+    return next(ranges, single)
 
 
 def _node_text(cidr: Network) -> str:

@@ -9,7 +9,7 @@ import ipaddress
 import re
 from functools import lru_cache
 
-from podwire.model.ip import IPV4, ipv4_bytes, split_ipv4_network
+from podwire.model.ip import ipv4_bytes, ipv4_text, split_ipv4_network
 
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _CACHED = 1 << 16
@@ -21,7 +21,11 @@ def ip_text(text: str) -> str:
 
     Raises: ValueError when the text is not an address.
     """
-    return text if IPV4.fullmatch(text) else str(ipaddress.ip_address(text))
+    try:
+        ipv4_bytes(text)
+    except ValueError:
+        return str(ipaddress.ip_address(text))
+    return text
 
 
 @lru_cache(_CACHED)
@@ -54,28 +58,33 @@ def mac_text(text: str) -> str:
 
     Raises: ValueError when the text is not a hardware address.
     """
+    if not text or _MAC.fullmatch(text):
+        return text
     lowered = text.lower().replace("-", ":")
-    if lowered and not _MAC.fullmatch(lowered):
+    if not _MAC.fullmatch(lowered):
         raise ValueError(f"{text!r} is not a hardware address such as 02:00:00:00:00:01")
     return lowered
 
 
-@lru_cache(_CACHED)
-def pack_ip(text: str) -> bytes:
-    """The address in network byte order, 4 or 16 bytes."""
+def address_bytes(text: str) -> bytes:
+    """The address in network byte order, 4 or 16 bytes.
+
+    Raises: ValueError when the text is not an address.
+    """
     try:
         return ipv4_bytes(text)
-    except (ValueError, KeyError):
+    except ValueError:
         return ipaddress.ip_address(text).packed
+
+
+pack_ip = lru_cache(_CACHED)(address_bytes)
+""":func:`address_bytes` for addresses that come again and again, such as next hops."""
 
 
 @lru_cache(_CACHED)
 def unpack_ip(data: bytes) -> str:
     """The canonical text of 4 or 16 bytes."""
-    if len(data) == 4:
-        a, b, c, d = data
-        return f"{a}.{b}.{c}.{d}"
-    return str(ipaddress.IPv6Address(data))
+    return ipv4_text(data) if len(data) == 4 else str(ipaddress.IPv6Address(data))
 
 
 def address_text(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:

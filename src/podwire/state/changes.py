@@ -81,7 +81,7 @@ def diff(present: NetworkState, desired: NetworkState, owner: OwnerMark | None =
     entries = [
         *_added(present.neighbours, desired.neighbours, remade),
         *_added(present.fdb, desired.fdb, remade),
-        *_devices_first(list(_added(present.routes, desired.routes, remade, owner))),
+        *_devices_first(_added(present.routes, desired.routes, remade, owner)),
     ]
     removed = [
         *_removed(share.rules, desired.rules, ()),
@@ -139,10 +139,13 @@ def _with_prefix(values: tuple[Any, ...], prefixes: set[Any], prefix: Callable[[
     return tuple(same)
 
 
-def _devices_first(steps: Sequence[Change]) -> Iterator[Change]:
+def _devices_first(steps: Iterable[Change]) -> list[Change]:
     """Steps for routes: those to a device come before those through a gateway, which they may lead to."""
-    yield from (step for step in steps if not (isinstance(step.value, Route) and step.value.via))
-    yield from (step for step in steps if isinstance(step.value, Route) and step.value.via)
+    to_devices: list[Change] = []
+    through_gateways: list[Change] = []
+    for step in steps:
+        (through_gateways if isinstance(step[1], Route) and step[1].via else to_devices).append(step)
+    return to_devices + through_gateways
 
 
 def _of_device(value: Object) -> bool:
@@ -285,7 +288,7 @@ def _same(existing: Any, desired: Any) -> bool:
 
 
 def _removed(share: Sequence[Any], desired: Sequence[Any], deleted: Iterable[str]) -> Iterator[Change]:
-    if share == desired:
+    if not share or share == desired:
         return
     desired_keys = {x.key for x in desired}
     for x in share:

@@ -145,8 +145,10 @@ class Neighbour(Value, frozen=True):
     proto: int = 0
 
     def __post_init__(self) -> None:
-        canonical(self, "ip", ip_text(self.ip))
-        canonical(self, "mac", mac_text(self.mac))
+        if (text := ip_text(self.ip)) != self.ip:
+            force_setattr(self, "ip", text)
+        if (text := mac_text(self.mac)) != self.mac:
+            force_setattr(self, "mac", text)
 
     def __str__(self) -> str:
         return _line(NEIGHBOUR, self)
@@ -169,9 +171,10 @@ class Fdb(Value, frozen=True):
     bridge: bool = False
 
     def __post_init__(self) -> None:
-        canonical(self, "mac", mac_text(self.mac))
-        if self.dst:
-            canonical(self, "dst", ip_text(self.dst))
+        if (text := mac_text(self.mac)) != self.mac:
+            force_setattr(self, "mac", text)
+        if self.dst and (text := ip_text(self.dst)) != self.dst:
+            force_setattr(self, "dst", text)
 
     def __str__(self) -> str:
         return _line(FDB, self)
