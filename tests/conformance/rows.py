@@ -79,5 +79,5 @@ def chosen(rows: list[Row], sigs: list[str]) -> list[Row]:
     expected = {sig if sig.startswith("sig-") else f"sig-{sig}" for sig in sigs}
     there = {row.sig for row in rows}
     if unknown := expected - there:
-        raise ValueError(f"no specs of {', '.join(sorted(unknown))}; there are {', '.join(sorted(there))}")
+        raise ValueError(f"no specs of {', '.join(sorted(unknown))}; expected one of {', '.join(sorted(there))}")
     return [row for row in rows if not expected or row.sig in expected]

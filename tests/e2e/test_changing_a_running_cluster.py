@@ -237,7 +237,7 @@ def test_bulk_traffic_crosses_nodes_with_different_routing_backends(changing: Cl
 @pytest.mark.parametrize(
     ("data", "output"),
     [
-        ({"routing_backend": "pigeon"}, "routing.backend: 'pigeon' is not a routing backend; there are "),
+        ({"routing_backend": "pigeon"}, "routing.backend: 'pigeon' is not a routing backend; expected one of "),
         ({"routing_backend": "a: ["}, "routing.backend: not YAML"),
         ({"routing_port": "many"}, "routing.port: expected `int`, got `str`"),
         ({"routnig_backend": "hostgw"}, "routnig.backend: is not a setting"),
@@ -275,7 +275,7 @@ def test_refused_switch_changes_nothing(changing: Cluster) -> None:
     refused = run("up", "--name", NAME, "--backend", "pigeon")
     assert (refused.returncode, refused.stdout) == (2, "")
     known = ", ".join(BACKENDS)
-    assert refused.stderr == f"podwire up: routing.backend: 'pigeon' is not a routing backend; there are {known}\n"
+    assert refused.stderr == f"podwire up: routing.backend: 'pigeon' is not a routing backend; expected one of {known}\n"
     assert set(statuses(changing)) == {"vxlan"}
 
 

@@ -81,7 +81,7 @@ def test_exec_without_a_command_after_dashes_is_refused(small: Cluster) -> None:
 
 def test_exec_names_options_that_stand_after_the_node(small: Cluster) -> None:
     refused = run("exec", "node-1", "--name", NAME, "--", "true")
-    expected = "podwire: COMMAND: '--name' is no command; options stand before NODE\n"
+    expected = "podwire: COMMAND: '--name' is not a command; write options before NODE\n"
     assert (refused.returncode, refused.stderr) == (2, expected)
 
 

@@ -378,7 +378,7 @@ def test_a_kubelet_registers_its_node_and_says_what_it_lacks(home: Cluster, plac
         (
             "controller",
             {"kubeconfig": "", "controller": {"parts": ["magic"]}},
-            "'magic' is not a controller; there are nodeipam",
+            "'magic' is not a controller; expected one of nodeipam",
         ),
         ("controller", {"kubeconfig": "", "controler": {}}, "unknown field `controler`"),
         ("dns", {"prot": 53}, "unknown field `prot`"),

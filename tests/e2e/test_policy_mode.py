@@ -67,7 +67,7 @@ def test_another_one_takes_over_while_the_cluster_runs(cluster: Cluster, mode: s
 
 def test_unknown_policy_mode_changes_nothing_and_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     set_mode(cluster, "ipfw")
-    output = "policy.mode: 'ipfw' is not a data plane of policies; there are auto, nftables, iptables"
+    output = "policy.mode: 'ipfw' is not a data plane of policies; expected one of auto, nftables, iptables"
     eventually(lambda: output in done("status", "--name", cluster.name))
     assert holds(cluster)
     set_mode(cluster, "iptables")

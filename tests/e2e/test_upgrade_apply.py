@@ -444,7 +444,7 @@ def test_a_second_run_is_refused_and_names_the_first(cluster: Cluster) -> None:
         ending.set()
         thread.join()
         cluster.api.do("DELETE", path)
-    assert "Lease kube-system/podwire-upgrade is held by the-first, which is at work" in output
+    assert "Lease kube-system/podwire-upgrade is held by the-first, which is still running" in output
 
 
 def test_a_backup_is_taken_back_and_conflicts_are_named(cluster: Cluster, tmp_path: Path) -> None:
@@ -479,4 +479,4 @@ def test_a_backup_is_taken_back_and_conflicts_are_named(cluster: Cluster, tmp_pa
     blob = next((folder / "blobs").iterdir())
     blob.write_bytes(b"another")
     refused = upgrade(cluster, "restore", "--from", str(folder), status=2)
-    assert "was changed: its digest is another one" in refused
+    assert "was changed: its content does not match its digest" in refused

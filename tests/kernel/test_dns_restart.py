@@ -114,7 +114,7 @@ def test_changed_corefile_is_applied_and_a_wrong_one_not(tmp_path: Path) -> None
         valid = file.read_text()
         assert server.ask().answer[0].ttl == 7
         file.write_text(valid.replace("ttl 7", "ttl seven"))
-        while "the present one stays in force" not in (tmp_path / "log").read_text():
+        while "the old one stays in force" not in (tmp_path / "log").read_text():
             assert server.ask().answer[0].ttl == 7
             time.sleep(0.02)
         assert "line 4: ttl: expected a whole number, got 'seven'" in (tmp_path / "log").read_text()
@@ -177,7 +177,7 @@ def test_plugins_and_zone_files_survive_workers_and_follow_changes(tmp_path: Pat
         assert [str(record) for record in server.ask("short.example").answer[0]] == ["10.96.0.7"]
         assert [str(record) for record in server.ask("www.example.org").answer[0]] == ["192.0.2.1"]
         (tmp_path / "zone").write_text(_ZONE.replace("www A 192.0.2.1", "www A nowhere"))
-        while "the present one stays in force" not in (tmp_path / "log").read_text():
+        while "the old one stays in force" not in (tmp_path / "log").read_text():
             assert [str(record) for record in server.ask("www.example.org").answer[0]] == ["192.0.2.1"]
             time.sleep(0.02)
         (tmp_path / "zone").write_text(_ZONE.replace("192.0.2.1", "192.0.2.2"))

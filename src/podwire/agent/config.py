@@ -256,7 +256,7 @@ def parse(text: str, source: str) -> AgentConfig:
     _check_etcd(config.flannel.etcd, source)
     for index, part in enumerate(config.parts):
         if part not in PARTS:
-            raise ConfigError(source, f"parts[{index}]", f"{part!r} is not a part; there are {', '.join(PARTS)}")
+            raise ConfigError(source, f"parts[{index}]", f"{part!r} is not a part; the parts are {', '.join(PARTS)}")
     for field, texts in (("clusterCIDRs", config.cluster_cidrs), ("serviceCIDRs", config.service_cidrs)):
         for index, cidr in enumerate(texts):
             _check_network(source, f"{field}[{index}]", cidr)
@@ -304,7 +304,7 @@ def overlay(
     for key, text in data.items():
         section, _, field = key.partition(".")
         if section not in documents:
-            raise ConfigError(source, key, "is not a setting; they begin with routing., proxy. or policy.")
+            raise ConfigError(source, key, "is not a setting; the names of settings begin with routing., proxy. or policy.")
         try:
             documents[section][field] = yaml.load(text, Loader=yaml.CSafeLoader) if text.strip() else text
         except yaml.YAMLError as problem:

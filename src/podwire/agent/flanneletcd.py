@@ -99,7 +99,7 @@ class FlannelLeases:
         except FileNotFoundError:
             return
         except (OSError, msgspec.MsgspecError) as failure:
-            self._log.warning("cannot read the kept leases of flanneld", file=self._file, problem=failure)
+            self._log.warning("cannot read the saved leases of flanneld", file=self._file, problem=failure)
 
     def nodes(self) -> Mapping[str, Node]:
         """The Nodes of the API with those of the leases. An unchanged Node is the same object again."""

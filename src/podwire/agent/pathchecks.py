@@ -53,7 +53,7 @@ def keep_link_files(shared: Shared) -> None:
     if section.etc:
         change = hostfiles.write if section.enabled else hostfiles.remove
         for text in change(Path(section.etc), files):
-            Log("agent").info("files for network managers", change=text)
+            Log("agent").info("wrote the files for network managers", change=text)
 
 
 class PathReports:

@@ -37,7 +37,7 @@ def _agents(node: str | None, name: str | None, config_file: str | None) -> list
     config_files = {file.parent.name: file for file in Path(topology.run, "nodes").glob("*/agent.yaml")}
     if node is not None and node not in config_files:
         known = ", ".join(sorted(config_files)) or "none"
-        raise ConfigError("NODE", "", f"{node!r} is not a node of {topology.name} with an agent; there are {known}")
+        raise ConfigError("NODE", "", f"{node!r} is not a node of {topology.name} with an agent; the nodes are {known}")
     names = [node] if node is not None else sorted(config_files, key=lambda node_name: (len(node_name), node_name))
     return [agent_config.load(config_files[node_name]) for node_name in names]
 

@@ -19,9 +19,9 @@ from podwire.local import inventory
 @name_option
 @click.option("--all", "every", is_flag=True, help="Remove every local cluster of this machine.")
 def down(name: str, every: bool) -> None:
-    """Remove a local cluster, leaving the machine as it was before.
+    """Remove a local cluster with all its processes, namespaces and rules; the machine is as before.
 
-    Works in any state: also when processes were killed or `podwire up` was interrupted.
+    The command works in any state of the cluster, also when processes were killed or `podwire up` was interrupted.
     """
     inventory.check_root()
     for cluster in inventory.names() if every else (name,):
@@ -42,7 +42,7 @@ def _remove(name: str) -> None:
     for file in kubeconfigs.forget(topology):
         click.echo(f"removed the context of cluster {name!r} from {file}")
     teardown.destroy(topology)
-    click.echo(f"cluster {name!r} is gone")
+    click.echo(f"removed cluster {name!r}")
 
 
 @click.command("list")
@@ -50,7 +50,7 @@ def _remove(name: str) -> None:
 def list_clusters(output: str) -> None:
     """List the local clusters of this machine.
 
-    The state is `running`; `degraded` when a process has ended; `stopped` when all processes have ended.
+    The state of a cluster is `running`, `degraded` when a process has ended, or `stopped` when all have ended.
     """
 
     from podwire.local import overview
@@ -71,8 +71,8 @@ def list_clusters(output: str) -> None:
 def status(name: str | None, output: str) -> int:
     """Show nodes, data planes and processes of a local cluster.
 
-    Exit status 1 when something is wrong: a process that has ended, an API server that does not answer, a node that is
-    not Ready. The output names each problem and what to do.
+    The exit status is 1 when a process has ended, the API server does not answer, or a node is not Ready. The output
+    names each problem and what to do.
     """
     import asyncio
 
@@ -107,7 +107,7 @@ def execute(name: str | None, node: str, command: tuple[str, ...]) -> None:
     if not arguments:
         raise ConfigError("COMMAND", "", "expected a command after --")
     if command[0].startswith("-") and command[0] != "--":
-        raise ConfigError("COMMAND", "", f"{command[0]!r} is no command; options stand before NODE")
+        raise ConfigError("COMMAND", "", f"{command[0]!r} is not a command; write options before NODE")
     inventory.check_root()
     topology = running_cluster(name)
     netns_path = Path(topology.netns(node))

@@ -75,7 +75,7 @@ def _of_kubeconfig(names: tuple[str, ...]) -> Iterator[str]:
 @click.command()
 @click.argument("shell", metavar="SHELL", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print what a shell needs to complete commands, options, clusters and nodes.
+    """Print the script for tab completion of commands, options, clusters and nodes.
 
     SHELL is bash (4.4 or newer), zsh or fish.
 

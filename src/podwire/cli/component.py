@@ -40,9 +40,9 @@ _kubeconfig = click.option(
 def agent(
     config_file: str | None, kube_proxy_config: str | None, hostname_override: str | None, kubeconfig: str | None
 ) -> None:
-    """Run the node agent: CNI server with address management, routing between nodes, Service proxy, NetworkPolicy.
+    """Run the agent of a node: pod addresses and devices (CNI), routing between nodes, Services, NetworkPolicy.
 
-    `parts` in the configuration chooses what runs: [cni, routing, policy, proxy].
+    `parts` in the configuration chooses what runs, for example [cni, routing, policy, proxy].
     """
     from podwire.agent import config, daemon
 
@@ -128,7 +128,7 @@ def dns(
 @dns.command()
 @click.argument("corefile", metavar="COREFILE")
 def check(corefile: str) -> None:
-    """Check a Corefile: names each plugin and option that podwire does not have, with its line."""
+    """Check a Corefile: list each plugin and option that podwire does not support, with its line."""
     from podwire.dns.corefile.load import load_corefile
 
     settings = load_corefile(corefile)
@@ -140,9 +140,9 @@ def check(corefile: str) -> None:
 
 
 _GATEWAY_COMMANDS: Mapping[str, tuple[str, str]] = {
-    "engine": ("podwire.cli.component:engine", "Become the engine: Envoy."),
-    "drain": ("podwire.cli.component:drain", "Take the engine out of service, as the hook before its end does."),
-    "migrate": ("podwire.cli.gateway_migrate:migrate", "Write Ingresses as objects of Gateway API."),
+    "engine": ("podwire.cli.component:engine", "Run Envoy, the engine of the gateway."),
+    "drain": ("podwire.cli.component:drain", "Close the connections of the engine before it ends (preStop hook)."),
+    "migrate": ("podwire.cli.gateway_migrate:migrate", "Translate Ingresses into objects of Gateway API."),
 }
 
 
@@ -151,7 +151,7 @@ _GATEWAY_COMMANDS: Mapping[str, tuple[str, str]] = {
 @_kubeconfig
 @click.pass_context
 def gateway(context: click.Context, config_file: str | None, kubeconfig: str | None) -> None:
-    """Run the gateway: follows Ingresses and feeds the engine (Envoy) that serves them."""
+    """Run the gateway: follow Ingresses and Gateway API, and configure Envoy, which serves them."""
     from podwire.gateway.config import GatewayConfig, load_gateway_config
 
     settings = load_gateway_config(config_file) if config_file else GatewayConfig()
@@ -171,17 +171,17 @@ def gateway(context: click.Context, config_file: str | None, kubeconfig: str | N
 @click.command()
 @click.pass_obj
 def engine(settings: "GatewayConfig") -> None:
-    """Become the engine: Envoy, with the gateway of the same configuration as its source."""
+    """Run Envoy, the engine of the gateway. It gets its configuration from the gateway with the same settings."""
     from podwire.gateway.envoy.engine import become_engine
 
     become_engine(settings)
 
 
 @click.command()
-@click.option("--seconds", type=float, default=30.0, show_default=True, help="Longest wait.")
+@click.option("--seconds", type=float, default=30.0, show_default=True, help="How long to wait at most.")
 @click.pass_obj
 def drain(settings: "GatewayConfig", seconds: float) -> None:
-    """Take the engine out of service: clients are asked to close, and the command waits until they have."""
+    """Ask the clients of the engine to close their connections, and wait until they have done so."""
     import time
 
     from podwire.gateway.envoy.drain import drain as drain_engine

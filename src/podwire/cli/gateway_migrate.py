@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DEFAULT_NAMESPACE = "default"
-_HELP = """Write Ingresses of ingress-nginx as objects of Gateway API.
+_HELP = """Translate Ingresses of ingress-nginx into objects of Gateway API.
 
-The objects go to standard output: one Gateway, HTTPRoutes, ReferenceGrants. What routes cannot say goes to standard
-error, each with its object and field. Nothing in the cluster is changed, and the Ingresses are served as before: apply
-the objects, compare both, then move the clients. docs/gateway.md says what is carried over.
+The command prints one Gateway, HTTPRoutes and ReferenceGrants. On standard error it reports what these objects cannot
+express, with object and field. It changes nothing in the cluster: apply the objects, compare both, then move the
+clients. docs/gateway.md lists what is translated.
 
-An Ingress with annotations that keep clients away (address ranges, passwords, certificates) is left out, unless
---open-routes is given: its routes would be open to all.
+An Ingress with annotations that restrict access (address ranges, passwords, certificates) is left out, because its
+routes would be open to all clients; --open-routes includes it.
 
 \b
 podwire gateway migrate --gateway web/front > gateway.yaml
@@ -36,12 +36,14 @@ podwire gateway migrate -f manifests/ -o json
 @click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="Manifest file or folder; - is stdin.")
 @recursive_option
 @kubeconfig_option
-@click.option("--gateway", default="default/ingress", show_default=True, metavar="NAMESPACE/NAME", help="The Gateway.")
-@click.option("--gateway-class", default="podwire", show_default=True, metavar="NAME", help="Its class.")
+@click.option(
+    "--gateway", default="default/ingress", show_default=True, metavar="NAMESPACE/NAME", help="Name of the Gateway."
+)
+@click.option("--gateway-class", default="podwire", show_default=True, metavar="NAME", help="Class of the Gateway.")
 @click.option("--ingress-class", "classes", multiple=True, metavar="NAME", help="Only Ingresses of these classes.")
 @click.option("-n", "--namespace", "namespaces", multiple=True, metavar="NAME", help="Only these namespaces.")
 @click.option("--settings", metavar="NAMESPACE/NAME", default="", help="The ConfigMap of ingress-nginx.")
-@click.option("--open-routes", is_flag=True, help="Also write routes that lose their control of access.")
+@click.option("--open-routes", is_flag=True, help="Also translate Ingresses that restrict access; all clients may use the routes.")
 @click.option(
     "-o", "--output", type=click.Choice(("yaml", "json")), default="yaml", show_default=True, help="Output format."
 )

@@ -30,7 +30,7 @@ class InstallOptions(NamedTuple):
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A value of the chart; can be repeated.")
 @click.option("--manifest", metavar="FILE", help="In place of a chart: a rendered manifest, as in deploy/manifests.")
 @click.option("--dry-run", is_flag=True, help="Show what the API server would do, and change nothing.")
-@click.option("--force", is_flag=True, help="Install in spite of faults of the cluster.")
+@click.option("--force", is_flag=True, help="Install although the cluster has faults.")
 @click.option(
     "--wait", "wait_s", type=SECONDS, default=300.0, show_default=True, help="Limit until all pods are ready."
 )
@@ -42,11 +42,11 @@ def install(
     settings: tuple[str, ...],
     **options: Any,
 ) -> int:
-    """Install podwire in a cluster, or change what is installed.
+    """Install podwire in a cluster, or change the installation.
 
-    Checks the cluster first: other networks, kube-proxy, another DNS server, ranges that do not fit. A fault ends the
-    command with exit status 1 before anything is changed. Then the objects are applied by server-side apply, and the
-    command waits until all pods are ready. It can be repeated. Wrong input ends with exit status 2.
+    The command first checks the cluster: other networks, kube-proxy, another DNS server, ranges that do not fit. With a
+    fault it ends with exit status 1 and changes nothing. Then it applies the objects by server-side apply, and waits
+    until all pods are ready. You can repeat it. The exit status is 2 when the input is wrong.
 
     \b
     podwire install --chart deploy/helm/podwire --set api.host=192.0.2.10 --dry-run
@@ -79,7 +79,7 @@ async def _install(config: "ApiConfig", objects: "tuple[Json, ...]", options: In
             click.echo(str(finding), err=True)
         faults = any(finding.level == "fault" for finding in findings)
         if faults and not (options.force or options.dry_run):
-            click.echo("nothing was changed; --force installs in spite of faults", err=True)
+            click.echo("nothing was changed; --force installs although there are faults", err=True)
             return 1
         await cluster.apply(client, objects, click.echo, dry=options.dry_run)
         if not options.dry_run:

@@ -25,14 +25,15 @@ _ADDRESSES = ("ADDRESS", "NODE", "RANGE", "POD")
 def ipam(  # noqa: PLR0913 - one parameter an option, as click calls it
     context: click.Context, name: str, kubeconfig: str | None, addresses: bool, released: str | None, output: str
 ) -> int:
-    """Show which node and pod has which addresses, and what is left over.
+    """Show the addresses of nodes and pods, and leaks: addresses that nobody uses any more.
 
-    The pools with the numbers of claimed blocks and of all; the ranges of each node, from the agents of a local cluster
-    with the numbers of their addresses; and leaks: addresses without a pod, and blocks without a node. Both are given
-    back within two minutes without help, so look twice. Exit status 1 when something is left over.
+    The output has each pool with its claimed blocks and all its blocks, and the ranges of each node; in a local cluster
+    also how many addresses of each range are in use. A leak is an address without a pod or a block without a node.
+    podwire returns both within two minutes by itself, so look again before you act. The exit status is 1 when there is
+    a leak.
 
-    --release deletes the block of a node that is gone at once. It refuses a block that a node has, of which an address
-    is lent, or of which a pod has an address.
+    --release deletes the block of a node that no longer exists, without waiting. It refuses a block that a node still
+    has, or with an address that is lent to another node or used by a pod.
 
     \b
     podwire ipam

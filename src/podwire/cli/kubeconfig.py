@@ -17,8 +17,8 @@ from podwire.local import inventory
 def kubeconfig(name: str, text: bool, merge: bool) -> None:
     """Print the path (or the text) of a cluster's kubeconfig.
 
-    With --merge, kubectl needs no variable: cluster, user and context are added to the file of $KUBECONFIG, or to
-    ~/.kube/config, and the context becomes the current context. `podwire down` removes them again.
+    --merge adds the cluster to the file in $KUBECONFIG, or to ~/.kube/config, and makes its context the current one, so
+    that kubectl works in every shell. `podwire down` removes the cluster from that file again.
 
     \b
     export KUBECONFIG=$(podwire kubeconfig)

@@ -21,12 +21,13 @@ _station = click.argument("station", metavar="STATION", shell_complete=completio
 def lab() -> None:
     """Cut, slow down and heal the links between the nodes of a local cluster.
 
-    A STATION is a node, `host` (this machine with the API server), or, in a cluster of several segments, `segment-1`:
-    the router's link to that segment. Conditions stay until `heal` or `down`; both ends keep their carrier.
+    STATION names a link: the link of a node, of `host` (this machine with the API server), or, in a cluster of several
+    segments, of `segment-1` (the router's link to that segment). Changes stay until `heal` or `down`. The devices at
+    both ends stay up.
 
     \b
     podwire lab cut node-2           # no packet reaches node-2
-    podwire lab cut node-1 node-2    # they do not hear each other
+    podwire lab cut node-1 node-2    # no packet passes between these two nodes
     podwire lab loss node-2 5        # percent of the frames, in each direction
     podwire lab mtu node-2 1400
     podwire lab heal
@@ -68,7 +69,7 @@ def delay(name: str | None, station: str, milliseconds: float) -> None:
 @_station
 @click.argument("size", type=int, metavar="BYTES")
 def mtu(name: str | None, station: str, size: int) -> None:
-    """Set the MTU of both ends of a link; 0 is the usual one."""
+    """Set the MTU of both ends of a link; 0 restores the default."""
     _change(name, lambda change: change.set_link(station, mtu=size))
 
 
@@ -76,9 +77,9 @@ def mtu(name: str | None, station: str, size: int) -> None:
 @running_option
 @click.argument("stations", nargs=-1, metavar="[STATION]...", shell_complete=completion.station_names)
 def heal(name: str | None, stations: tuple[str, ...]) -> None:
-    """Give links the conditions of the configuration again; without a STATION all links.
+    """Restore links to the conditions in the configuration; without a STATION all links.
 
-    Pairs that were cut from each other are healed with either of the two.
+    If two nodes were cut from each other, name one of them.
     """
 
     _change(name, lambda change: change.heal(stations))
@@ -88,7 +89,7 @@ def heal(name: str | None, stations: tuple[str, ...]) -> None:
 @running_option
 @output_option
 def show(name: str | None, output: str) -> None:
-    """Show the links that have a condition."""
+    """Show the links that are cut, lossy, slow or narrow."""
     from podwire.local.lab.apply import read_conditions
 
     inventory.check_root()

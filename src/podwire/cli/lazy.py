@@ -11,10 +11,20 @@ from click.shell_completion import CompletionItem
 class LazyGroup(click.Group):
     """A group made from a table alone: the overview of its commands needs no import."""
 
-    def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
-        """``table``: by the name of a command its ``module:attribute`` and its line in the overview."""
+    def __init__(
+        self,
+        *args: Any,
+        table: Mapping[str, tuple[str, str]],
+        sections: Mapping[str, tuple[str, ...]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """``table``: by the name of a command its ``module:attribute`` and its line in the overview.
+
+        ``sections``: headings of the overview with the names of their commands; without it, one section has them all.
+        """
         super().__init__(*args, **kwargs)
         self._table = table
+        self._sections = sections or {"Commands": tuple(table)}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names in the order of the table."""
@@ -40,5 +50,7 @@ class LazyGroup(click.Group):
         """The overview from the table alone."""
         if not self._table:
             return
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in self._table.items()])
+        widest = max(map(len, self._table))
+        for heading, names in self._sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(widest), self._table[name][1]) for name in names])

@@ -18,21 +18,21 @@ from podwire.cli.lazy import LazyGroup
 from podwire.errors import ConfigError, ConfigErrors, PodwireError
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "up": ("podwire.cli.up:up", "Bring up a local cluster, or change a running one."),
-    "down": ("podwire.cli.cluster:down", "Remove a local cluster, leaving the machine as it was."),
+    "up": ("podwire.cli.up:up", "Make a local cluster, or change a running one."),
+    "down": ("podwire.cli.cluster:down", "Remove a local cluster; the machine is as before."),
     "list": ("podwire.cli.cluster:list_clusters", "List the local clusters of this machine."),
     "status": ("podwire.cli.cluster:status", "Show nodes, data planes and processes of a local cluster."),
     "kubeconfig": ("podwire.cli.kubeconfig:kubeconfig", "Print a cluster's kubeconfig, or add it to yours."),
     "exec": ("podwire.cli.cluster:execute", "Run a command in a node's network namespace."),
     "lab": ("podwire.cli.lab:lab", "Cut, slow down and heal the links between the nodes of a local cluster."),
     "probe": ("podwire.cli.probe:probe", "Test connectivity with real packets."),
-    "why": ("podwire.cli.why:why", "Explain what becomes of a connection, and by which Service, policy and rule."),
-    "conformance": ("podwire.cli.conformance:conformance", "Check policies against files of cases, with real packets."),
-    "state": ("podwire.cli.state:state", "Show what a node's kernel should hold, and how it differs."),
+    "why": ("podwire.cli.why:why", "Explain whether a connection works, and which Service, policy and rule decide."),
+    "conformance": ("podwire.cli.conformance:conformance", "Run files of policy test cases with real packets."),
+    "state": ("podwire.cli.state:state", "Show the planned state of a node's kernel, and differences."),
     "bgp": ("podwire.cli.bgp:bgp", "Show the BGP sessions of nodes: peer, state, routes, last error."),
-    "ipam": ("podwire.cli.ipam:ipam", "Show which node and pod has which addresses, and what is left over."),
-    "policy": ("podwire.cli.policy:policy", "Show NetworkPolicies: where in force, what they drop, mistakes."),
-    "udp": ("podwire.cli.udp:udp", "Show what the process of the routing backend udp carries."),
+    "ipam": ("podwire.cli.ipam:ipam", "Show the addresses of nodes and pods, and addresses that nobody uses."),
+    "policy": ("podwire.cli.policy:policy", "Show where NetworkPolicies are in force and what they drop; find mistakes."),
+    "udp": ("podwire.cli.udp:udp", "Show the peers and counters of the routing backend udp."),
     "proxy": ("podwire.cli.proxy:proxy", "Remove the rules of Services from this machine."),
     "agent": ("podwire.cli.component:agent", "Run the node agent: CNI, routing, Services, policies."),
     "controller": ("podwire.cli.component:controller", "Run the cluster's controllers."),
@@ -44,15 +44,25 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "preflight": ("podwire.cli.preflight:preflight", "Check whether podwire can run on this node, and what to do."),
     "migrate": (
         "podwire.cli.migrate:migrate",
-        "Take a cluster from another network to podwire, node by node, and back.",
+        "Change a cluster from another network to podwire, node by node, and back.",
     ),
-    "upgrade": ("podwire.cli.upgrade:upgrade", "Upgrade the network of a cluster while traffic flows."),
-    "flows": ("podwire.cli.flows:flows", "Send numbered messages and count what is lost."),
-    "uninstall": ("podwire.cli.uninstall:uninstall", "Take podwire off this node."),
-    "completion": ("podwire.cli.completion:completion", "Print what bash, zsh or fish needs to complete words."),
+    "upgrade": ("podwire.cli.upgrade:upgrade", "Upgrade the network of a running cluster."),
+    "flows": ("podwire.cli.flows:flows", "Send numbered messages and count those that are lost."),
+    "uninstall": ("podwire.cli.uninstall:uninstall", "Remove podwire from this node, or its objects from the cluster."),
+    "completion": ("podwire.cli.completion:completion", "Print the script for tab completion in bash, zsh or fish."),
     "version": ("podwire.cli.version:version", "Print the versions of podwire, Python and the kernel."),
 }
 """By the name of the command: the module with the command, and its line in the overview."""
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Local clusters": ("up", "down", "list", "status", "kubeconfig", "exec", "lab"),
+    "Test and explain the network": ("probe", "why", "policy", "state", "ipam", "bgp", "conformance", "flows"),
+    "Install on a cluster": ("preflight", "install", "uninstall", "migrate", "upgrade"),
+    "Run one component (for containers and service files)": (
+        "agent", "controller", "dns", "gateway", "apiserver", "kubelet",
+    ),
+    "Other": ("udp", "proxy", "completion", "version"),
+}  # fmt: skip
+"""The sections of the overview, with the names of their commands."""
 
 
 class _Root(LazyGroup):
@@ -83,13 +93,22 @@ def _unread() -> bool:
     return True
 
 
-@click.group(cls=_Root, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Root, table=COMMANDS, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name="podwire")
 def root() -> None:
     """The network of a Kubernetes cluster.
 
-    On one machine, `podwire up` makes a cluster of several nodes out of network namespaces: kubectl talks to it and
-    real packets cross it. On a real cluster, `podwire agent`, `controller` and `dns` run as its network.
+    On one machine, `podwire up` makes a cluster of several nodes, without Docker: each node is a network namespace,
+    and kubectl works as usual. On a real cluster, the Helm chart or `podwire install` installs podwire as the network.
+
+    \b
+    podwire up --nodes 3 -f examples/shop    # make a local cluster with an example application
+    podwire why shop/app=web svc/shop/catalog:http    # explain a connection
+    podwire down                             # remove the cluster
+
+    `podwire COMMAND --help` explains a command.
     """
 
 

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "plan": ("podwire.cli.migrate:plan", "Show what a migration would do; checks every node, changes nothing."),
-    "apply": ("podwire.cli.migrate:apply", "Take the nodes to podwire, one after the other."),
-    "back": ("podwire.cli.migrate:back", "Take the nodes back to the old network, one after the other."),
-    "status": ("podwire.cli.migrate:status", "Show how far each node is."),
+    "apply": ("podwire.cli.migrate:apply", "Migrate the nodes to podwire, one after the other."),
+    "back": ("podwire.cli.migrate:back", "Return the nodes to the old network, one after the other."),
+    "status": ("podwire.cli.migrate:status", "Show which steps are done on each node."),
     "node": ("podwire.cli.migrate:node", "Run one step on this node (used by apply and back)."),
 }
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def migrate() -> None:
-    """Take a cluster from kube-proxy, Flannel, or bridge and host-local to podwire, node by node, and back.
+    """Change a cluster from kube-proxy, Flannel, or bridge and host-local to podwire, node by node, and back.
 
     Pods keep running and keep their addresses. Install podwire's chart first, with agents that wait for the label
     `podwire.io/migrated`; docs/migrate.md shows how. A run that was interrupted continues with the same command.
@@ -64,10 +64,10 @@ def plan(kubeconfig: str | None, namespace: str, nodes: tuple[str, ...], daemons
 def apply(
     kubeconfig: str | None, namespace: str, nodes: tuple[str, ...], daemonsets: tuple[str, ...], no_flows: bool
 ) -> int:
-    """Take the nodes to podwire, one after the other.
+    """Migrate the nodes to podwire, one after the other.
 
-    It stops at the first node that does not pass a step; nodes that are done stay so. Run it again to continue, or
-    `podwire migrate back`.
+    The command stops at the first node that fails a step; nodes that are done stay on podwire. Run it again to
+    continue, or run `podwire migrate back`.
     """
     return _run("apply", kubeconfig, _options(namespace, nodes, daemonsets, no_flows=no_flows))
 
@@ -81,7 +81,7 @@ def apply(
 def back(
     kubeconfig: str | None, namespace: str, nodes: tuple[str, ...], daemonsets: tuple[str, ...], no_flows: bool
 ) -> int:
-    """Take the nodes back to the old network, one after the other; also from the middle of the way to podwire."""
+    """Return the nodes to the old network, one after the other; also in the middle of a migration."""
     return _run("back", kubeconfig, _options(namespace, nodes, daemonsets, no_flows=no_flows))
 
 
@@ -90,7 +90,7 @@ def back(
 @_namespace_option
 @output_option
 def status(kubeconfig: str | None, namespace: str, output: str) -> None:
-    """Show how far each node is."""
+    """Show which steps are done on each node."""
     import asyncio
 
     from podwire.cli.api import client_of
@@ -164,7 +164,7 @@ def _change(step: str, config: "AgentConfig", facts: "object") -> None:
         "services-back": lambda: handback.return_services(config, facts, click.echo, sleep),
     }
     if step not in steps:
-        raise ConfigError("STEP", "", f"{step!r} is not a step on nodes; there are check, verify, {', '.join(steps)}")
+        raise ConfigError("STEP", "", f"{step!r} is not a step on nodes; the steps are check, verify, {', '.join(steps)}")
     steps[step]()
 
 

@@ -10,9 +10,9 @@ from podwire.cli.lazy import LazyGroup
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "list": ("podwire.cli.policy_list:list_policies", "Show policies: where they are in force, and what they drop."),
     "counters": ("podwire.cli.policy_list:counters", "Show how many packets each rule has decided."),
-    "log": ("podwire.cli.policy_log:log", "Show what policies drop, packet by packet, with the reason."),
+    "log": ("podwire.cli.policy_log:log", "Show each packet that policies drop, with the reason."),
     "check": ("podwire.cli.policy_check:check", "Find probable mistakes in policies."),
-    "diff": ("podwire.cli.policy_diff:diff", "Show whose connections another set of policies would change."),
+    "diff": ("podwire.cli.policy_diff:diff", "Show which connections another set of policies would allow or deny."),
 }
 """By the name of the command: the module with the command, and its line in the overview."""
 
@@ -38,7 +38,7 @@ class _Group(LazyGroup):
 
 @click.group(cls=_Group, table=COMMANDS)
 def policy() -> None:
-    """NetworkPolicies: whether they are in force, what they drop, and what is wrong with them.
+    """Show where NetworkPolicies are in force and what they drop, and find mistakes in them.
 
     Without a command, `list` runs and takes the options: `podwire policy -n shop`.
     """

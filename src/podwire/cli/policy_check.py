@@ -15,12 +15,13 @@ _HELP = """Find probable mistakes in NetworkPolicies and ClusterNetworkPolicies.
 
 It finds selectors that match nothing, ports that no pod has, rules without effect, policies that isolate more or less
 than they seem to, and rules that are often forgotten, such as the rule for DNS. Each finding names the object, the
-field and its line, and says what happens and what to do. docs/policy-check.md lists all findings. With -f no cluster is
-read: pods come from the workloads in the files, and a policy is not blamed for objects that the files leave out.
+field and its line, and says what happens and what to do. docs/policy-check.md lists all findings. With -f the command
+reads no cluster: pods come from the workloads in the files, and objects that are not in the files cause no finding.
 
 The annotation `podwire.io/ignore: service-port,no-dns` of a policy hides these findings about it.
 
-Exit status 0 without errors and warnings (with --strict: without notes too), 1 with one, 2 when the files are wrong.
+The exit status is 0 without errors and warnings, 1 with an error or a warning (with --strict also with a note), and 2
+when the files are wrong.
 
 \b
 podwire policy check -f manifests/

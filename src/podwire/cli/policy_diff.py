@@ -24,18 +24,17 @@ T = TypeVar("T", Object, NetworkPolicy, ClusterNetworkPolicy)
 
 _LIVE = "live"
 
-_HELP = """Show which connections change their verdict between two sets of policies.
+_HELP = """Show which connections another set of policies would allow or deny.
 
 OLD and NEW are files, folders, `-` (standard input), or the word `live` for the running cluster. For each pair of
 workloads, nodes and address ranges of policies, the output shows the ports on which connections were allowed and are
 now denied, or the reverse, and which rule of which policy decides before and after. All ports and protocols count, not
-only declared ports. Policies in audit are not in force.
+only declared ports. Policies in audit mode are not in force.
 
-Pods, Namespaces and Nodes come from each side; a side without pods takes the pods of the other side. With -f, both
-sides also have the objects of these files. Against `live`, the policies and Namespaces of the other side are added to
-the cluster's.
+Pods, Namespaces and Nodes come from each side; a side without pods gets the pods of the other side. The objects of -f
+are added to both sides. With `live`, the policies and Namespaces of the other side are added to those of the cluster.
 
-Exit status 0 without a difference, 1 with a difference, 2 when the input is wrong.
+The exit status is 0 without a difference, 1 with a difference, and 2 when the input is wrong.
 
 \b
 podwire policy diff live manifests/
@@ -80,7 +79,7 @@ def diff(  # noqa: PLR0913 - one parameter an option, as click calls it
     """Prints the differences."""
     named = name_is_typed(context)
     if old == new:
-        raise ConfigError("podwire policy diff", "", f"{old} is compared with itself")
+        raise ConfigError("podwire policy diff", "", f"OLD and NEW are both {old}; expected two different sets of policies")
 
     def objects(side: str) -> PolicyObjects:
         if side == _LIVE:
@@ -114,7 +113,7 @@ def combined(old: World, new: World, sides: Sides, remarks: list[str]) -> tuple[
     if sides.new == _LIVE:
         return _applied(new, old, sides, remarks), new
     if not old.pods and not new.pods:
-        raise ConfigError("podwire policy diff", "", "neither side has pods or workloads; -f adds them to both")
+        raise ConfigError("podwire policy diff", "", "neither OLD nor NEW has pods or workloads; add them to both with -f FILE")
     if not old.pods:
         remarks.append(f"{sides.old} has no pods: compared with those of {sides.new}")
         return _with_pods_of(old, new), new

@@ -13,8 +13,8 @@ from podwire.cli.options import output_option
 def preflight(config_file: str, output: str) -> int:
     """Check whether podwire can run on this node.
 
-    Reads the node and the configuration, and changes nothing. Each line names what is wrong and what to do; a fault
-    stops the network of pods or of the node. The exit status is 1 when there is a fault.
+    The command reads the node and the configuration, and changes nothing. Each line names a problem and what to do. A
+    `fault` would break the network of pods or of the node. The exit status is 1 when there is a fault.
     """
     import msgspec
 
@@ -27,6 +27,6 @@ def preflight(config_file: str, output: str) -> int:
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(findings), indent=2))
     else:
-        for finding in findings or ("nothing is wrong",):
+        for finding in findings or ("no problems found",):
             click.echo(str(finding))
     return 1 if any(finding.level == "fault" for finding in findings) else 0

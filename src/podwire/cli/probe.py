@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 _HELP = """Test connectivity with real packets.
 
-Sockets are opened inside the pods' own network namespaces, so the test has the network of the pods' programs.
-Without --port each target is tried on the ports that it declares. --from and --to can be repeated and take:
+The command makes connections from inside the network namespaces of pods, and compares the results with what the objects
+of the cluster, including policies, lead to expect. Without --port it tries each target on the ports that the target
+declares. --from and --to can be repeated and take:
 
 \b
 all            every running pod outside kube-system
@@ -29,9 +30,9 @@ shop/web-0     a pod, or the pods of a Deployment by its name
 shop/app=web   a label selector in a namespace; */app=web in all
 svc/shop/web   a Service by its DNS name; from the host, by its NodePorts
 
-Exit status 1 when a connection that should be allowed fails, or the reverse. Unexpected results come first. More than
-100 results are summed up by workload; --show all prints each result. For connections
-between nodes that failed unexpectedly, the route of their packets follows; --routes shows all routes.
+The exit status is 1 when a result is not as expected. Unexpected results come first. More than 100 results are summed
+up by workload; --show all prints each result. For connections between nodes that fail unexpectedly, the output has
+the route of their packets; --routes shows all routes.
 
 \b
 podwire probe --from shop/app=web --to svc/shop/catalog -o json
@@ -67,7 +68,7 @@ SHOW = ("all", "unexpected", "reached", "failed", "denied", "sums")
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="Limit for one connection.",
+    help="How long to wait for one connection.",
 )
 @click.option(
     "--show", type=click.Choice(SHOW), help="Only these results, or sums.  [default: all, or sums of more than 100]"

@@ -35,16 +35,17 @@ def state(  # noqa: PLR0913 - one parameter an option, as click calls it
     config_file: str | None,
     output: str,
 ) -> int:
-    """Show what a node's kernel should hold, or how it differs.
+    """Show the planned state of a node's kernel, or its differences from the kernel.
 
-    NODE is a node's name; in a local cluster also `switch`, `router` or `host`, which hold the fabric alone. Each part
-    of podwire states links, addresses, routes, neighbours, sysctls, and the tables and sets of its data plane; `cni`
-    also states the inside of each pod. Save the text and pass it to --saved to compare while the agent is down, or to
-    see what has changed since.
+    NODE is a node's name; in a local cluster also `switch`, `router` or `host`, which have only the fabric. Each part
+    of podwire plans links, addresses, routes, neighbours, sysctls, and the tables and sets of its data plane; `cni`
+    also plans the inside of each pod. To compare while the agent is down, or to see later changes, save the output and
+    pass it to --saved.
 
-    With --diff, a line with + is missing in the kernel; a line with - is in the kernel, carries podwire's mark and
-    should not be there. Objects of other owners are never shown, nor is what differs for less than 0.3 s while the
-    agent writes a change. The exit status is 0 without a difference, 1 with a difference, 2 when the comparison failed.
+    With --diff, a line with + is missing in the kernel; a line with - is in the kernel, has podwire's owner mark, and
+    should not be there. Objects of other programs are never shown, nor are differences that last less than 0.3 s while
+    the agent writes a change. The exit status is 0 without a difference, 1 with a difference, and 2 when the comparison
+    failed.
 
     \b
     podwire state node-1 --part cni

@@ -9,7 +9,7 @@ _DEVICE = "podwire-udp"
 
 @click.command()
 def udp() -> None:
-    """Show the peers of the routing backend udp on this machine, and what its process has carried and dropped.
+    """Show the peers of the routing backend udp on this machine, and how many packets its process carried and dropped.
 
     On a node of a local cluster: `podwire exec NODE podwire udp`. The agent starts the process, and gives it its peers.
     """

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 def uninstall(
     config_file: str | None, objects: bool, crds: bool, dry_run: bool, with_pods: bool, kubeconfig: str | None
 ) -> None:
-    """Take podwire off this node, or its objects out of the cluster.
+    """Remove podwire from this node, or its objects from the cluster.
 
-    On a node: its files, rules, devices, routes, processes and state. Stop the agent and drain the node first. Objects
-    of other programs stay. Sysctls get back the values from before podwire, unless somebody changed them since. The
-    command works after a crash, without the API server, and twice.
+    On a node, the command removes podwire's files, rules, devices, routes, processes and state. Stop the agent and
+    drain the node first. Objects of other programs stay. Sysctls get back the values from before podwire, unless
+    somebody changed them since. The command works after a crash and without the API server, and you can repeat it.
 
-    In the cluster (--objects): what `podwire install` applied, and what podwire's programs wrote. Kernels of nodes stay
-    as they are. Objects of a Helm release stay: `helm uninstall` removes them.
+    With --objects, the command removes the objects that `podwire install` applied and that podwire's programs wrote.
+    It does not change the kernels of nodes. Objects of a Helm release stay: `helm uninstall` removes them.
 
     \b
     podwire uninstall --objects --dry-run

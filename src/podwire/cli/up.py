@@ -36,14 +36,16 @@ def _backends(_context: click.Context, _parameter: click.Parameter, start: str) 
 @click.command()
 @name_option
 @click.option("--nodes", type=int, metavar="N", help="Number of nodes.  [default: 3, or as before]")
-@click.option("--segments", type=int, metavar="N", help="L2 segments, joined by a router.  [default: 1]")
+@click.option(
+    "--segments", type=int, metavar="N", help="Number of L2 segments between the nodes; a router joins them.  [default: 1]"
+)
 @click.option("--backend", cls=_BackendOption, shell_complete=_backends)
 @click.option(
     "--config",
     "config_file",
     type=click.Path(),
     metavar="FILE",
-    help="Cluster configuration (YAML); options override it.",
+    help="Configuration of the cluster (YAML); options override it.",
 )
 @click.option(
     "-f",
@@ -59,8 +61,8 @@ def _backends(_context: click.Context, _parameter: click.Parameter, start: str) 
     "--version", "build", metavar="PATH",
     help="Run the cluster in another build of podwire: a wheel, or a folder that holds the package.",
 )  # fmt: skip
-@click.option("--state-dir", type=click.Path(path_type=Path), help="Folder for database and certificates.")
-@click.option("--probe", "with_probe", is_flag=True, help="End with a connectivity table of real packets.")
+@click.option("--state-dir", type=click.Path(path_type=Path), help="Folder for the database and the certificates.")
+@click.option("--probe", "with_probe", is_flag=True, help="At the end, test connections between all pods.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -68,7 +70,7 @@ def _backends(_context: click.Context, _parameter: click.Parameter, start: str) 
     default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="Limit for pods to become Ready.",
+    help="How long to wait until pods are Ready.",
 )
 def up(  # noqa: PLR0913 - one parameter an option, as click calls it
     name: str,
@@ -83,12 +85,12 @@ def up(  # noqa: PLR0913 - one parameter an option, as click calls it
     with_probe: bool,
     timeout_s: float,
 ) -> int:
-    """Bring up a local cluster, or change a running one.
+    """Make a local cluster, or change a running one.
 
-    Nodes are network namespaces with their own agent and kubelet; pods are real processes; kubectl works. The command
-    can be repeated: it starts what is missing, adds or removes nodes, switches the routing backend, applies the
-    manifests again, and leaves the rest running; settings that are not given stay as they are. It returns when all
-    nodes serve; with -f it also waits until the applied workloads are Ready.
+    Each node is a network namespace with its own agent and kubelet, pods are real processes, and kubectl works as
+    usual. You can repeat the command: it starts what is missing, adds or removes nodes, changes the routing backend,
+    applies the manifests again, and leaves everything else running. Options that you leave out keep their values. The
+    command returns when all nodes are ready for traffic, and with -f when the applied workloads are Ready.
 
     \b
     podwire up --nodes 3 -f examples/shop --probe

@@ -32,7 +32,7 @@ _timeout_option = click.option(
 @bin_option
 @_probes_option
 @_timeout_option
-@click.option("--plan", "plan_file", metavar="FILE", help="A plan of `podwire upgrade plan -o json`.")
+@click.option("--plan", "plan_file", metavar="FILE", help="The output of `podwire upgrade plan -o json`.")
 @click.option("--to", "target", metavar="VERSION", help="Plan for a Kubernetes version, 1.36 or 1.36.1, and apply.")
 @target_options
 @click.option("--pause", type=SECONDS, metavar="SECONDS", help="Pause between two waves.")
@@ -40,12 +40,12 @@ _timeout_option = click.option(
 @click.option("--require-digests", is_flag=True, help="Refuse new images without a digest.")
 @click.option("--force-conflicts", is_flag=True, help="Change fields of controllers that may write them again.")
 @click.option("--proof", metavar="FOLDER", help="Run numbered flows meanwhile, and write the loss proof there.")
-@click.option("--no-rollback", is_flag=True, help="Leave a step whose gate does not hold as it is.")
+@click.option("--no-rollback", is_flag=True, help="When a gate fails, leave the step as it is.")
 def apply(kubeconfig: str | None, plan_file: str | None, target: str | None, **options: Any) -> None:
-    """Do the steps of a plan, with gates after each wave of nodes.
+    """Upgrade wave by wave of nodes, with checks (gates) after each wave.
 
-    A step whose gate does not hold is rolled back, and the command ends with status 1. A run that was interrupted
-    continues with the same command, also without --plan and --to.
+    When a gate fails, its step is rolled back, and the command ends with exit status 1. To continue a run that was
+    interrupted, repeat the command; --plan and --to are not needed then.
     """
     if plan_file is not None and target is not None:
         raise click.UsageError("expected either --plan or --to")
@@ -83,7 +83,7 @@ def _refuse_ignored(*, has_plan: bool) -> None:
 @bin_option
 @_timeout_option
 def rollback(kubeconfig: str | None, **options: Any) -> None:
-    """Take the steps of the last upgrade back, the last one first; possible at every moment of an upgrade."""
+    """Take back all steps of the last upgrade, the last one first; possible at every moment of an upgrade."""
     _run("rollback", kubeconfig, options, None)
 
 
@@ -92,7 +92,7 @@ def rollback(kubeconfig: str | None, **options: Any) -> None:
 @namespace_option
 @output_option
 def status(kubeconfig: str | None, namespace: str, output: str) -> None:
-    """Show how far the upgrade is."""
+    """Show which steps of the upgrade are done."""
     import asyncio
 
     from podwire.cli.api import client_of

@@ -40,7 +40,8 @@ _nodes_option = click.option("--no-nodes", is_flag=True, help="Only objects of t
 def backup(kubeconfig: str | None, folder: str, workloads: tuple[str, ...], no_nodes: bool, **options: str) -> None:
     """Write the network of the cluster into a folder: objects, configurations of the nodes, kernel state.
 
-    Nothing is changed. The folder is a backup only when the command has ended well. It holds no Secrets.
+    The command changes nothing in the cluster. The folder is complete only when the command has ended with exit
+    status 0. It has no Secrets.
     """
     import asyncio
 
@@ -69,10 +70,10 @@ def backup(kubeconfig: str | None, folder: str, workloads: tuple[str, ...], no_n
 @bin_option
 @_nodes_option
 @click.option("--from", "folder", metavar="DIR", required=True, help="The folder of the backup.")
-@click.option("--force", is_flag=True, help="Take fields back that other managers have changed.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be changed.")
+@click.option("--force", is_flag=True, help="Also restore fields that other managers have changed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be changed, and change nothing.")
 def restore(kubeconfig: str | None, folder: str, force: bool, dry_run: bool, no_nodes: bool, **options: str) -> int:
-    """Take a backup back: objects, configurations of the nodes; kernel state is compared.
+    """Restore objects and configurations of the nodes from a backup; the state of the kernels is only compared.
 
     The exit status is 1 when an object was refused, or another manager has changed its fields.
     """

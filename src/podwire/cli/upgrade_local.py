@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from podwire.local.rollout.run import RolloutOptions
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "apply": ("podwire.cli.upgrade_local:apply", "Take a local cluster to another build of podwire."),
-    "rollback": ("podwire.cli.upgrade_local:rollback", "Take it back to the build before."),
+    "apply": ("podwire.cli.upgrade_local:apply", "Upgrade a local cluster to another build of podwire."),
+    "rollback": ("podwire.cli.upgrade_local:rollback", "Return to the build from before the upgrade."),
     "status": ("podwire.cli.upgrade_local:status", "Show which steps are done."),
 }
 
@@ -24,8 +24,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 def local() -> None:
     """Upgrade podwire itself in a local cluster that was started by `podwire up --version`.
 
-    Supervisor, API server, controllers, kubelets and agents node by node, DNS and gateway are replaced while numbered
-    flows run; behind each step all nodes must serve and no message may be lost, otherwise everything goes back.
+    The command replaces the supervisor, the API server and the controllers, then kubelets and agents node by node, then
+    DNS and the gateway, while numbered messages run. After each step all nodes must be ready and no message may be
+    lost; otherwise the command returns everything to the old build.
     """
 
 
@@ -65,9 +66,9 @@ def apply(  # noqa: PLR0913 - one parameter an option, as click calls it
     messages: int,
     interval_ms: int,
 ) -> int:
-    """Take a local cluster to another build of podwire, or continue after an interruption.
+    """Upgrade a local cluster to another build of podwire, or continue after an interruption.
 
-    The exit status is 1 when the cluster went back because flows lost messages or a step failed.
+    The exit status is 1 when messages were lost or a step failed, and the cluster was returned to the old build.
     """
     from podwire.local.rollout.run import RolloutOptions
 
@@ -89,7 +90,7 @@ def apply(  # noqa: PLR0913 - one parameter an option, as click calls it
 @_pause_option
 @_interval_option
 def rollback(name: str, pause_s: float, interval_ms: int) -> int:
-    """Take a local cluster back to the build before the upgrade; possible at every step, and when it is complete."""
+    """Return a local cluster to the build from before the upgrade; possible at every step, and after the last one."""
     from podwire.local.rollout.run import RolloutOptions
 
     return _run(name, "rollback", RolloutOptions(pause_s=pause_s, interval_ms=interval_ms))

@@ -167,5 +167,5 @@ def preflight(
     if output == "json":
         print_json(findings)
     else:
-        click.echo(findings_text(findings) or "nothing is wrong\n", nl=False)
+        click.echo(findings_text(findings) or "no problems found\n", nl=False)
     return 1 if any(finding.severity == "blocker" for finding in findings) else 0

@@ -25,10 +25,10 @@ def verify(
     egress: tuple[str, ...],
     **options: str,
 ) -> int:
-    """Try connections of every kind from every node, by short pods.
+    """Test connections of every kind from a temporary pod on every node.
 
-    Pods, Services, node ports, DNS, a pod that a NetworkPolicy isolates, and an address outside. The exit status is 1
-    when a connection is not as expected.
+    The pods connect to pods, Services, node ports, DNS, a pod that a NetworkPolicy isolates, and an address outside.
+    The exit status is 1 when a connection is not as expected.
     """
     import asyncio
 

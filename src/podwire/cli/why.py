@@ -23,12 +23,11 @@ _Answer = TypeVar("_Answer")
 MODES = ("nftables", "iptables", "ipvs", "userspace")
 """The data planes with a tracer: the names of :data:`podwire.proxy.registry.TRACERS`."""
 
-_HELP = """Explain what becomes of a connection.
+_HELP = """Explain whether a connection works, and why.
 
-The answer says which node decides, which Service and which rule match, which endpoints may get the connection and why
-the others may not, whether the source is masqueraded and why, what policies say of each end and which of their rules
-decides, and where the connection ends. The rules are those that the nodes' kernels hold at this moment; differences
-from the planned rules are shown too.
+The answer says whether the connection is forwarded, refused or dropped, and which Service, endpoint, policy, route and
+rule decide. It follows the rules that the kernels of the nodes have now, and shows differences from the planned rules.
+The command sends no packets and changes nothing.
 
 \b
 FROM: shop/web-0        a pod, or the pods of a Deployment by its name
@@ -45,15 +44,16 @@ TO:   svc/shop/catalog  a Service; svc/shop/catalog:http names its port
       external, host    as above
 PORT: 80, 53/UDP, http, ICMP
 
-NAME: `podwire why dns NAME [TYPE]` explains a DNS name instead: each name of the search path of the pod in
---from, the object behind it or why there is none, and who is asked for names outside the cluster.
+`podwire why dns NAME [TYPE] --from POD` explains how a pod resolves a DNS name: each name of its search path, the object
+with that name, and the servers for names outside the cluster.
 
-URL: `podwire why url URL [METHOD]` explains which Ingress serves a URL: listener, certificate, host, route, weights,
-endpoints, or why none does.
+`podwire why url URL [METHOD]` explains which Ingress or Gateway serves a URL: listener, certificate, host, route,
+weights and endpoints, or why none does.
 
-With -f no cluster is read: the objects come from files, and the rules are those that a node should hold.
+With -f the command reads no cluster: objects come from files, and the rules are planned from them.
 
-Exit status 0 with an answer, 1 without one (the API or a kernel cannot be read), 2 when the arguments are wrong.
+The exit status is 0 with an answer, 1 without an answer (the API or a kernel cannot be read), and 2 when the arguments
+are wrong.
 
 \b
 podwire why shop/app=web svc/shop/catalog
@@ -95,7 +95,7 @@ podwire why url https://web.example/login POST
 @click.option(
     "--node", metavar="NAME", default="", shell_complete=node_names, help="The node that gets a packet from outside."
 )
-@click.option("--planned", is_flag=True, help="Follow the rules as they should be; no kernel is read.")
+@click.option("--planned", is_flag=True, help="Follow the planned rules; read no kernel.")
 @click.option("--mode", type=click.Choice(MODES), help="With --planned or -f: the data plane of Services.")
 @click.option("--from", "asker", metavar="POD", default="", help="With dns: the pod that asks.")
 @click.option("-4", "family", flag_value="ip", help="IPv4.")
@@ -130,17 +130,17 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     from podwire.why.question import TypedQuestion
 
     if mode and not (planned or files):
-        raise ConfigError("--mode", "", "is only for --planned and -f; without them, the mode of the node counts")
+        raise ConfigError("--mode", "", "works only with --planned or -f; otherwise the node has its own mode")
     question = TypedQuestion(source=source, target=target, port=port, node=node, family=family or "")
     named = name_is_typed(context)
     topology = None if files or config_file else local_cluster(name, kubeconfig, named=named)
     if source == "dns":
         if files or config_file:
-            raise ConfigError("podwire why dns", "", "reads a cluster; leave -f and --config out")
+            raise ConfigError("podwire why dns", "", "reads a cluster, so it does not work with -f or --config")
         return _explain_dns(DnsQuestion(target, port or "A", asker), topology, kubeconfig, output)
     if source == "url":
         if files or config_file:
-            raise ConfigError("podwire why url", "", "reads a cluster; leave -f and --config out")
+            raise ConfigError("podwire why url", "", "reads a cluster, so it does not work with -f or --config")
         return _explain_url(UrlQuestion(target, port or "GET"), topology, kubeconfig, output)
     request = WhyRequest(name, kubeconfig, config_file, files, recursive, planned, mode or "", hostname, manifests)
     explained = answer(question, request, topology)

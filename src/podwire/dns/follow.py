@@ -36,7 +36,7 @@ async def follow_config(
                 raise ConfigError("Corefile", "bind", "a change of addresses or port needs a restart")
         except ConfigError as failure:
             if str(failure) != reported:
-                log.error("the new configuration is wrong; the present one stays in force", problem=failure)
+                log.error("the new configuration has an error; the old one stays in force", problem=failure)
             reported = str(failure)
             continue
         reported = ""

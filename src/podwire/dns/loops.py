@@ -62,7 +62,7 @@ class LoopDetector:
         if server not in self.looping:
             self.looping.add(server)
             self._log.error(
-                "an upstream server sends requests back to this server; it is not asked any more",
+                "an upstream server sends queries back to this server, so it gets no more queries",
                 server=f"{server[0]}:{server[1]}",
                 probed_again_s=_RECHECK_S,
             )

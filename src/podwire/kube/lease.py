@@ -64,7 +64,7 @@ class LeaderElection:
         while not await self._attempt():
             if before[0] and self._observed != before:
                 name = f"Lease {self._election.namespace}/{self._election.name}"
-                raise ClusterError(f"{name} is held by {self._observed[0]}, which is at work; wait until it ends")
+                raise ClusterError(f"{name} is held by {self._observed[0]}, which is still running; wait until it ends")
             before = self._observed
             await self._clock.sleep(self._election.retry_s)
         await self._lead(body)

@@ -51,7 +51,7 @@ class Heartbeats:
                     )
                     transports.append(transport)
                 except OSError as failure:
-                    self._log.debug("no messages of one family", address=address, problem=failure)
+                    self._log.debug("cannot exchange messages in one address family", address=address, problem=failure)
             while True:
                 self._send(transports, contact(), peers())
                 await self._clock.sleep(INTERVAL_S)

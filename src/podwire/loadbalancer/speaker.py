@@ -276,7 +276,7 @@ class L2Speaker:
         for failure in await in_parallel([limited(address) for address in addresses]):
             if not isinstance(failure, (TimeoutError, *_FAILURES)):
                 raise failure
-            self._log.debug("the holder of an address cannot be written", problem=failure)
+            self._log.debug("cannot write which node holds an address", problem=failure)
             self._is_due = True
 
     async def _take(self, choice: L2Choice) -> None:

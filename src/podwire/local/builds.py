@@ -67,7 +67,7 @@ def own_root() -> str:
 def check(build: Build) -> None:
     """Raises: ConfigError when a recorded build is not there any more, or is another one now."""
     if not (Path(build.root) / "podwire" / "__init__.py").is_file():
-        raise ConfigError(build.root, "", f"the build {build.label}, which the cluster runs, is gone")
+        raise ConfigError(build.root, "", f"the build {build.label}, which the cluster runs, does not exist any more")
     if (label := _build(Path(build.root)).label) != build.label:
         problem = f"the cluster runs the build {build.label}, and the folder has {label} now"
         raise ConfigError(build.root, "", problem)

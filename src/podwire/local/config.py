@@ -192,7 +192,7 @@ def remember_config(topology: Topology, config: ClusterConfig) -> None:
 
 
 def recall_config(topology: Topology) -> ClusterConfig | None:
-    """The last stored configuration of a cluster; None when the cluster was never complete."""
+    """The last stored configuration of a cluster; None when the cluster was not completely created."""
     try:
         return msgspec.yaml.decode((Path(topology.run) / _REMEMBERED).read_bytes(), type=ClusterConfig)
     except (OSError, msgspec.MsgspecError):

@@ -119,7 +119,7 @@ async def read_status(topology: Topology, client: Client | None = None) -> Clust
 
 async def _nodes_of(client: Client | None, kubeconfig: Path) -> tuple[NodeOverview, ...]:
     if client is None and not kubeconfig.exists():
-        raise ApiUnreachable("the cluster was never complete")
+        raise ApiUnreachable("the cluster was not completely created")
     own = client or Client(patient(load_kubeconfig(kubeconfig)), SystemClock())
     try:
         nodes, pods = await asyncio.gather(own.list(NODES), own.list(PODS))

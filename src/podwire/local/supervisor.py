@@ -145,7 +145,7 @@ class ClusterSupervisor:
         """Ends one component and starts it in another build, after all components were adopted."""
         config = recall_config(self._topology)
         if config is None:
-            raise ClusterError("the cluster was never complete; run `podwire up` first")
+            raise ClusterError("the cluster was not completely created; run `podwire up` first")
         self._builds = {**order.running, **self._builds}
         builds.write_components(self._topology, self._builds)
         await self._adopt(config)

@@ -59,12 +59,12 @@ def refusal(failure: msgspec.ValidationError, kind: Any) -> tuple[str, str]:
     path = path.rstrip("`").lstrip(".")
     if head.startswith(_WORD):
         expected = _accepted_values(kind, path, keys=bool(key))
-        problem = f"{head.removeprefix(_WORD)} is not known" + (
-            f"; there are {', '.join(expected)}" if expected else ""
+        problem = f"{head.removeprefix(_WORD)} is not valid" + (
+            f"; expected one of {', '.join(expected)}" if expected else ""
         )
     elif unknown := _FIELD.fullmatch(head):
         fields = _fields(kind, path)
-        problem = f"unknown field `{unknown[1]}`" + (f"; there are {', '.join(fields)}" if fields else "")
+        problem = f"unknown field `{unknown[1]}`" + (f"; expected one of {', '.join(fields)}" if fields else "")
     else:
         problem = head[:1].lower() + head[1:]
     return path, problem

@@ -118,7 +118,7 @@ def _proxy(fields: Mapping[str, Any], source: str) -> tuple[dict[str, Any], tupl
         raise ConfigError(
             source,
             "mode",
-            f"{mode!r} is not a mode of Linux; there are {', '.join(filter(None, _MODES))}",
+            f"{mode!r} is not a mode of Linux; the modes are {', '.join(filter(None, _MODES))}",
         )
     section = _SECTIONS.get(mode, mode)
     proxy_fields: dict[str, Any] = {} if mode == "nftables" else {"nodePortAddresses": _EVERYWHERE}

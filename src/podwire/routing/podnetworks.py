@@ -139,7 +139,7 @@ def _check_cidrs(source: str, field: str, cidrs: Sequence[str]) -> None:
         except ValueError as failure:
             raise ConfigError(source, f"{field}[{index}]", str(failure)) from failure
         if version in versions:
-            raise ConfigError(source, f"{field}[{index}]", f"{text} is a second range of IPv{version}: expected one")
+            raise ConfigError(source, f"{field}[{index}]", f"{text} is the second range of IPv{version}: expected one")
         versions.add(version)
 
 

@@ -226,7 +226,7 @@ class _Server:
     def _fork(self, request: _Request, fds: list[int]) -> _Reply:
         entry = self._entries.get(request.entry)
         if entry is None:
-            return _Reply(problem=f"no such entry; there are {', '.join(sorted(self._entries))}")
+            return _Reply(problem=f"no such entry; expected one of {', '.join(sorted(self._entries))}")
         while request.entry in self._unprepared:
             self._prepare_more(request.entry)
         parent = os.getpid()

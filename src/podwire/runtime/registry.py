@@ -34,7 +34,7 @@ class Registry(dict[str, str], Generic[Registered]):
         """
         if name not in self and name not in besides:
             known = ", ".join((*besides, *self))
-            raise ConfigError(source, path or self.field, f"{name!r} is not a {self.kind}; there are {known}")
+            raise ConfigError(source, path or self.field, f"{name!r} is not a {self.kind}; expected one of {known}")
 
     def load(self, name: str) -> Registered:
         """The registered class, function or module.

@@ -176,7 +176,7 @@ def parse_flow(text: str) -> OvsFlow:
     """
     match = _FLOW.match(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no flow: expected priority=NUMBER[,MATCH] actions=ACTIONS")
+        raise ValueError(f"{text!r} is not a flow: expected priority=NUMBER[,MATCH] actions=ACTIONS")
     return OvsFlow(int(match[1]), match[2] or "", match[3])
 
 

@@ -170,7 +170,7 @@ class Cluster:
             addresses = [(node, address) for node, address in inputs.node_addresses if node == name]
             if not addresses:
                 known = ", ".join(node for node, _ in inputs.node_addresses)
-                raise ConfigError("node", "", f"there is no node {name!r}; there are {known}")
+                raise ConfigError("node", "", f"there is no node {name!r}; expected one of {known}")
             return tuple(
                 PacketSource(name=f"node/{name}", node=name, host_network=True, address=ip) for _, ip in addresses
             )

@@ -154,7 +154,7 @@ def _node_address(inputs: ProbeInputs, target: ReachTarget, name: str) -> str:
         if node == name:
             return address
     known = ", ".join(node for node, _ in inputs.node_addresses)
-    raise ConfigError("reaches", "", f"{target.word!r}: there is no node {name!r}; there are {known}")
+    raise ConfigError("reaches", "", f"{target.word!r}: there is no node {name!r}; expected one of {known}")
 
 
 def _to_pods(expecting: Expectations, source: PacketSource, target: ReachTarget) -> tuple[Attempt, ...]:

@@ -125,7 +125,7 @@ class _Resolver:
     def node(self, name: str, argument: str) -> Node:
         """A node by its name."""
         if name not in self.nodes:
-            raise ConfigError(argument, "", f"there is no node {name!r}; there is {', '.join(self.nodes)}")
+            raise ConfigError(argument, "", f"there is no node {name!r}; the nodes are {', '.join(self.nodes)}")
         return self.nodes[name]
 
     async def pod(self, ref: Ref, argument: str) -> Pod:
@@ -188,7 +188,7 @@ class _Resolver:
     def _outside_server(self, client: QuestionSource) -> tuple[str, ...]:
         """The addresses of a server outside the cluster."""
         if client.end.kind == "External":
-            raise ConfigError("TO", "", "from outside to outside: no node of the cluster sees that")
+            raise ConfigError("TO", "", "both ends are outside the cluster, so no node sees the connection")
         return self.asked.outside
 
     async def _service(self, client: QuestionSource, ref: Ref) -> Service:
@@ -196,7 +196,7 @@ class _Resolver:
         if ref.kind == "name":
             parts = syntax.dns_parts(ref.name, client.namespace, self.asked.domain)
             if parts is None:
-                problem = f"{ref.typed!r} is no DNS name of a Service, such as catalog.shop.svc.{self.asked.domain}"
+                problem = f"{ref.typed!r} is not the DNS name of a Service, such as catalog.shop.svc.{self.asked.domain}"
                 raise ConfigError("TO", "", f"{problem}; {_OUTSIDE}")
             namespace, name = parts
         service = await self.objects.service(namespace, name)
@@ -262,10 +262,10 @@ class _Resolver:
             number, protocol = await self._only_port(target, port)
         node = client.node or where or self._entry((target,))
         if ip_address(target).is_unspecified or ip_address(target).is_multicast:
-            raise ConfigError("TO", "", f"{target} is not an address that a connection can go to")
+            raise ConfigError("TO", "", f"{target} is not an address that a connection can reach")
         if ip_address(target).is_loopback:
             if not client.on_node:
-                raise ConfigError("TO", "", f"{target} is the client itself; no node sees that")
+                raise ConfigError("TO", "", f"{target} is the client itself, so no node sees the connection")
             source = target
         return Question(
             source=msgspec.structs.replace(client.end, address=source),

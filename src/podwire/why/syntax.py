@@ -61,7 +61,7 @@ def parse_target(text: str) -> Ref:
     if not colon:
         rest, port = text, ""
     elif not rest or not port:
-        raise ConfigError("TO", "", f"{text!r}: expected something before and behind the colon")
+        raise ConfigError("TO", "", f"{text!r}: expected text before and after the colon")
     if rest == "external":
         return Ref("external", port=port, typed=text)
     if address := _address(rest.removeprefix("[").removesuffix("]")):
@@ -120,7 +120,7 @@ def parse_port(text: str) -> tuple[str, str]:
     if not port or (port.isdigit() and not 0 < int(port) < 65536):
         raise ConfigError("PORT", "", f"{text!r}: expected a number from 1 to 65535 or the name of a Service's port")
     if slash and protocol.lower() not in PROTOCOLS:
-        raise ConfigError("PORT", "", f"{text!r}: expected /TCP, /UDP or /SCTP behind the port")
+        raise ConfigError("PORT", "", f"{text!r}: expected /TCP, /UDP or /SCTP after the port")
     return port, protocol.lower()
 
 

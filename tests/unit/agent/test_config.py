@@ -41,7 +41,7 @@ def test_example(tmp_path: Path) -> None:
         ("nodeName: a\nparts: [cni, dns]", r"parts\[1\]: 'dns' is not a part"),
         (
             "nodeName: a\npolicy: {bridgeNetfilter: load}",
-            r"policy.bridgeNetfilter: 'load' is not known; there are check, set",
+            r"policy.bridgeNetfilter: 'load' is not valid; expected one of check, set",
         ),
         ("nodeName: a\nclusterCIDRs: [10.0.0.1/8]", r"clusterCIDRs\[0\]: 10.0.0.1/8 has host bits set"),
         ("nodeName: a\nrouting: {backend: pigeon}", "routing.backend: 'pigeon'"),
@@ -51,7 +51,7 @@ def test_example(tmp_path: Path) -> None:
         ("nodeName: a\nhealth: {port: x}", "health.port"),
         (
             "nodeName: a\nlogLevel: loud",
-            r"agent.yaml: logLevel: 'loud' is not known; there are debug, error, info, warning$",
+            r"agent.yaml: logLevel: 'loud' is not valid; expected one of debug, error, info, warning$",
         ),
         ("nodeName: a\nsettings: x", "settings"),
         ("nodeName: a\nproxy: {mode: magic}", "agent.yaml: proxy.mode: 'magic' is not a data plane"),
@@ -94,7 +94,7 @@ def test_cluster_settings_win_over_the_policy_section() -> None:
     file = parse("{nodeName: n1, policy: {ownNodeEgress: false, established: keep}}", "agent.yaml").policy
     result = overlay({}, {"policy.established": "strict", "policy.encapsulation": "allow"}, "x", None, file)
     assert result.policy == PolicySettings(own_node_egress=False, encapsulation="allow")
-    with pytest.raises(ConfigError, match=r"^x: policy\.established: 'always' is not known; there are keep, strict"):
+    with pytest.raises(ConfigError, match=r"^x: policy\.established: 'always' is not valid; expected one of keep, strict"):
         overlay({}, {"policy.established": "always"}, "x")
 
 
@@ -116,7 +116,7 @@ def test_wrong_settings_of_the_cluster_are_refused(data: dict[str, str]) -> None
     ("data", "arguments"),
     [
         ({"routing.backend": "a: ["}, "settings: routing.backend: not YAML: "),
-        ({"proxy.mode": "telepathy"}, "settings: proxy.mode: 'telepathy' is not a data plane; there are nftables"),
+        ({"proxy.mode": "telepathy"}, "settings: proxy.mode: 'telepathy' is not a data plane; expected one of nftables"),
         ({"proxy.masqueradeBit": "40"}, "settings: proxy.masqueradeBit: 40 is not between 0 and 29"),
         ({"proxy.conntrack.min": "many"}, "settings: proxy.conntrack.min: expected `int`"),
         ({"proxy.masquerade": "true"}, "settings: proxy: unknown field `masquerade`"),

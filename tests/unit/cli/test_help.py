@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from podwire.cli.main import COMMANDS, root
+from podwire.cli.main import COMMANDS, SECTIONS, root
 
 
 def shown(*arguments: str) -> str:
@@ -25,6 +25,14 @@ def test_the_overview_names_every_command() -> None:
     text = shown()
     for name, (_, line) in COMMANDS.items():
         assert any(row.split()[:1] == [name] and line.split()[0] in row for row in text.splitlines()), name
+
+
+def test_each_command_stands_in_one_section_of_the_overview() -> None:
+    assert sorted(name for names in SECTIONS.values() for name in names) == sorted(COMMANDS)
+    text = shown()
+    assert [text.index(f"\n{heading}:\n") for heading in SECTIONS] == sorted(
+        text.index(f"\n{heading}:\n") for heading in SECTIONS
+    )
 
 
 def test_the_words_of_probe_have_a_line_each() -> None:

@@ -20,7 +20,7 @@ def podwire(*words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("node", "jump"), "STEP: 'jump' is not a step on nodes; there are check, verify, network"),
+        (("node", "jump"), "STEP: 'jump' is not a step on nodes; the steps are check, verify, network"),
         (("node", "network", "--before", "{"), "--before: Input data was truncated"),
         (("node", "network", "--before", '{"pods": "x"}'), "--before: Expected `int`, got `str` - at `$.pods`"),
     ],

@@ -116,9 +116,9 @@ def test_a_policy_that_goes_from_audit_into_force_changes_verdicts(folder: Path)
 
 
 def test_wrong_input(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="neither side has pods"):
+    with pytest.raises(ConfigError, match="neither OLD nor NEW has pods"):
         diff(folder, "old", "new")
-    with pytest.raises(ConfigError, match="compared with itself"):
+    with pytest.raises(ConfigError, match="expected two different sets of policies"):
         diff(folder, "old", "old")
     with pytest.raises(ConfigError, match="no local cluster"):
         diff(folder, "live", "new", "--name", "no-such-cluster")

@@ -56,7 +56,7 @@ def test_a_controller_with_its_own_client_shares_informers() -> None:
     [
         (
             {"parts": ("nope",)},
-            "'nope' is not a controller; there are nodeipam, endpointslice, ",
+            "'nope' is not a controller; expected one of nodeipam, endpointslice, ",
         ),
         (
             {"parts": ("nodeipam",), "cluster_cidrs": ("10.0.0.0/8", "11.0.0.0/8")},

@@ -211,7 +211,7 @@ def test_a_second_run_is_refused_while_the_first_renews() -> None:
         for _ in range(10):
             await clock.advance(1)
         assert [str(failure) for failure in failures] == [
-            "Lease ns/e is held by a, which is at work; wait until it ends"
+            "Lease ns/e is held by a, which is still running; wait until it ends"
         ]
         leases.away.add("a")  # a was killed: the Lease stays
         task = asyncio.ensure_future(second())

@@ -33,7 +33,7 @@ def problems(topology: Topology) -> tuple[str, ...]:
 
 def test_a_cluster_without_an_api_server_has_a_problem(topology: Topology) -> None:
     record(topology, "keeper", "supervisor")
-    assert problems(topology) == ("the API server does not answer: the cluster was never complete",)
+    assert problems(topology) == ("the API server does not answer: the cluster was not completely created",)
 
 
 def test_an_ended_process_is_a_problem_and_who_restarts_it(topology: Topology) -> None:

@@ -33,16 +33,16 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
 @pytest.mark.parametrize(
     ("document", "output"),
     [
-        ({"ownWord": "q"}, "f.yaml: top.ownWord: 'q' is not known; there are s, t"),
-        ({"part": {"word": "z"}}, "f.yaml: top.part.word: 'z' is not known; there are x, y"),
-        ({"parts": [{}, {"word": "z"}]}, "f.yaml: top.parts[1].word: 'z' is not known; there are x, y"),
-        ({"pair": [1, {"word": "z"}]}, "f.yaml: top.pair[1].word: 'z' is not known; there are x, y"),
-        ({"named": {"a": {"word": "z"}}}, "f.yaml: top.named[...].word: 'z' is not known; there are x, y"),
-        ({"perhaps": {"word": "z"}}, "f.yaml: top.perhaps.word: 'z' is not known; there are x, y"),
-        ({"keyed": {"w": 1}}, "f.yaml: top.keyed: 'w' is not known; there are u, v"),
-        ({"either": 7}, "f.yaml: top.either: 7 is not known; there are 1, a"),
-        ({"part": {"wrod": "x"}}, "f.yaml: top.part: unknown field `wrod`; there are word, number"),
-        ({"parts": [{"wrod": "x"}]}, "f.yaml: top.parts[0]: unknown field `wrod`; there are word, number"),
+        ({"ownWord": "q"}, "f.yaml: top.ownWord: 'q' is not valid; expected one of s, t"),
+        ({"part": {"word": "z"}}, "f.yaml: top.part.word: 'z' is not valid; expected one of x, y"),
+        ({"parts": [{}, {"word": "z"}]}, "f.yaml: top.parts[1].word: 'z' is not valid; expected one of x, y"),
+        ({"pair": [1, {"word": "z"}]}, "f.yaml: top.pair[1].word: 'z' is not valid; expected one of x, y"),
+        ({"named": {"a": {"word": "z"}}}, "f.yaml: top.named[...].word: 'z' is not valid; expected one of x, y"),
+        ({"perhaps": {"word": "z"}}, "f.yaml: top.perhaps.word: 'z' is not valid; expected one of x, y"),
+        ({"keyed": {"w": 1}}, "f.yaml: top.keyed: 'w' is not valid; expected one of u, v"),
+        ({"either": 7}, "f.yaml: top.either: 7 is not valid; expected one of 1, a"),
+        ({"part": {"wrod": "x"}}, "f.yaml: top.part: unknown field `wrod`; expected one of word, number"),
+        ({"parts": [{"wrod": "x"}]}, "f.yaml: top.parts[0]: unknown field `wrod`; expected one of word, number"),
         ({"part": {"number": "z"}}, "f.yaml: top.part.number: expected `int | null`, got `str`"),
         ([], "f.yaml: top: expected `object`, got `array`"),
     ],
@@ -54,9 +54,9 @@ def test_the_field_and_what_would_fit_are_named(document: Any, output: str) -> N
 
 
 def test_without_a_place_the_path_is_that_in_the_document() -> None:
-    with pytest.raises(ConfigError, match=r"^f\.yaml: part\.word: 'z' is not known"):
+    with pytest.raises(ConfigError, match=r"^f\.yaml: part\.word: 'z' is not valid"):
         convert({"part": {"word": "z"}}, Whole, "f.yaml")
-    with pytest.raises(ConfigError, match=r"^f\.yaml: unknown field `a`; there are ownWord, part, "):
+    with pytest.raises(ConfigError, match=r"^f\.yaml: unknown field `a`; expected one of ownWord, part, "):
         convert({"a": 1}, Whole, "f.yaml")
     with pytest.raises(ConfigError, match=r"^f\.yaml: top\[0\]\.word: 'z'"):
         convert([{"word": "z"}], list[Part], "f.yaml", "top")

@@ -50,7 +50,7 @@ def test_all_modes_are_cleared_despite_one_failure(borrowed: None) -> None:
 
 def test_every_mode_is_a_registry_name() -> None:
     assert list(DATAPLANES) == ["nftables", "iptables"]
-    with pytest.raises(ConfigError, match="there are nftables, iptables"):
+    with pytest.raises(ConfigError, match="expected one of nftables, iptables"):
         open_dataplane("ipfw", PolicyFacts())
 
 

@@ -16,9 +16,9 @@ def test_defaults_and_configured_values() -> None:
 @pytest.mark.parametrize(
     ("document", "arguments"),
     [
-        ({"established": "maybe"}, r"^agent\.yaml: policy\.established: 'maybe' is not known; there are keep, strict"),
+        ({"established": "maybe"}, r"^agent\.yaml: policy\.established: 'maybe' is not valid; expected one of keep, strict"),
         ({"encapsulation": True}, r"^agent\.yaml: policy\.encapsulation: expected `str`"),
-        ({"mode": "ipfw"}, r"^agent\.yaml: policy\.mode: 'ipfw' is not a data plane of policies; there are auto, nft"),
+        ({"mode": "ipfw"}, r"^agent\.yaml: policy\.mode: 'ipfw' is not a data plane of policies; expected one of auto, nft"),
         ({"marks": 0x101}, r"^agent\.yaml: policy\.marks: 0x101 is not 6 or more adjacent bits"),
         (
             {"marks": 1 << 32},
@@ -26,7 +26,7 @@ def test_defaults_and_configured_values() -> None:
         ),
         ({"log": {"rate": 0}}, r"^agent\.yaml: policy\.log\.rate: expected a number from 1 to 100000, got 0"),
         ({"log": {"group": 65536}}, r"^agent\.yaml: policy\.log\.group: expected a number from 0 to 65535, got 65536"),
-        ({"log": {"drop": True}}, r"^agent\.yaml: policy\.log: unknown field `drop`; there are drops, allows, "),
+        ({"log": {"drop": True}}, r"^agent\.yaml: policy\.log: unknown field `drop`; expected one of drops, allows, "),
         ({"encapsulated": "drop"}, r"^agent\.yaml: policy: unknown field `encapsulated`"),
     ],
 )

@@ -64,7 +64,7 @@ def test_it_may_be_asked_for_wherever_a_mode_is_named(written: list[str]) -> Non
     assert overlay({}, {"proxy.mode": "second"}, "here", {"mode": "notebook"}).proxy.mode == "second"
     assert parse("nodeName: n1\nproxy: {mode: notebook}", "here").proxy == {"mode": "notebook"}
     assert parse_config("proxy: {mode: second}", "here").proxy.mode == "second"
-    with pytest.raises(ConfigError, match=r"'nftables' is not a data plane; there are notebook, second$"):
+    with pytest.raises(ConfigError, match=r"'nftables' is not a data plane; expected one of notebook, second$"):
         parse_config("proxy: {mode: nftables}", "here")
 
 

@@ -19,7 +19,7 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("document", "arguments"),
     [
-        ({"mode": "magic"}, "mode: 'magic' is not a data plane; there are nftables"),
+        ({"mode": "magic"}, "mode: 'magic' is not a data plane; expected one of nftables"),
         ({"masqueradeBit": 31}, "masqueradeBit: 31 is not between 0 and 29"),
         ({"oomScoreAdj": -1001}, "oomScoreAdj: -1001 is not between -1000 and 1000"),
         ({"masqueradeBit": "x"}, "masqueradeBit: expected `int`"),
@@ -27,7 +27,7 @@ def test_defaults() -> None:
         ({"nodePortAddresses": ["10.0.0.1/8"]}, "nodePortAddresses: 10.0.0.1/8 has host bits set"),
         (
             {"detectLocalMode": "Guess"},
-            "detectLocalMode: 'Guess' is not known; there are BridgeInterface, ClusterCIDR, ",
+            "detectLocalMode: 'Guess' is not valid; expected one of BridgeInterface, ClusterCIDR, ",
         ),
         ({"detectLocalMode": "BridgeInterface"}, "detectLocal.bridgeInterface: '' is not a device name"),
         (
@@ -50,7 +50,7 @@ def test_a_wrong_setting_is_named(document: dict[str, Any], arguments: str) -> N
 
 
 def test_an_unknown_setting_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"^here: proxy: unknown field `mod`; there are mode, "):
+    with pytest.raises(ConfigError, match=r"^here: proxy: unknown field `mod`; expected one of mode, "):
         parse_settings({"mod": "nftables"}, "here")
 
 

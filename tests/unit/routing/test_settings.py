@@ -38,7 +38,7 @@ def test_defaults_are_those_of_an_empty_section() -> None:
     [
         (
             {"backend": "carrier-pigeon"},
-            f"file: routing.backend: 'carrier-pigeon' is not a routing backend; there are {', '.join(BACKENDS)}",
+            f"file: routing.backend: 'carrier-pigeon' is not a routing backend; expected one of {', '.join(BACKENDS)}",
         ),
         ({"mtu": 100}, "file: routing.mtu: 100 is not in 1280..65535"),
         ({"vni": 0}, "file: routing.vni: 0 is not in 1..16777215"),
@@ -48,13 +48,13 @@ def test_defaults_are_those_of_an_empty_section() -> None:
         ),
         (
             {"masqueradeRules": "ipfw"},
-            "file: routing.masqueradeRules: 'ipfw' is not known; there are iptables, nftables",
+            "file: routing.masqueradeRules: 'ipfw' is not valid; expected one of iptables, nftables",
         ),
         ({"port": 70000}, "file: routing.port: 70000 is not in 1..65535"),
         ({"port": "many"}, "file: routing.port: expected `int`, got `str`"),
         (
             {"pigeon.port": 1},
-            "file: routing: unknown field `pigeon`; there are "
+            "file: routing: unknown field `pigeon`; expected one of "
             + ", ".join(RoutingSettings(options=parse_settings({}, "file").options).fields()),
         ),
     ],

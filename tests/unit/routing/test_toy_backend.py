@@ -54,7 +54,7 @@ def test_options_stand_in_a_section_of_the_backend() -> None:
     assert parse_settings({"toy": {"port": 5}, "toy.port": 6}, "test", REGISTRY).fields()["toy"] == {"port": 6}
     with pytest.raises(ConfigError, match=r"^test: routing\.toy\.port: 0 is not in 1\.\.65535"):
         parse_settings({"toy.port": 0}, "test", REGISTRY)
-    with pytest.raises(ConfigError, match=r"^test: routing\.toy: unknown field `part`; there are port"):
+    with pytest.raises(ConfigError, match=r"^test: routing\.toy: unknown field `part`; expected one of port"):
         parse_settings({"toy.part": 0}, "test", REGISTRY)
 
 

@@ -124,7 +124,7 @@ def test_outside_service_targets_are_node_ports_of_all_nodes() -> None:
         ("shop/db", "no port is named; there are: sql, 5432/TCP, 9/TCP"),
         ("shop/cache:1", "names no running pod"),
         ("svc/shop/cache", "there is no Service cache in namespace shop"),
-        ("node/node-9:1", "there is no node 'node-9'; there are node-1"),
+        ("node/node-9:1", "there is no node 'node-9'; expected one of node-1"),
         ("10.0.0.1", "expected a port number"),
     ],
 )

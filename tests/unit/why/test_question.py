@@ -204,7 +204,7 @@ def test_the_family_and_the_node_can_be_chosen() -> None:
         (("client", "10.96.0.99"), "no Service has the address 10.96.0.99"),
         (("client", "127.0.0.1:80"), "the client itself"),
         (("client", "fd96::10"), "FROM and TO do not both have addresses of one family: FROM has .*, TO fd96::10"),
-        (("external", "external:443"), "no node of the cluster sees that"),
+        (("external", "external:443"), "no node sees the connection"),
         (("shop/nobody", "svc/web"), "names no running pod; in namespace shop there is host, web-a, web-b"),
         (("node/node-9", "svc/shop/web"), "there is bare, node-1, node-2"),
         (("node/bare", "svc/shop/alias"), "FROM: Node bare has no address"),

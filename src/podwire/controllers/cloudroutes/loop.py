@@ -60,7 +60,7 @@ class CloudLoop:
         text = outcome.unavailable or "; ".join(outcome.failures)
         if text and text != self._reported:
             reason = UNAVAILABLE if outcome.unavailable else REFUSED
-            self._log.warning("the cloud's network is not as it should be", reason=reason, problem=text)
+            self._log.warning("the cloud's network differs from the plan", reason=reason, problem=text)
             subject = ObjectReference(api_version="v1", kind="Namespace", name=self._namespace)
             self._events.event(subject, "Warning", reason, f"{text}; the last state stays in force")
         self._reported = text

@@ -110,7 +110,7 @@ class LoadBalancerController:
             try:
                 await self._round()
             except API_FAILURES as failure:
-                self._log.debug("addresses are tried again", problem=failure)
+                self._log.debug("cannot write the addresses of Services; trying again", problem=failure)
                 self._records_changed()
                 await self._clock.sleep(_RETRY_S)
             await self._clock.sleep(_QUIET_S)

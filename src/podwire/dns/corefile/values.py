@@ -106,7 +106,7 @@ def record_type(directive: Directive, text: str) -> int:
     Raises: ConfigError with the line.
     """
     if text.upper() not in _TYPES:
-        raise directive.wrong(f"expected a record type, got {text!r}; there are {', '.join(_TYPES)}")
+        raise directive.wrong(f"expected a record type, got {text!r}; the types are {', '.join(_TYPES)}")
     return _TYPES[text.upper()]
 
 
@@ -116,7 +116,7 @@ def record_class(directive: Directive, text: str) -> int:
     Raises: ConfigError with the line.
     """
     if text.upper() not in _CLASSES:
-        raise directive.wrong(f"expected a class, got {text!r}; there are {', '.join(_CLASSES)}")
+        raise directive.wrong(f"expected a class, got {text!r}; the classes are {', '.join(_CLASSES)}")
     return _CLASSES[text.upper()]
 
 
@@ -126,7 +126,7 @@ def response_code(directive: Directive, text: str) -> int:
     Raises: ConfigError with the line.
     """
     if text.upper() not in _RCODES:
-        raise directive.wrong(f"expected a response code, got {text!r}; there are {', '.join(_RCODES)}")
+        raise directive.wrong(f"expected a response code, got {text!r}; the codes are {', '.join(_RCODES)}")
     return _RCODES[text.upper()]
 
 

@@ -76,7 +76,7 @@ def parse_line(text: str) -> TemplateLine:
         end = match.end()
     rest = text[end:]
     if "{{" in rest:
-        raise ProtocolError("local", f"template {text!r}: expected }}}} behind {{{{")
+        raise ProtocolError("local", f"template {text!r}: expected }}}} after {{{{")
     per_client = any(field in match for match in _ACTION.findall(text) for field in _PER_CLIENT)
     return TemplateLine(text, (*parts, _constant(rest)), tuple(groups), per_client)
 
@@ -142,7 +142,7 @@ def _parse_integer(digits: str, base: str, size: str) -> str:
     try:
         number = int(digits, int(base))
     except ValueError as failure:
-        raise ProtocolError("local", f"parseInt: {digits!r} is no number of base {base}") from failure
+        raise ProtocolError("local", f"parseInt: {digits!r} is not a number of base {base}") from failure
     if number < 0 or (int(size) and number >> int(size)):
         raise ProtocolError("local", f"parseInt: {digits!r} has more than {size} bits")
     return str(number)

@@ -108,7 +108,7 @@ def read_name_change(directive: Directive, arguments: list[str], *, answers: boo
         kind, *arguments = arguments
     expect(len(arguments) >= 2, directive, "expected what to match and what to put there")
     before, after, *rest = arguments
-    expect(answers or not rest, directive, f"expected nothing behind {after!r}")
+    expect(answers or not rest, directive, f"expected nothing after {after!r}")
     pattern = None
     after = after.lower()
     if kind == "regex":

@@ -37,7 +37,7 @@ async def connect_pod(request: Request, path: str, ips: tuple[str, ...]) -> Resu
     if request.headers.get("upgrade", "").lower() != "tcp":
         return text_response(400, "an upgrade to tcp is needed")
     if address not in ips or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        return text_response(400, f"the pod has no address {address!r}, or {port!r} is no port")
+        return text_response(400, f"the pod has no address {address!r}, or {port!r} is not a port")
     try:
         async with asyncio.timeout(_CONNECT_S):
             pod = await _dial(path, address, int(port), tls=is_true(query.get("tls")))

@@ -243,7 +243,7 @@ def _mirror(text: str) -> str:
     """The origin of a URL such as ``https://test.example$request_uri``: copies keep their path."""
     url = _plain_url(text.removesuffix("$request_uri"))
     if urlsplit(url).path not in ("", "/") or urlsplit(url).query:
-        raise ValueError("expected a URL without a path, and $request_uri behind it at most")
+        raise ValueError("expected a URL without a path, optionally followed by $request_uri")
     return url
 
 

@@ -123,7 +123,7 @@ class IngressController:
             text = (self._options.config_map, f"{problem.key} {problem.text}")
             if text not in self._reported:
                 self._reported.add(text)
-                self._log.warning("a setting is not honoured", config_map=text[0], problem=text[1])
+                self._log.warning("a setting is not supported", config_map=text[0], problem=text[1])
         return defaults
 
     def _engine_settings(self, defaults: IngressDefaults) -> EngineSettings:

@@ -17,10 +17,10 @@ class LabChange:
     """Collects changes, then makes all of them or none."""
 
     def __init__(self, topology: Topology) -> None:
-        """Raises: ClusterError when the cluster was never complete."""
+        """Raises: ClusterError when the cluster was not completely created."""
         config = recall_config(topology)
         if config is None:
-            raise ClusterError(f"cluster {topology.name!r} was never complete; run `podwire up --name {topology.name}`")
+            raise ClusterError(f"cluster {topology.name!r} was not completely created; run `podwire up --name {topology.name}`")
         self._topology = topology
         self._configured = config.links
         self._nodes = config.nodes

@@ -92,7 +92,7 @@ def port_of(topology: Topology, nodes: int, station: str, source: str, path: str
     known = f"{HOST}, node-1 to node-{nodes}" if nodes > 1 else f"{HOST}, node-1"
     if topology.segment_count > 1:
         known += f", segment-0 to segment-{topology.segment_count - 1}"
-    raise ConfigError(source, path, f"{station!r} is no station; expected one of {known}")
+    raise ConfigError(source, path, f"{station!r} is not a station; expected one of {known}")
 
 
 def check_links(links: Links, source: str, path: str = "links") -> None:
@@ -119,7 +119,7 @@ def check_pair(topology: Topology, pair: Pair, source: str) -> None:
         raise ConfigError(source, "", f"expected two nodes, not {node!r} twice")
     for station in pair:
         if not station.startswith("node-"):
-            raise ConfigError(source, "", f"{station!r} is no node; only nodes can be cut from each other")
+            raise ConfigError(source, "", f"{station!r} is not a node; only nodes can be cut from each other")
     segments = [topology.node(int(station.partition("-")[2])).segment.number for station in pair]
     if segments[0] != segments[1]:
         problem = (

@@ -73,7 +73,7 @@ def steps_of(
     Raises: ConfigError when the canary is no node.
     """
     if canary and canary not in nodes:
-        raise ConfigError("--canary", "", f"{canary!r} is no node; there are {', '.join(nodes)}")
+        raise ConfigError("--canary", "", f"{canary!r} is not a node of this cluster; the nodes are {', '.join(nodes)}")
     ordered = [canary, *(node for node in nodes if node != canary)] if canary else list(nodes)
     steps = [
         LocalStep(id="supervisor", kind="supervisor"),

@@ -81,7 +81,7 @@ def run(name: str, direction: plan.Direction, options: RolloutOptions, say: Say)
     with inventory.locked(name):
         config = recall_config(topology)
         if config is None:
-            raise ClusterError(f"cluster {name!r} was never complete; run `podwire up --name {name}` first")
+            raise ClusterError(f"cluster {name!r} was not completely created; run `podwire up --name {name}` first")
         return asyncio.run(_run(topology, config, direction, options, say))
 
 
@@ -156,7 +156,7 @@ class LocalUpgrade:
                 problem = f"an upgrade to {record.after.label} is under way; continue it with that build, or go back"
                 raise ConfigError("podwire upgrade", "", problem)
             if record.direction == "rollback":
-                raise ConfigError("podwire upgrade", "", "the upgrade is going back; continue that first")
+                raise ConfigError("podwire upgrade", "", "a rollback is in progress; complete it first with `podwire upgrade local rollback`")
             self._say("continuing an upgrade that was interrupted")
             return record
         before = builds.recall(Path(self._topology.state))
@@ -182,7 +182,7 @@ class LocalUpgrade:
 
     def _rollback_of(self, record: LocalRecord | None) -> LocalRecord:
         if record is None or (record.finished and record.direction == "rollback"):
-            raise ConfigError("podwire upgrade", "", "there is no upgrade to go back from")
+            raise ConfigError("podwire upgrade", "", "there is no upgrade to roll back")
         if record.direction == "rollback":
             return record
         if not record.finished:

@@ -142,7 +142,7 @@ class EgressFollower:
         try:
             await asyncio.to_thread(forget_connections, pods, addresses, inside)
         except KernelError as failure:
-            self._log.warning("cannot forget the connections of pods", problem=failure)
+            self._log.warning("cannot delete the tracked connections of pods", problem=failure)
 
     def _announce(self) -> None:
         me, _ = self._router.own.look()

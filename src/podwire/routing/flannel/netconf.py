@@ -73,7 +73,7 @@ class _Object:
     def finish(self) -> None:
         """Refuses all fields that were not taken."""
         for written, _ in self._fields.values():
-            raise ConfigError(self._source, self.path(written), "is no field of net-conf.json that podwire knows")
+            raise ConfigError(self._source, self.path(written), "is not a field of net-conf.json that podwire knows")
 
 
 def parse_conf(text: str | bytes, source: str) -> FlannelConf:
@@ -121,7 +121,7 @@ def _routing(backend: _Object, version: int) -> dict[str, Any]:
     kind = backend.take("Type", str, "")
     read = _READERS.get(kind)
     if read is None:
-        raise backend.error("Type", f"{kind!r} cannot be taken over; there are {_types()}")
+        raise backend.error("Type", f"{kind!r} cannot be taken over; podwire takes over {_types()}")
     routing = read(backend, version)
     backend.finish()
     return routing

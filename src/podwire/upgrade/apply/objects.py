@@ -109,7 +109,7 @@ class UpgradeObjects:
         try:
             obj = await self.client.get(resource, target.name, target.namespace)
         except NotFound as failure:
-            raise ConfigError(_title(target), "", "is not in the cluster any more; plan again") from failure
+            raise ConfigError(_title(target), "", "is not in the cluster any more; make a new plan") from failure
         return {"apiVersion": resource.api_version, "kind": resource.kind} | obj
 
     async def is_present(self, target: ObjectName) -> bool:

@@ -143,7 +143,7 @@ class UpgradeRun:
             blockers = [str(finding) for finding in plan.findings if finding.severity == "blocker"]
             raise ConfigError(source, "findings", "; ".join(blockers))
         if plan.cluster and plan.cluster != await cluster_id(self._client):
-            raise ConfigError(source, "cluster", "the plan is of another cluster")
+            raise ConfigError(source, "cluster", "the plan was made for another cluster")
         for component in plan.components:
             await self._check_generation(plan, component)
         for step in plan.steps:
@@ -168,7 +168,7 @@ class UpgradeRun:
             generation = int((await self._objects.get(change))["metadata"].get("generation", 0))
             if generation != component.generation:
                 problem = f"has changed since the plan (generation {generation}, expected {component.generation})"
-                raise ConfigError(component.title, "metadata.generation", f"{problem}; plan again")
+                raise ConfigError(component.title, "metadata.generation", f"{problem}; make a new plan")
 
     async def _check_texts(self, change: PlannedChange) -> None:
         """Refuses a new text, such as a Corefile, that was made from another text than that of now.
@@ -178,7 +178,7 @@ class UpgradeRun:
         data = (await self._objects.get(change)).get("data") or {} if change.digests else {}
         for key, digest in change.digests.items():
             if text_digest(str(data.get(key, ""))) != digest:
-                raise ConfigError(change.title, f"data.{key}", "has changed since the plan; plan again")
+                raise ConfigError(change.title, f"data.{key}", "has changed since the plan was made; make a new plan")
 
     async def _steps(self) -> tuple[Gates, StepRunner]:
         options = self._options

@@ -27,7 +27,7 @@ class BackupFolder:
         Raises: ConfigError when it holds a backup already, or anything else; OSError.
         """
         if (self.path / index.INDEX).exists():
-            raise ConfigError("--to", "", f"{self.path} holds a backup already; name another folder")
+            raise ConfigError("--to", "", f"{self.path} already has a backup; name another folder")
         unfinished = {index.BLOBS, f".{index.INDEX}.new"}
         if self.path.exists() and any(child.name not in unfinished for child in self.path.iterdir()):
             raise ConfigError("--to", "", f"{self.path} is not empty; name a new folder")
@@ -77,7 +77,7 @@ class BackupFolder:
         except FileNotFoundError as failure:
             raise ConfigError(str(path), "", f"is missing, the content of {entry.title}") from failure
         if index.content_digest(data) != entry.digest:
-            raise ConfigError(str(path), "", f"was changed: its digest is another one ({entry.title})")
+            raise ConfigError(str(path), "", f"was changed: its content does not match its digest ({entry.title})")
         return data
 
     def _blob(self, digest: str) -> Path:

@@ -49,7 +49,7 @@ class Restore:
         """
         index = self._folder.open()
         if index.cluster != await cluster_id(self._client):
-            raise ConfigError(str(self._folder.path), "cluster", "is a backup of another cluster")
+            raise ConfigError(str(self._folder.path), "cluster", "was made from another cluster")
         await self._objects(list(index.of("object")))
         if options.nodes and index.nodes():
             commands = await node_commands(self._client, options.namespace, options.image, options.folders)

@@ -45,7 +45,7 @@ async def ask(question: DnsQuestion, client: Client) -> DnsAnswer:
     """
     record_type = question.type.upper()
     if record_type not in TYPES:
-        raise ConfigError("TYPE", "", f"{question.type!r} is not known; there are {', '.join(TYPES)}")
+        raise ConfigError("TYPE", "", f"{question.type!r} is not a record type that podwire knows; expected one of {', '.join(TYPES)}")
     config, settings = await server_settings(client)
     pod = await _pod(client, question.pod) if question.pod else None
     asker = f"{pod.metadata.namespace}/{pod.metadata.name}" if pod is not None else ""
@@ -81,7 +81,7 @@ async def _explain(
             fill(zone, objects)
             step = explain_rules((attempt.name, record_type), zone, config, objects, address)
         except ProtocolError as failure:
-            raise ConfigError("NAME", "", f"{attempt.name!r} is no DNS name: {failure}") from failure
+            raise ConfigError("NAME", "", f"{attempt.name!r} is not a DNS name: {failure}") from failure
         kernel = kernel_answer(attempt.name, record_type, zone, config)
         age_s = _age_s(changes(attempt.name, config, objects), client.clock.now())
         steps.append(msgspec.structs.replace(step, search=attempt.search, kernel=kernel, age_s=age_s))

@@ -24,11 +24,11 @@ def test_without_a_provider_there_is_none() -> None:
         (CloudSettings(provider="aws", cluster="a b"), "controller: cloud.cluster: 'a b': expected"),
         (
             CloudSettings(provider="moon", cluster="c"),
-            "controller: cloud.provider: 'moon' is not a cloud; there are aws",
+            "controller: cloud.provider: 'moon' is not a cloud; expected one of aws",
         ),
         (
             CloudSettings(provider="aws", cluster="c", options={"routeTable": "rtb-1"}),
-            "controller: cloud.options: unknown field `routeTable`; there are region",
+            "controller: cloud.options: unknown field `routeTable`; expected one of region",
         ),
         (
             CloudSettings(provider="aws", cluster="c", options={"routeTables": [1]}),

@@ -110,5 +110,5 @@ def test_only_the_nodes_that_are_named_move() -> None:
     cluster = MigrationCluster(*NODES)
     run(cluster, "apply", "b")
     assert cluster.network == {"a": "old", "b": "podwire"}
-    with pytest.raises(ConfigError, match="--node: 'c' is no node; there are a, b"):
+    with pytest.raises(ConfigError, match="--node: 'c' is not a node of this cluster; the nodes are a, b"):
         run(cluster, "apply", "c")

@@ -103,7 +103,7 @@ def test_pairs_that_share_no_segment_are_refused(pair: tuple[str, str], problem:
         ("{node-2: {lossPercent: 101}}", "links.node-2.lossPercent: 101: expected 0 to 100"),
         ("{node-2: {delayMs: -1}}", "links.node-2.delayMs: -1: expected 0 to 10000"),
         ("{node-2: {mtu: 600}}", "links.node-2.mtu: 600: expected 1280 to 9000"),
-        ("{node-7: {cut: true}}", "links.node-7: 'node-7' is no station; expected one of host, node-1 to node-3"),
+        ("{node-7: {cut: true}}", "links.node-7: 'node-7' is not a station; expected one of host, node-1 to node-3"),
         ("{node-2: {jitter: 1}}", "jitter"),
         ("{node-2: 5}", "links"),
     ],

@@ -63,7 +63,7 @@ def test_an_interrupted_step_is_repeated_and_keeps_its_first_time() -> None:
 
 
 def test_an_unknown_canary_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--canary: 'node-9' is no node; there are node-1"):
+    with pytest.raises(ConfigError, match="--canary: 'node-9' is not a node of this cluster; the nodes are node-1"):
         plan.steps_of(["node-1"], "node-9", [])
 
 

@@ -168,7 +168,7 @@ PEER = {"address": "10.0.0.1", "asNumber": 65001}
         ({"peers": [{**PEER, "accept": ["10.0.0.1/8"]}]}, "peers[0].accept[0]: 10.0.0.1/8 has host bits set"),
         ({"peers": [{**PEER, "communities": ["7"]}]}, "peers[0].communities[0]: '7': expected two numbers up to"),
         ({"peers": [{**PEER, "prepend": 21}]}, "peers[0].prepend: 21 is not in 0..20"),
-        ({"logLevel": "loud"}, "logLevel: 'loud' is not known; there are debug, error, info, warning"),
+        ({"logLevel": "loud"}, "logLevel: 'loud' is not valid; expected one of debug, error, info, warning"),
     ],
 )
 def test_wrong_options_are_refused_with_their_field(section: dict[str, object], problem: str) -> None:

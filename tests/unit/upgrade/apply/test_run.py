@@ -190,10 +190,10 @@ def test_kube_proxy_waits_for_the_api_servers() -> None:
 def test_a_plan_that_does_not_fit_changes_nothing() -> None:
     cluster = make_cluster()
     cluster.objects["DaemonSet", "kube-system", "kube-proxy"]["metadata"]["generation"] = 7
-    with pytest.raises(ConfigError, match=r"has changed since the plan .generation 7, expected 1.; plan again"):
+    with pytest.raises(ConfigError, match=r"has changed since the plan .generation 7, expected 1.; make a new plan"):
         apply(cluster, make_plan())
     other = identified(msgspec.structs.replace(make_plan(), cluster="elsewhere"))
-    with pytest.raises(ConfigError, match="the plan is of another cluster"):
+    with pytest.raises(ConfigError, match="the plan was made for another cluster"):
         apply(make_cluster(), other)
     assert states(cluster) == {"upgrade": "no upgrade was begun"} and cluster.writes == 0
 
@@ -201,7 +201,7 @@ def test_a_plan_that_does_not_fit_changes_nothing() -> None:
 def test_a_corefile_that_was_edited_since_the_plan_is_kept() -> None:
     cluster = make_cluster()
     cluster.objects["ConfigMap", "kube-system", "coredns"]["data"]["Corefile"] += "# mine\n"
-    with pytest.raises(ConfigError, match=r"coredns: data.Corefile: has changed since the plan; plan again"):
+    with pytest.raises(ConfigError, match=r"coredns: data.Corefile: has changed since the plan was made; make a new plan"):
         apply(cluster, make_plan())
     assert cluster.writes == 0
 

@@ -31,7 +31,7 @@ def test_a_backup_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_second_backup_needs_a_folder_of_its_own(tmp_path: Path) -> None:
     folder, _ = made(tmp_path / "b")
-    with pytest.raises(ConfigError, match=r"--to: .* holds a backup already"):
+    with pytest.raises(ConfigError, match=r"--to: .* already has a backup"):
         folder.prepare()
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "own.txt").write_text("x")
@@ -70,7 +70,7 @@ def test_a_full_disk_leaves_no_content_under_its_name(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: path.write_bytes(b"two"), "was changed: its digest is another one .ConfigMap a/b."),
+        (lambda path: path.write_bytes(b"two"), "was changed: its content does not match its digest .ConfigMap a/b."),
         (Path.unlink, "is missing, the content of ConfigMap a/b"),
     ],
 )

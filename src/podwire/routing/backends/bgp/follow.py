@@ -196,6 +196,6 @@ class BgpObjectsFollower:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(self._file, content, 0o600)
         except OSError as failure:
-            self._log.warning("cannot keep the good forms of objects", file=self._file, problem=failure)
+            self._log.warning("cannot save the last valid forms of objects", file=self._file, problem=failure)
         else:
             self._written = content

@@ -168,7 +168,7 @@ def read_configuration(obj: BgpConfigurationObject, around: Surroundings) -> Con
             "nodeMeshMaxRestartTime": spec.node_mesh_max_restart_time or None,
         }.items():
             if value is not None:
-                raise ConfigError(source, f"spec.{field}", "can be set for all nodes only, in the object default")
+                raise ConfigError(source, f"spec.{field}", "can only be set in the object default, for all nodes")
     refuse_unhonoured(
         source,
         {
@@ -312,9 +312,9 @@ def read_peer(obj: BgpPeerObject, around: Surroundings) -> PeerValues:
 def _check_numbers(source: str, obj: BgpPeerObject, address: Address | None, around: Surroundings) -> None:
     spec = obj.spec
     if spec.as_number is not None and address is None:
-        raise ConfigError(source, "spec.asNumber", "the nodes of peerSelector have numbers of their own")
+        raise ConfigError(source, "spec.asNumber", "cannot be set: the nodes that peerSelector selects have their own numbers")
     if spec.as_number is None and address is not None and address not in around.node_addresses:
-        raise ConfigError(source, "spec.asNumber", f"is missing, and {address} is no address of a node")
+        raise ConfigError(source, "spec.asNumber", f"is missing, and {address} is not the address of a node")
     for field, value, low, high in (
         ("asNumber", spec.as_number, 1, AS_MAX),
         ("localASNumber", spec.local_as_number, 1, AS_MAX),
