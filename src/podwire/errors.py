@@ -19,7 +19,7 @@
     ├── Disconnected           an HTTP connection ended, or broke, before the whole answer was there
     ├── ProtocolError          a peer, or we ourselves, broke a protocol
     ├── CniError               a CNI failure with its numeric code
-    ├── LoadBalancerError      a load balancer cannot be had, or not be taken back, now
+    ├── LoadBalancerError      an address of a load balancer cannot be allocated or released now
     ├── CloudError             a cloud refused a change or a question: its code
     │   └── CloudUnavailable   the cloud cannot be asked now: no answer, throttled, no credentials
     └── ClusterError           a local cluster cannot be made or found (exit 1)

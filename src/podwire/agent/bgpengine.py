@@ -1,4 +1,4 @@
-"""The engine of BGP for load balancers on a node: that of routing, or one of its own."""
+"""Chooses the BGP engine that announces load balancer addresses on a node: that of routing, or a separate one."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Fields of configurations of BGP, whoever writes them; an error names the object and the field (pure)."""
+"""Reads fields that several kinds of BGP configuration have; an error names the object and the field (pure)."""
 
 import re
 

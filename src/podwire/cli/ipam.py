@@ -18,7 +18,7 @@ _ADDRESSES = ("ADDRESS", "NODE", "RANGE", "POD")
 @kubeconfig_option
 @click.option("--addresses", is_flag=True, help="Also list every address in use, with its pod.")
 @click.option(
-    "--release", "released", metavar="RANGE", help="Delete the block of a node that is gone, if nobody uses it."
+    "--release", "released", metavar="RANGE", help="Delete an unused block of a node that does not exist any more."
 )
 @output_option
 @click.pass_context

@@ -156,7 +156,7 @@ def _print(explained: object, lines: "Iterable[str]", output: str) -> None:
 
 
 def _explain_dns(question: "DnsQuestion", topology: "Topology | None", kubeconfig: str | None, output: str) -> int:
-    """Prints what becomes of a DNS name."""
+    """Prints what happens to a DNS name."""
     from podwire.why.dns import text
     from podwire.why.dns.question import ask
 

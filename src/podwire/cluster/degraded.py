@@ -1,4 +1,4 @@
-"""Degraded mode of a node: how the node works otherwise than configured, and why, on its Node object.
+"""Degraded mode of a node: reports on the Node object which settings the node cannot follow, and why.
 
 A part reports one problem at a time, and an empty text when the problem is over: refused settings, a backend or data
 plane that the kernel lacks, no room for new connections. The texts of all parts are the annotation

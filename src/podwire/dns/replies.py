@@ -25,7 +25,7 @@ OnAsk = Callable[[UpstreamQuery, bytes, bool, Send], None]
 """Called on the loop with the request, its bytes, whether it came over TCP, and the function that sends the reply."""
 
 Outcome = Reply | UpstreamQuery | ReplyStream | None
-"""What becomes of a request."""
+"""What happens to a request."""
 
 CAPACITY = 20_000
 BYTES = 16 << 20

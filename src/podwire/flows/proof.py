@@ -1,4 +1,4 @@
-"""The proof of a change: how many messages of how many were lost, on which path, when, and what changed then. Pure.
+"""The proof of a change: how many messages were lost, on which path, when, and what changed at that time. Pure.
 
 A proof is a value with a JSON form. It has the steps of the run, the counts of all flows, and the changes of the nodes'
 kernels, with times in seconds since 1970. :func:`explain` joins them: for each span of lost messages the step under

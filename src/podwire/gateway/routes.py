@@ -170,7 +170,7 @@ class Cors(EntryValue, frozen=True):
 
 
 class BasicAuth(EntryValue, frozen=True):
-    """Users in the form of htpasswd, with SHA-1 hashes; None is a Secret that cannot be read: nobody gets in."""
+    """Users in the form of htpasswd, with SHA-1 hashes; None is a Secret that cannot be read: no client gets access."""
 
     users: str | None
     realm: str = ""
@@ -271,7 +271,7 @@ class ClientValidation(EntryValue, frozen=True):
 
 
 class TlsServer(EntryValue, frozen=True):
-    """Server names (empty: all others) and what becomes of their connections.
+    """Server names (empty: all others) and what happens to their connections.
 
     Requests use the ``table``; with a ``stream``, connections are not read as HTTP. Without certificates, TLS is left
     to the backend.

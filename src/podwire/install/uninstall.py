@@ -1,4 +1,4 @@
-"""Takes podwire off a node: files of the container runtime, rules, devices, routes, child processes, state.
+"""Removes podwire from a node: files of the container runtime, rules, devices, routes, child processes, state.
 
 Each :class:`RemovalStep` finds what carries podwire's marks, so it works without an agent, after a crash, and twice.
 Steps run in the order of :func:`steps`: first the runtime's files, so that no new pod comes; then Services and

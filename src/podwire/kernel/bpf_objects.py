@@ -101,7 +101,7 @@ def compiled(name: str) -> bytes:
 
 
 def digest(name: str) -> str:
-    """The digest of an object's bytes, by which programs of different versions are told apart."""
+    """The digest of an object's bytes, by which programs of different versions are distinguished."""
     return hashlib.sha256(compiled(name)).hexdigest()[:_DIGEST_LETTERS]
 
 

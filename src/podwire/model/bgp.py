@@ -146,7 +146,7 @@ class FilterOperation(Fact, frozen=True):
 
 
 class FilterRule(Fact, frozen=True):
-    """What a route must match, all of it, and what becomes of such a route."""
+    """What a route must match, all of it, and what happens to such a route."""
 
     action: Literal["Accept", "Reject"]
     cidr: str = ""

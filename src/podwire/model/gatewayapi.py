@@ -410,7 +410,7 @@ class SessionPersistence(Fact, frozen=True):
 
 
 class HttpRouteRule(Fact, frozen=True):
-    """Requests that have one of the matches, and what becomes of them."""
+    """Requests that have one of the matches, and what happens to them."""
 
     name: str | None = None
     matches: tuple[HttpRouteMatch, ...] = ()

@@ -49,7 +49,7 @@ class GrpcBackendRef(BackendReference, frozen=True):
 
 
 class GrpcRouteRule(Fact, frozen=True):
-    """Requests that have one of the matches, and what becomes of them."""
+    """Requests that have one of the matches, and what happens to them."""
 
     name: str | None = None
     matches: tuple[GrpcRouteMatch, ...] = ()

@@ -1,6 +1,6 @@
 """The backends that this node can run now: those of the registry whose feature the kernel has.
 
-A node whose kernel lacks the configured backend uses the plain one, and says so. A backend that encrypts has no
+A node whose kernel lacks the configured backend uses ``hostgw``, and reports that. A backend that encrypts has no
 substitute: it is returned all the same, without keys, and its plan refuses packets to peers. Some backends are
 configured by objects of the API (:class:`~podwire.routing.backend.ConfiguredByObjects`); they are followed when such a
 backend is in use.

@@ -1,4 +1,4 @@
-"""A process that forks warm children on request.
+"""A process that has imported what its children need, and forks a child on request.
 
 Starting a Python program costs 100 to 300 ms of imports; forking a process that has them costs 1 to 3 ms and
 shares their memory. A :class:`ForkServer` is forked from its owner before that has a thread or an event loop, and
@@ -12,8 +12,8 @@ carries a fixed record per ended child; the owner polls :meth:`ForkServer.fileno
 :meth:`ForkServer.read_exits`. The server never blocks on *exits*: records wait in a queue, so a busy owner
 cannot stop it.
 
-When the owner dies or closes, control ends and the server exits; children with ``daemon`` run on (init
-adopts them), others get SIGTERM by their parent-death signal. A child whose entry returns ends with status
+When the owner dies or closes, control ends and the server exits. Children with ``daemon`` continue to run (init
+adopts them); all other children get SIGTERM by their parent-death signal. A child whose entry returns ends with status
 0, one that raises prints its traceback and ends with 1. The owner's objects are frozen out of garbage
 collection, which keeps their pages shared.
 

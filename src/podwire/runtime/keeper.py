@@ -13,7 +13,7 @@ There are two kinds of worker:
   worker opens itself closes with it. A worker dies with its keeper; a worker that ends by itself ends the keeper.
 - :func:`keep_descriptors`: keeper and worker have one table of descriptors (clone(2) with ``CLONE_FILES``, which
   fork(2) does not offer). What the worker opens, the keeper has as well, in the same moment and without a message. A
-  worker that is killed takes its memory along and closes nothing: listening sockets, connections and pipes stay as they
+  worker that is killed frees its memory and closes no descriptor: listening sockets, connections and pipes stay as they
   are, and the next worker finds them by their numbers. What the numbers mean has to be in shared memory (a memfd). When
   the keeper is killed, the worker gets SIGHUP and takes both roles: it replaces itself by the program, from which
   keeper and worker are started again. A newer program is started in the same way. Only when both are killed in the same

@@ -1,1 +1,1 @@
-"""Explains what becomes of a connection: the question, the views of nodes, one explainer for each part."""
+"""Explains what happens to a connection: the question, the views of nodes, one explainer for each part."""

@@ -1,4 +1,4 @@
-"""What becomes of the blocks of nodes that are gone (pure)."""
+"""What happens to the blocks of nodes that are gone (pure)."""
 
 from collections.abc import Collection, Iterable, Iterator
 

@@ -15,7 +15,7 @@ Patch = dict[str, object]
 
 
 class AddressDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of one Service.
+    """What happens to one Service.
 
     ``clear`` says that its status must be empty before its former addresses are free. ``problem`` is the reason why it
     has no address; it waits then.

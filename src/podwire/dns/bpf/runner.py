@@ -6,10 +6,10 @@ of any other device or source goes up the stack. Guarantees: 1. a pod that a pol
 the map before the policy is in force, and a pod that no policy selects any more is added after that
 (:meth:`DnsAnswers.narrow`, :meth:`DnsAnswers.widen`); when the kernel refuses to take a pod out, no query is
 answered; 2. the program is attached when a device appears, and again when another program has removed it, within
-:data:`CHECK_S`; 3. the lease of the answers is renewed every :data:`RENEW_S`, whether the API can be reached or not:
-the kernel says what a server says that knows the last state; 4. what the kernel lacks is reported, and tried again
-every :data:`RETRY_S`; the servers answer meanwhile; 5. a restart finds program, maps and attachments, and changes
-what differs.
+:data:`CHECK_S`; 3. the lease of the answers is renewed every :data:`RENEW_S`, also while the API cannot be reached:
+then the kernel answers from the last known state, as a DNS server does; 4. missing features of the kernel are reported,
+and tried again every :data:`RETRY_S`; the servers answer meanwhile; 5. a restart finds program, maps and attachments,
+and changes what differs.
 
 Cost: 20 us for each pod and check; 40 us for a change of a pod.
 """

@@ -150,7 +150,7 @@ class ServiceAllocator:
 
         ``new`` has its defaults. On an update, what ``new`` leaves out is taken over from ``old`` where its
         type still has it, and what its type does not have is removed.
-        Raises: Invalid where a wanted address or port cannot be had, or the families contradict each other;
+        Raises: Invalid where a wanted address or port is not available, or the families contradict each other;
         ApiError 500 where a range is full.
         """
         spec: Json = dict(new.get("spec") or {})

@@ -4,7 +4,7 @@ Engines refuse whole resources: a table with the routes of many objects, a liste
 found by trying: of the objects that changed, half is served as it was before; when the engines accept that, the cause
 is in that half. Every object is served in its newest version or in the one before, so that no trial takes away what
 worked. The object that is found stays in its last accepted version (or is left out, where it has none) until it
-changes, and all other objects go on being served as they are.
+changes, and all other objects continue to be served as they are.
 
 Cost of a wrong object among n that changed at once: about log2(n) trials, each a translation and an answer.
 """

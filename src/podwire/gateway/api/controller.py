@@ -2,7 +2,7 @@
 
 Guarantees: 1. a change is served at once, further ones at most every 50 ms; a change of endpoints at once and
 without a translation; 2. before the first lists nothing is published; 3. an API that does not serve these kinds has no
-objects of them; 4. an object that engines refuse stays as it was, and all others go on being served. The status is
+objects of them; 4. an object that engines refuse stays as it was, and all others continue to be served. The status is
 written by :mod:`podwire.gateway.api.writer`.
 
 Cost of a change of an object: a translation of all.

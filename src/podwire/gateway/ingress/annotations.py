@@ -3,7 +3,7 @@
 :data:`ANNOTATIONS` has each one that is honoured, with the field of :class:`IngressSettings` and how its text is read.
 Every other annotation of this prefix is reported by name: nothing is ignored in silence. Those that carry configuration
 of nginx itself (snippets) are refused; an Ingress with one is served without it. An Ingress with one of
-:data:`PROTECTING` that cannot be honoured is not served at all.
+:data:`PROTECTING` that cannot be applied is not served at all.
 
 Source: ingress-nginx documentation, "Annotations".
 """
@@ -26,7 +26,7 @@ PROTECTING = frozenset(
         "auth-tls-match-cn", "satisfy", "enable-modsecurity", "enable-global-auth",
     }
 )  # fmt: skip
-"""Annotations that keep clients away. While one of them cannot be honoured, the Ingress lets nobody in."""
+"""Annotations that restrict access. While one of them cannot be applied, the Ingress gives no client access."""
 
 
 class IngressSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -67,7 +67,7 @@ class IngressSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     auth_tls_pass: bool = False
     ssl_passthrough: bool = False
     closed: bool = False
-    """Whether an annotation that keeps clients away cannot be honoured: nobody gets in."""
+    """Whether an annotation that restricts access cannot be applied: no client gets access."""
     limit_rps: int = 0
     limit_rpm: int = 0
     limit_burst_multiplier: int = 5
@@ -111,7 +111,7 @@ class AnnotationProblem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 def read_annotations(annotations: Mapping[str, str]) -> tuple[IngressSettings, tuple[AnnotationProblem, ...]]:
-    """The settings of an Ingress; an annotation that cannot be honoured keeps its default and is a problem."""
+    """The settings of an Ingress; an annotation that cannot be applied keeps its default and is a problem."""
     values: dict[str, Any] = {}
     problems: list[AnnotationProblem] = []
     for name, text in sorted(annotations.items()):

@@ -16,7 +16,7 @@ from podwire.model.meta import key_of
 
 
 class HostClients(msgspec.Struct, frozen=True):
-    """How the clients of a host are checked; without a ``validation``, nobody gets in."""
+    """How the clients of a host are checked; without a ``validation``, no client gets access."""
 
     host: str
     validation: ClientValidation | None

@@ -58,7 +58,7 @@ class SettingProblem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 def read_defaults(data: Mapping[str, str]) -> tuple[IngressDefaults, tuple[SettingProblem, ...]]:
-    """The defaults in a ConfigMap; a key that cannot be honoured keeps its default and is a problem."""
+    """The defaults in a ConfigMap; a key that cannot be applied keeps its default and is a problem."""
     values: dict[str, Any] = {}
     problems: list[SettingProblem] = []
     for key, text in sorted(data.items()):

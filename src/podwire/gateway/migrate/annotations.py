@@ -1,7 +1,7 @@
-"""Which annotations of ingress-nginx objects of Gateway API can say, and what becomes of the others.
+"""Which annotations of ingress-nginx objects of Gateway API can say, and what happens to the others.
 
 Every annotation that the gateway honours is either in :data:`CARRIED` or in :data:`LOST`. Those in :data:`PROTECTING`
-keep clients away: an Ingress with one is left out, unless the caller asks for open routes.
+restrict access: an Ingress with one is left out, unless the caller asks for open routes.
 """
 
 from collections.abc import Mapping
@@ -89,7 +89,7 @@ def lost_annotations(ingress: Ingress) -> tuple[tuple[str, str], ...]:
 
 
 def protections(ingress: Ingress) -> tuple[str, ...]:
-    """The annotations of an Ingress that keep clients away."""
+    """The annotations of an Ingress that restrict access."""
     return tuple(
         name
         for name in sorted(ingress.metadata.annotations)

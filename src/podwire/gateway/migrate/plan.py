@@ -46,7 +46,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 class MigrationFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is read, and how the Gateway is called (``namespace/name``).
 
-    ``services`` may be empty, as with files alone. With ``open_routes``, Ingresses that keep clients away become routes
+    ``services`` may be empty, as with files alone. With ``open_routes``, Ingresses that restrict access become routes
     that do not.
     """
 
@@ -100,7 +100,7 @@ class _Migration:
         self._lost[Lost(object=subject, field=field, text=text)] = None
 
     def _carried(self, ingresses: Iterable[Ingress]) -> Iterable[Ingress]:
-        """The Ingresses without what routes cannot say; those that keep clients away are left out."""
+        """The Ingresses without what routes cannot say; those that restrict access are left out."""
         for ingress in ingresses:
             subject = f"Ingress {key_of(ingress.metadata)}"
             lost = dict(lost_annotations(ingress))

@@ -262,5 +262,5 @@ def single_texts(addresses: Iterable[str]) -> list[Network]:
 
 
 def set_name(policy: str) -> str:
-    """The policy's name inside names of sets; long names are cut and told apart by a hash."""
+    """The policy's name inside names of sets; long names are cut and distinguished by a hash."""
     return policy if len(policy) <= 200 else f"{policy[:190]}-{zlib.crc32(policy.encode()):08x}"

@@ -123,7 +123,7 @@ class UpgradeRun:
             return record
         if record.plan is not None and record.pending():
             if plan is not None and self._options.planned_now and plan.to_version == record.plan.to_version:
-                self._say(f"the upgrade to {plan.to_version} that is in progress goes on")
+                self._say(f"the upgrade to {plan.to_version} that is in progress continues")
                 return record
             problem = f"another upgrade is in progress (plan {record.plan.id}); finish it without --plan, or roll back"
             raise ConfigError("--plan", "", problem)

@@ -1,4 +1,4 @@
-"""kube-proxy: its mode and configuration, and what becomes of them in a newer version. Pure.
+"""kube-proxy: its mode and configuration, and what happens to them in a newer version. Pure.
 
 | version | mode ipvs (KEP-5495) | mode unset (KEP-5343) | Service.spec.externalIPs (KEP-5707) |
 |---|---|---|---|

@@ -96,7 +96,7 @@ class VerifyStage:
         return tuple(results)
 
     async def attempt(self, node: str, tried: Sequence[ConnectionCheck]) -> NodeResults:
-        """What becomes of connections from a pod of a node; a pod that gave no results is started twice."""
+        """What happens to connections from a pod of a node; a pod that gave no results is started twice."""
         results = NodeResults(node=node, problem="was not tried")
         for _ in range(_ATTEMPTS):
             try:

@@ -1,1 +1,1 @@
-"""Explains what becomes of a DNS name that a pod asks for."""
+"""Explains what happens to a DNS name that a pod asks for."""

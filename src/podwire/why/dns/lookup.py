@@ -37,7 +37,7 @@ class DnsObjects(msgspec.Struct, frozen=True):
 
 
 class DnsStep(msgspec.Struct, frozen=True):
-    """What becomes of one name.
+    """What happens to one name.
 
     ``outcome`` is ``answer``, ``no data``, ``no such name``, ``forwarded``, ``failure``, ``refused`` or ``no reply``.
     """
@@ -64,7 +64,7 @@ class DnsStep(msgspec.Struct, frozen=True):
 
 
 class DnsAnswer(msgspec.Struct, frozen=True):
-    """What becomes of a name: the resolver of the pod, and the names that it asks for until one has an answer."""
+    """What happens to a name: the resolver of the pod, and the names that it asks for until one has an answer."""
 
     name: str
     type: str
@@ -88,7 +88,7 @@ def fill(zone: Zone, objects: DnsObjects) -> None:
 
 
 def explain_name(name: str, record_type: str, zone: Zone, config: DnsConfig, objects: DnsObjects) -> DnsStep:
-    """What becomes of a whole name.
+    """What happens to a whole name.
 
     Raises: ProtocolError when the text is no DNS name.
     """
@@ -109,7 +109,7 @@ def explain_name(name: str, record_type: str, zone: Zone, config: DnsConfig, obj
 def explain_rules(
     question: tuple[str, str], zone: Zone, config: DnsConfig, objects: DnsObjects, client: str
 ) -> DnsStep:
-    """What becomes of a name and type with the plugins of a Corefile, for a client with an address (or an empty text).
+    """What happens to a name and type with the plugins of a Corefile, for a client with an address (or an empty text).
 
     Raises: ProtocolError when the text is no DNS name.
     """

@@ -1,4 +1,4 @@
-"""Asks what becomes of a DNS name: reads the objects that its attempts lead to, and explains each attempt.
+"""Asks what happens to a DNS name: reads the objects that its attempts lead to, and explains each attempt.
 
 At most one Service with its slices, its namespace and the names of the Services beside it are read for each attempt.
 The settings of the server come from the ConfigMap ``podwire-dns``, or from CoreDNS' Corefile, or are the defaults.

@@ -1,4 +1,4 @@
-"""What becomes of a request at one way in: the choices, the route, its backends with their shares. Pure."""
+"""What happens to a request at one way in: the choices, the route, its backends with their shares. Pure."""
 
 import msgspec
 

@@ -23,7 +23,7 @@ _INGRESS_PORTS = {"http": 80, "https": 443}
 
 
 class UrlAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a request, at each way in that has a route for it, or at all of them."""
+    """What happens to a request, at each way in that has a route for it, or at all of them."""
 
     url: str
     method: str

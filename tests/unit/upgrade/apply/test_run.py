@@ -269,7 +269,7 @@ def test_another_plan_is_refused_while_one_is_in_progress() -> None:
     cluster.allowed = None
     with pytest.raises(ConfigError, match="another upgrade is in progress"):
         apply(cluster, make_plan(exclusive=False))
-    assert "the upgrade to 1.36 that is in progress goes on" in apply(cluster, make_plan("coredns"), planned_now=True)
+    assert "the upgrade to 1.36 that is in progress continues" in apply(cluster, make_plan("coredns"), planned_now=True)
     assert is_new(cluster)
     with pytest.raises(ConfigError, match="no upgrade is in progress"):
         apply(make_cluster())

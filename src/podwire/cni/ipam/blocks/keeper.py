@@ -1,13 +1,13 @@
 """Keeps the blocks of one node: follows pools and blocks, and carries out what :mod:`.plan` decides.
 
 Guarantees: 1. every write is a creation that only one node can make, or names the version that it changes, so of two
-nodes one writes; 2. after a write, the block is read again, and nothing is planned until the watch shows it: what a
-lost answer leaves open is known before the next write; 3. a range is announced on the Node before pods get its
-addresses, and is taken from the Node before its block is released; 4. while the API is away, pods get addresses of the
-blocks that the node has; 5. an agent that was killed between two steps goes on from the objects; 6. the next look is
-at most 30 s after the last one, and follows each change of an object or an address within 50 ms.
+nodes only one succeeds; 2. after a write, the block is read again, and nothing is planned until the watch shows it, so
+the outcome of a write whose answer was lost is known before the next write; 3. a range is announced on the Node before
+pods get its addresses, and is removed from the Node before its block is released; 4. while the API is away, pods get
+addresses of the blocks that the node has; 5. an agent that was killed between two steps continues from the objects;
+6. the next check is at most 30 s after the last one, and within 50 ms after each change of an object or an address.
 
-Cost: one watch of all blocks and one of the pools; 0.3 ms for a look with 1,000 blocks, 4 ms when it claims one
+Cost: one watch of all blocks and one of the pools; 0.3 ms for a check with 1,000 blocks, 4 ms when it claims one
 (measured).
 """
 
