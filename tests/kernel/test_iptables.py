@@ -151,9 +151,9 @@ def test_a_held_xtables_lock_is_detected() -> None:
 
 def test_a_ticker_becomes_readable_every_period() -> None:
     ticker = Ticker(0.02)
-    assert not ticker.ticked()
+    assert not ticker.period_ended()
     assert select.select([ticker], [], [], 1)[0] == [ticker]
-    assert ticker.ticked() and not ticker.ticked()
+    assert ticker.period_ended() and not ticker.period_ended()
     ticker.close()
 
 

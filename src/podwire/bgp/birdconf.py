@@ -32,7 +32,7 @@ _LOG_CLASSES = {
 
 def render(config: BgpConfiguration) -> str:
     """The configuration as text, the same for the same values; sessions are in the order of their names."""
-    alone = () if config.networks else _carried(config.sessions)
+    alone = () if config.networks else _families(config.sessions)
     families = sorted({*alone, *(network.version for network in config.networks)})
     sessions = sorted((s for s in config.sessions if s.local.version in families), key=lambda s: s.name)
     parts = [_machine(config, families)]
@@ -172,7 +172,7 @@ def _channel(session: BgpSession, *, direct: bool) -> Iterable[str]:
         yield "add paths on;"
 
 
-def _carried(sessions: Iterable[BgpSession]) -> Iterable[int]:
+def _families(sessions: Iterable[BgpSession]) -> Iterable[int]:
     """The families of sessions."""
     for session in sessions:
         yield session.local.version

@@ -8,7 +8,7 @@ from podwire.cli.options import kubeconfig_option, name_is_typed, name_option, o
 from podwire.cli.request_timeout import request_timeout
 
 _POOLS = ("POOL", "RANGE", "BLOCKS", "STATE")
-_RANGES = ("NODE", "RANGE", "POOL", "IN USE", "FREE", "COOLING", "LENT", "STATE")
+_RANGES = ("NODE", "RANGE", "POOL", "IN USE", "FREE", "JUST RELEASED", "LENT", "STATE")
 _ADDRESSES = ("ADDRESS", "NODE", "RANGE", "POD")
 
 

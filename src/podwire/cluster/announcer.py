@@ -140,12 +140,12 @@ class Announcer:
             await self._client.patch(
                 NODES,
                 self._node,
-                {"status": {"conditions": list(map(self._timed, conditions))}},
+                {"status": {"conditions": list(map(self._with_times, conditions))}},
                 patch_type=STRATEGIC_MERGE_PATCH,
                 subresource="status",
             )
 
-    def _timed(self, condition: dict[str, str]) -> dict[str, str]:
+    def _with_times(self, condition: dict[str, str]) -> dict[str, str]:
         now = rfc3339(self._client.clock.now())
         return {**condition, "lastHeartbeatTime": now, "lastTransitionTime": now}
 

@@ -53,7 +53,7 @@ class HardwareAddresses:
                 await self._changed.wait()
                 self._changed.clear()
                 indexes, self._indexes = self._indexes, set()
-                self.follow(self._concerned(indexes))
+                self.follow(self._attachments_of(indexes))
                 await self._clock.sleep(FOLLOW_S)
         finally:
             watch.close()
@@ -80,7 +80,7 @@ class HardwareAddresses:
             self._indexes |= indexes
             self._changed.set()
 
-    def _concerned(self, indexes: set[int]) -> list[Attachment]:
+    def _attachments_of(self, indexes: set[int]) -> list[Attachment]:
         attachments = list(self._attachments.by_key.values())
         if 0 in indexes:
             return attachments

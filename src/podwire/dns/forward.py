@@ -266,7 +266,7 @@ class Forwarder:
                     if queue:
                         server = queue.pop(0)
                         self.sent += 1
-                        attempts[self._tasks.start("ask over TCP", _contained(self.streams[server].ask(request)))] = (
+                        attempts[self._tasks.start("ask over TCP", _reply_or_none(self.streams[server].ask(request)))] = (
                             server
                         )
                     done, _ = await asyncio.wait(
@@ -291,7 +291,7 @@ class Forwarder:
         return rejected
 
 
-async def _contained(attempt: Coroutine[None, None, bytes]) -> bytes | None:
+async def _reply_or_none(attempt: Coroutine[None, None, bytes]) -> bytes | None:
     try:
         return await attempt
     except (OSError, EOFError):

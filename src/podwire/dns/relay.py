@@ -122,7 +122,7 @@ class ForeignRelay:
             reply = self.cached(upstream_query, data, tcp=tcp)
             if reply is not None:
                 self._count(reply, tcp, len(data), self._clock.monotonic())
-                send(reply.turned(random()))
+                send(reply.rotated(random()))
                 return
         route = self.routes.choose(upstream_query.name)
         if not tcp and upstream_query.answer is None and route.plain_udp:
@@ -136,7 +136,7 @@ class ForeignRelay:
         def arrived(raw: bytes | None) -> None:
             reply = self._received(upstream_query, data, False, raw)
             self._count(reply, False, len(data), begun_s)
-            send(reply.turned(random()))
+            send(reply.rotated(random()))
 
         begun_s = self._clock.monotonic()
         try:
@@ -164,7 +164,7 @@ class ForeignRelay:
             # A client that waits for upstream gets one reply: transfers and dropped requests are decided before that.
             outcome = failure(waiting.query, waiting.limit, wire.REFUSED)
         self._count(msgspec.structs.replace(outcome, view=waiting.view), tcp, size, begun_s)
-        send(outcome.turned(random()))
+        send(outcome.rotated(random()))
 
     async def _ask(self, waiting: ChainQuery, *, tcp: bool) -> bytes | None:
         """The reply of an upstream server to the question that the steps wait for.
@@ -198,7 +198,7 @@ class ForeignRelay:
             send(failure(upstream_query.query, limit).data)
             raise
         self._count(reply, tcp, len(data), begun_s)
-        send(reply.turned(random()))
+        send(reply.rotated(random()))
 
     async def _relay(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool) -> Reply:  # noqa: FBT001
         raw = await self.routes.choose(upstream_query.name).ask(data, tcp=tcp)

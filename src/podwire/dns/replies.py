@@ -51,7 +51,7 @@ class CachedReply:
         self._head = reply.data[2 : reply.start]
         self._tail = reply.data[reply.end :]
 
-    def turned(self, fraction: float) -> bytes:
+    def rotated(self, fraction: float) -> bytes:
         """The reply with the address first that stands at ``fraction`` of all."""
         return self._head + self._reply.window(fraction) + self._tail
 

@@ -37,7 +37,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     view: str = ""
     template: tuple[str, ...] = ()
 
-    def turned(self, fraction: float) -> bytes:
+    def rotated(self, fraction: float) -> bytes:
         """The reply whose addresses begin at ``fraction`` (0 to 1) of all; equal shares for uniform fractions.
 
         The window shows any address equally often, so a truncated reply hides none for good.

@@ -218,7 +218,7 @@ class _Connection(asyncio.Protocol):
             entry.cell[0] += 1
             if not entry.cell[0] % SAMPLED:
                 replies.sampled(entry.zone, self._listener.clock.monotonic() - self._arrived_s, self._family)
-            self._write(request[:2] + (entry.turned(random()) if entry.step else entry.tail))
+            self._write(request[:2] + (entry.rotated(random()) if entry.step else entry.tail))
             return True
         outcome = self._listener.replies.respond(request, self._family, self._peer)
         if outcome is None:
@@ -231,7 +231,7 @@ class _Connection(asyncio.Protocol):
             self._asking += 1
             self._listener.on_ask(outcome, request, True, partial(self._write_late, request, self._arrived_s))
         else:
-            reply = outcome.turned(random())
+            reply = outcome.rotated(random())
             self._write(reply)
             seconds = self._listener.clock.monotonic() - self._arrived_s
             replies.took(outcome, seconds, self._family)

@@ -23,7 +23,7 @@ from podwire.dns.relay import ForeignRelay
 from podwire.dns.replies import CachedReply, ForeignReply, Outcome, ReplyCache
 from podwire.dns.respond import Reply, UpstreamQuery, failure, udp_limit
 from podwire.observe.log import Log
-from podwire.runtime.supervise import contained
+from podwire.runtime.supervise import failure_of
 
 Peer = tuple[Any, ...]
 """A socket address of either family."""
@@ -94,10 +94,10 @@ class UdpListener:
                     cell = entry.cell
                     cell[0] += 1
                     if cell[0] & _UNSAMPLED:
-                        send(data[:2] + (entry.turned(random()) if entry.step else entry.tail), peer)
+                        send(data[:2] + (entry.rotated(random()) if entry.step else entry.tail), peer)
                     else:
                         begun_s = perf_counter()
-                        send(data[:2] + (entry.turned(random()) if entry.step else entry.tail), peer)
+                        send(data[:2] + (entry.rotated(random()) if entry.step else entry.tail), peer)
                         replies.sampled(entry.zone, perf_counter() - begun_s, family)
             except BlockingIOError:
                 continue  # The time-out of the socket, or a full send queue.
@@ -109,7 +109,7 @@ class UdpListener:
                 continue
 
     def _answer_contained(self, data: bytes, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
-        failure = contained(self._answer, data, peer, loop)
+        failure = failure_of(self._answer, data, peer, loop)
         if failure is not None and not isinstance(failure, OSError):
             self.failures += 1
             self._log.error("a request failed", request=data.hex(), failure=failure)
@@ -131,7 +131,7 @@ class UdpListener:
                 self._hand_over(outcome, data, peer, loop)
                 return
             outcome = cached
-        reply = outcome.turned(random())
+        reply = outcome.rotated(random())
         link.sendto(reply, peer)
         seconds = perf_counter() - begun_s
         self.replies.took(outcome, seconds, self._family)

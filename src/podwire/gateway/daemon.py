@@ -133,8 +133,8 @@ class _Gateway:
             self._log.warning("the zone of the node is not known", node=name, problem=problem)
             return
         place = Place(node=name, zone=node.metadata.labels.get(ZONE_LABEL, ""))
-        self._ingress.placed(place)
-        self._gateway_api.placed(place)
+        self._ingress.set_place(place)
+        self._gateway_api.set_place(place)
 
     async def _serve_health(self) -> None:
         health = self._health

@@ -247,7 +247,7 @@ class Ticker:
         """The descriptor to wait on."""
         return self._fd
 
-    def ticked(self) -> bool:
+    def period_ended(self) -> bool:
         """Whether a period has ended since the last call."""
         try:
             return bool(os.read(self._fd, 8))

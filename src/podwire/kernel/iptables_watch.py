@@ -200,7 +200,7 @@ class Poll:
         self._infos.close()
 
     def changed(self) -> bool:
-        ticked, used = self._ticker.ticked(), self._lock_uses.used()
+        ticked, used = self._ticker.period_ended(), self._lock_uses.used()
         if not (ticked or used) or not self._lock.acquire(blocking=False):
             return False
         try:

@@ -78,7 +78,7 @@ class _Watch(NamedTuple):
 def _poll(_netns_path: NetnsPath, _mark: object) -> Watch:
     """For kinds without kernel notifications: reports a possible change every 30 s."""
     ticker = Ticker(POLL_S)
-    return _Watch(ticker.fileno, ticker.ticked, ticker.close)
+    return _Watch(ticker.fileno, ticker.period_ended, ticker.close)
 
 
 # Objects of ip(8)

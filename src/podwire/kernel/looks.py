@@ -21,7 +21,7 @@ class Looks:
 
     def differs(self, differs: Callable[[], bool]) -> bool:
         """Whether a look was due, and ``differs``, which is called then, returned True."""
-        if not self._ticker.ticked() or time.monotonic() < self._rested_at:
+        if not self._ticker.period_ended() or time.monotonic() < self._rested_at:
             return False
         began = time.thread_time()
         try:

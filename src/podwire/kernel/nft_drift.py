@@ -123,7 +123,7 @@ class TableWatch:
 
         def tick() -> None:
             nonlocal rest_until
-            if not ticker.ticked() or time.monotonic() < rest_until:
+            if not ticker.period_ended() or time.monotonic() < rest_until:
                 return
             began = time.thread_time()
             try:

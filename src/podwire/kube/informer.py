@@ -35,7 +35,7 @@ from podwire.kube.request import ApiRequest
 from podwire.kube.resources import Resource
 from podwire.observe.log import Log
 from podwire.runtime.backoff import Backoff
-from podwire.runtime.supervise import contained
+from podwire.runtime.supervise import failure_of
 
 T = TypeVar("T")
 OnChange = Callable[[str, T | None, T | None], None]
@@ -301,7 +301,7 @@ class Informer(Generic[T]):
 
     def _notify(self, key: str, old: T | None, new: T | None) -> None:
         for callback in self._subscribers:
-            if failure := contained(callback, key, old, new):
+            if failure := failure_of(callback, key, old, new):
                 self._log.error("a subscriber failed on an object", object=key, failure=failure)
 
     def _mark_connected(self) -> None:

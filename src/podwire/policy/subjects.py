@@ -80,9 +80,9 @@ class Subjects:
     def _index(self, number: int, subject: Subject) -> None:
         """Takes over what the policies of a subject do."""
         for direction in DIRECTIONS:
-            _put(self._concerned[direction], number, present=subject.concerns(direction))
-            _put(self._with_names[direction], number, present=any(subject.names(direction)))
-        _put(self._cluster, number, present=bool(subject.policies) and subject.cluster)
+            _set_present(self._concerned[direction], number, present=subject.concerns(direction))
+            _set_present(self._with_names[direction], number, present=any(subject.names(direction)))
+        _set_present(self._cluster, number, present=bool(subject.policies) and subject.cluster)
 
     def among(self, selectors: frozenset[int]) -> frozenset[int]:
         """The selectors that are subjects."""
@@ -117,7 +117,7 @@ class Subjects:
         return self._by_text.get(text)
 
 
-def _put(numbers: set[int], number: int, *, present: bool) -> None:
+def _set_present(numbers: set[int], number: int, *, present: bool) -> None:
     if present:
         numbers.add(number)
     else:

@@ -20,7 +20,7 @@ class Keys(Protocol):
         ...
 
 
-def equipped(
+def with_equipment(
     me: LocalNode,
     peers: Sequence[Peer],
     used: Mapping[str, Backend],

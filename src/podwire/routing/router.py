@@ -42,7 +42,7 @@ from podwire.routing.applied import AppliedRouting
 from podwire.routing.backend import Backend
 from podwire.routing.egress.holder import EgressAssignment
 from podwire.routing.egress.plan import with_egress
-from podwire.routing.equipment import Keys, equipped
+from podwire.routing.equipment import Keys, with_equipment
 from podwire.routing.nodes import Address, LocalNode, Network, Peer, Underlay
 from podwire.routing.own_node import OwnNode
 from podwire.routing.peerlist import PeerList
@@ -269,7 +269,7 @@ class Router:
         if unknown := self.backends.unknown_objects(used):
             me, problem = None, f"the objects of {unknown} are not known yet"
         if me is not None:
-            me, problem = self._equipped(me, peers, {name: backends[name] for name in used})
+            me, problem = self._with_equipment(me, peers, {name: backends[name] for name in used})
         if me is None:
             self._unapplied = problem
             self.applied.end(problem, self.settings.backend)
@@ -315,14 +315,14 @@ class Router:
             self.changed()
         self.applied.end(self.programs.problem, self.settings.backend)
 
-    def _equipped(
+    def _with_equipment(
         self, me: LocalNode, peers: Sequence[Peer], used: Mapping[str, Backend]
     ) -> tuple[LocalNode | None, str]:
         """The node with keys, features and sessions for the backends in use; or None, and why there are none."""
         usable = {name: backend for name, backend in used.items() if not self.backends.lacks.get(name)}
         me = msgspec.structs.replace(me, sessions=self._transition.sessions)
         try:
-            return equipped(me, peers, usable, self.keys, self._machine.lacks), ""
+            return with_equipment(me, peers, usable, self.keys, self._machine.lacks), ""
         except OSError as failure:
             return None, f"cannot keep the keys of routing: {failure}"
 

@@ -2,7 +2,7 @@
 
 A :class:`Supervisor` runs named coroutines in one task group. A coroutine that fails is logged with its
 traceback and started again after a backoff; one that returns is done. Cancelling the supervisor cancels all.
-This is the only place with a broad ``except``; :func:`contained` offers it for single calls.
+This is the only place with a broad ``except``; :func:`failure_of` offers it for single calls.
 
 Guarantees: 1. a failing task never ends its siblings; 2. between two starts of a task lies its backoff, from
 0.05 s doubling to 30 s; 3. a task that ran for a minute starts again with the shortest delay.
@@ -20,7 +20,7 @@ Report = Callable[[str, BaseException], None]
 _STEADY_S = 60.0
 
 
-def contained(action: Callable[..., object], *arguments: object) -> Exception | None:
+def failure_of(action: Callable[..., object], *arguments: object) -> Exception | None:
     """Calls ``action``; returns the exception that it raised, which must not end the caller's task, or None."""
     try:
         action(*arguments)

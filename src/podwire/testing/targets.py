@@ -125,7 +125,7 @@ def _to_address(
         raise ConfigError("reaches", "", f"{target.word!r}: expected a port number")
     port = ProbePort(number=int(number), protocol=target.protocol)
     attempt = Attempt(source=source, target=target.name, address=address, port=port)
-    return (expecting.judged(attempt, _verdict(expecting, source, attempt)),)
+    return (expecting.with_expectation(attempt, _verdict(expecting, source, attempt)),)
 
 
 def _verdict(expecting: Expectations, source: PacketSource, attempt: Attempt) -> Expectation | None:
@@ -169,7 +169,7 @@ def _to_pods(expecting: Expectations, source: PacketSource, target: ReachTarget)
         if not attempt.because:  # policies also decide about ports without a listener
             ends = expecting.party(source), expecting.verdicts.pod(pod)
             verdict = expecting.verdicts.between(*ends, port.number, port.protocol)
-            attempt = expecting.judged(msgspec.structs.replace(attempt, because=verdict.because), verdict)
+            attempt = expecting.with_expectation(msgspec.structs.replace(attempt, because=verdict.because), verdict)
         attempts.append(attempt)
     return tuple(attempts)
 

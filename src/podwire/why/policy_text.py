@@ -151,20 +151,20 @@ def _nearest(verdict: DirectionVerdict) -> Iterator[str]:
     """The nearest rules; only the nearest of all as YAML and with the parts that match."""
     for number, near in enumerate(verdict.nearest):
         yield _line("nearest" if not number else "or", f"{near.rule}")
-        yield from (_line("", f"{_placed(miss)}: {miss.found}") for miss in near.misses)
+        yield from (_line("", f"{_with_line(miss)}: {miss.found}") for miss in near.misses)
         if not number:
             yield from _terms(near.rule)
             yield from _yaml(near.rule)
 
 
-def _placed(term: RuleTerm) -> str:
+def _with_line(term: RuleTerm) -> str:
     return f"{term.text} ({term.line or term.field})"
 
 
 def _terms(rule: RuleMatch) -> Iterator[str]:
     for title, term in (("peer", rule.peer), ("port", rule.port)):
         if term is not None:
-            yield _line("", f"{title} {_placed(term)} matches")
+            yield _line("", f"{title} {_with_line(term)} matches")
 
 
 def _yaml(rule: RuleMatch) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address, ip_interface, ip_network
 
-from podwire.routing.equipment import equipped
+from podwire.routing.equipment import with_equipment
 from podwire.routing.nodes import LocalNode, NodeKey, Underlay
 from podwire.routing.settings import RoutingSettings
 
@@ -30,14 +30,14 @@ def test_features_are_asked_for_while_their_backend_is_in_use() -> None:
         asked.append(feature)
         return ""
 
-    assert equipped(ME, [], {"vxlan": BACKENDS["vxlan"]}, OneKey(), lacks) == ME
+    assert with_equipment(ME, [], {"vxlan": BACKENDS["vxlan"]}, OneKey(), lacks) == ME
     assert asked == [], "a probe may load a module"
-    assert equipped(ME, [], {"ovs": BACKENDS["ovs"]}, OneKey(), lacks).features == {"openvswitch"}
-    assert equipped(ME, [], {"ovs": BACKENDS["ovs"]}, OneKey(), lambda feature: f"no {feature}") == ME
+    assert with_equipment(ME, [], {"ovs": BACKENDS["ovs"]}, OneKey(), lacks).features == {"openvswitch"}
+    assert with_equipment(ME, [], {"ovs": BACKENDS["ovs"]}, OneKey(), lambda feature: f"no {feature}") == ME
 
 
 def test_backends_that_hold_keys_get_those_that_they_name() -> None:
     used = {name: BACKENDS[name] for name in ("wireguard", "vxlan")}
-    with_keys = equipped(ME, [], used, OneKey(), str)
+    with_keys = with_equipment(ME, [], used, OneKey(), str)
     assert with_keys.keys == {"wireguard": {"0": NodeKey("wireguard 0", "/key")}}
-    assert equipped(ME, [], used, None, str) == ME
+    assert with_equipment(ME, [], used, None, str) == ME

@@ -65,7 +65,7 @@ class ServiceDialer:
         target = service_target(self._store, (service.namespace, service.name), str(service.port))
         plain = await self._tunnel.connect_pod(target)
         try:
-            return await secured(plain, tls, service.host)
+            return await start_tls(plain, tls, service.host)
         except BaseException:
             plain.abort()
             raise
@@ -85,7 +85,7 @@ class ServiceDialer:
                     yield str(endpoint["addresses"][0]), int(ports[0])
 
 
-async def secured(plain: ClientConnection, tls: ssl.SSLContext, name: str) -> ClientConnection:
+async def start_tls(plain: ClientConnection, tls: ssl.SSLContext, name: str) -> ClientConnection:
     """TLS inside an open connection.
 
     Raises: OSError when the certificate is not accepted, Disconnected.

@@ -202,7 +202,7 @@ def _container(state: ContainerState, waiting: tuple[str, str], *, init: bool = 
         "ready": state.code == 0 if init and not state.sidecar else state.ready,
         "started": state.started and state.running,
         "restartCount": record.attempt if record else max(0, state.attempts - 1),
-        "state": {"waiting": _reasoned(waiting)},
+        "state": {"waiting": _waiting_state(waiting)},
         "lastState": {},
     }
     resources = state.spec.resources
@@ -223,7 +223,7 @@ def _container(state: ContainerState, waiting: tuple[str, str], *, init: bool = 
     return shown
 
 
-def _reasoned(waiting: tuple[str, str]) -> Json:
+def _waiting_state(waiting: tuple[str, str]) -> Json:
     return {"reason": waiting[0], "message": waiting[1]} if waiting[1] else {"reason": waiting[0]}
 
 

@@ -110,7 +110,7 @@ class GatewayApiController:
         self._loop.touch(_ALL)
         self._loop.start(supervisor, workers=1)
 
-    def placed(self, place: Place) -> None:
+    def set_place(self, place: Place) -> None:
         """Takes the place of the engine, near which endpoints are preferred."""
         self._upstreams.place = place
         self._loop.touch(_ALL)

@@ -19,7 +19,7 @@ from podwire.model.meta import Condition
 Json = dict[str, Any]
 
 
-def timed(conditions: Iterable[Condition], before: Iterable[Condition], now: str) -> tuple[Condition, ...]:
+def with_times(conditions: Iterable[Condition], before: Iterable[Condition], now: str) -> tuple[Condition, ...]:
     """Conditions with their time: that of before where the status is the same, else now."""
     known = {condition.type: condition for condition in before}
     result = []
@@ -33,20 +33,20 @@ def timed(conditions: Iterable[Condition], before: Iterable[Condition], now: str
 
 def timed_class(status: GatewayClassStatus, before: GatewayClassStatus, now: str) -> GatewayClassStatus:
     """The status of a class with times."""
-    return msgspec.structs.replace(status, conditions=timed(status.conditions, before.conditions, now))
+    return msgspec.structs.replace(status, conditions=with_times(status.conditions, before.conditions, now))
 
 
 def timed_gateway(status: GatewayStatus, before: GatewayStatus, now: str) -> GatewayStatus:
     """The status of a Gateway with times."""
     listeners = _timed_listeners(status.listeners, before.listeners, now)
-    conditions = timed(status.conditions, before.conditions, now)
+    conditions = with_times(status.conditions, before.conditions, now)
     return msgspec.structs.replace(status, conditions=conditions, listeners=listeners)
 
 
 def timed_set(status: ListenerSetStatus, before: ListenerSetStatus, now: str) -> ListenerSetStatus:
     """The status of a ListenerSet with times."""
     listeners = _timed_listeners(status.listeners, before.listeners, now)
-    conditions = timed(status.conditions, before.conditions, now)
+    conditions = with_times(status.conditions, before.conditions, now)
     return ListenerSetStatus(conditions=conditions, listeners=listeners)
 
 
@@ -55,7 +55,7 @@ def _timed_listeners(
 ) -> tuple[ListenerStatus, ...]:
     known = {listener.name: listener.conditions for listener in before}
     return tuple(
-        msgspec.structs.replace(entry, conditions=timed(entry.conditions, known.get(entry.name, ()), now))
+        msgspec.structs.replace(entry, conditions=with_times(entry.conditions, known.get(entry.name, ()), now))
         for entry in listeners
     )
 
@@ -69,7 +69,7 @@ def merged_parents(
     return (
         *(entry for entry in before if entry.controller_name != controller),
         *(
-            msgspec.structs.replace(entry, conditions=timed(entry.conditions, known.get(entry.parent_ref, ()), now))
+            msgspec.structs.replace(entry, conditions=with_times(entry.conditions, known.get(entry.parent_ref, ()), now))
             for entry in own
         ),
     )
@@ -84,7 +84,7 @@ def merged_ancestors(
     return (
         *(entry for entry in before if entry.controller_name != controller),
         *(
-            msgspec.structs.replace(entry, conditions=timed(entry.conditions, known.get(entry.ancestor_ref, ()), now))
+            msgspec.structs.replace(entry, conditions=with_times(entry.conditions, known.get(entry.ancestor_ref, ()), now))
             for entry in own
         ),
     )

@@ -35,7 +35,7 @@ def passed_through(paths: Iterable[ServedPath]) -> ServedPath | None:
     return min(asking, key=_age, default=None)
 
 
-def secured(routes: tuple[EntryRoute, ...], clients: HostClients) -> tuple[EntryRoute, ...]:
+def require_certificates(routes: tuple[EntryRoute, ...], clients: HostClients) -> tuple[EntryRoute, ...]:
     """The routes of a host over TLS: on connections of its own name, with what is known of the certificate."""
     if clients.validation is None:
         return _closed(routes)

@@ -103,7 +103,7 @@ class IngressController:
         self._report(translation.problems)
         self.on_served()
 
-    def placed(self, place: Place) -> None:
+    def set_place(self, place: Place) -> None:
         """Takes the place of the engine, near which endpoints are preferred."""
         self._upstreams.place = place
         self._loop.touch(_ALL)

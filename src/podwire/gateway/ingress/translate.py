@@ -116,7 +116,7 @@ class _Translator:
             has_tls = host in tls_names or _wildcard(host) in tls_names
             secured = actions.with_strict_transport(routes, self._facts.defaults) if has_tls else routes
             if host in clients:
-                secured = clientcertificates.secured(secured, clients[host])
+                secured = clientcertificates.require_certificates(secured, clients[host])
             if host not in streams:
                 secure.append(VirtualHost(hosts=(host,), routes=secured, single_label=True))
             open_host = self._plain(host, routes, paths, has_tls=has_tls)

@@ -83,7 +83,7 @@ class _Migration:
 
     def run(self) -> MigrationPlan:
         """The objects and the report."""
-        ingresses = tuple(self._carried(self._facts.ingresses))
+        ingresses = tuple(self._translatable(self._facts.ingresses))
         entry = self._entry(ingresses)
         gateway = self._gateway(entry)
         for host in entry.tables[PLAIN_TABLE].hosts:
@@ -99,7 +99,7 @@ class _Migration:
     def _report(self, subject: str, field: str, text: str) -> None:
         self._lost[Lost(object=subject, field=field, text=text)] = None
 
-    def _carried(self, ingresses: Iterable[Ingress]) -> Iterable[Ingress]:
+    def _translatable(self, ingresses: Iterable[Ingress]) -> Iterable[Ingress]:
         """The Ingresses without what routes cannot say; those that restrict access are left out."""
         for ingress in ingresses:
             subject = f"Ingress {key_of(ingress.metadata)}"

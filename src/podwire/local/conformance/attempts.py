@@ -237,7 +237,7 @@ class _TrialBatch:
                 return
             self._sockets.selector.register(sock, selectors.EVENT_WRITE, lambda opened: self._connected(number, opened))
         else:
-            self._sockets.selector.register(sock, selectors.EVENT_READ, lambda opened: self._echoed(number, opened))
+            self._sockets.selector.register(sock, selectors.EVENT_READ, lambda opened: self._receive_echo(number, opened))
             self._hello(number, sock)
 
     def _hello(self, number: int, sock: socket.socket) -> None:
@@ -287,7 +287,7 @@ class _TrialBatch:
             with contextlib.suppress(OSError):
                 sock.sendto(data, sender)
 
-    def _echoed(self, number: int, sock: socket.socket) -> None:
+    def _receive_echo(self, number: int, sock: socket.socket) -> None:
         try:
             sock.recv(64)
         except BlockingIOError:

@@ -128,10 +128,10 @@ def describe_manifests(manifests: Iterable[Manifest]) -> DescribedCluster:
     cluster = _ClusterMaker(
         bodies, {place: admitted_object.manifest for place, admitted_object in objects.items()}, remarks
     ).build()
-    return msgspec.structs.replace(cluster, duplicates=duplicates, unenforced=unenforced, operated=_operated(manifests))
+    return msgspec.structs.replace(cluster, duplicates=duplicates, unenforced=unenforced, operated=_resources_of_operators(manifests))
 
 
-def _operated(manifests: Iterable[Manifest]) -> dict[str, tuple[str, ...]]:
+def _resources_of_operators(manifests: Iterable[Manifest]) -> dict[str, tuple[str, ...]]:
     """Custom resources with fields that describe pods, by namespace: operators make pods for them."""
     operated: dict[str, tuple[str, ...]] = {}
     for manifest in manifests:

@@ -220,7 +220,7 @@ class Expectations:
             return self.verdicts.pod(pod)
         return self.verdicts.party(source.address or self.inputs.host_address)
 
-    def judged(self, attempt: Attempt, verdict: Expectation | None) -> Attempt:
+    def with_expectation(self, attempt: Attempt, verdict: Expectation | None) -> Attempt:
         """The attempt with the expectation of a verdict; a verdict of None means that there is no endpoint."""
         if verdict is None:
             return msgspec.structs.replace(attempt, expected=False)
@@ -268,7 +268,7 @@ def _to_host(expectations: Expectations, source: PacketSource, ports: tuple[Prob
     for port in ports or (ProbePort(number=inputs.host_port),):
         verdict = expectations.verdicts.between(source_party, host, port.number, port.protocol)
         attempt = Attempt(source=source, target=HOST, address=inputs.host_address, port=port)
-        attempts.append(expectations.judged(attempt, verdict))
+        attempts.append(expectations.with_expectation(attempt, verdict))
     return attempts
 
 
@@ -291,7 +291,7 @@ def to_pod(expectations: Expectations, source: PacketSource, pod: Pod, ports: tu
             workload=workload_of(pod),
         )
         verdict = expectations.verdicts.between(source_party, destination, port.number, port.protocol)
-        attempts.append(expectations.judged(attempt, verdict))
+        attempts.append(expectations.with_expectation(attempt, verdict))
     return attempts
 
 
@@ -348,7 +348,7 @@ def named_attempts(
             expected=port in offered,
         )
         expectation = expectations.verdicts.service(source_party, service, port.number, port.protocol)
-        attempts.append(expectations.judged(attempt, _first_hindrance(lookup, expectation)))
+        attempts.append(expectations.with_expectation(attempt, _first_hindrance(lookup, expectation)))
     return attempts
 
 
@@ -388,7 +388,7 @@ def node_port_attempts(
                 port=ProbePort(number=port.node_port, protocol=port.protocol),
             )
             expectation = expectations.verdicts.node_port(node, client, service, port.node_port, port.protocol)
-            attempts.append(expectations.judged(attempt, expectation))
+            attempts.append(expectations.with_expectation(attempt, expectation))
     return attempts
 
 

@@ -137,7 +137,7 @@ class LocalUpgrade:
         except (PodwireError, OSError) as failure:
             if record.direction == "rollback":
                 raise
-            record = await self._steps(self._turned(str(failure)))
+            record = await self._steps(self._as_rollback(str(failure)))
         await self._finish(msgspec.structs.replace(record, ended=self._now()))
         return 1 if record.direction == "rollback" and not asked else 0
 
@@ -186,10 +186,10 @@ class LocalUpgrade:
         if record.direction == "rollback":
             return record
         if not record.finished:
-            return self._turned("asked for")
-        return self._write(msgspec.structs.replace(self._turned("asked for"), began=0.0))
+            return self._as_rollback("asked for")
+        return self._write(msgspec.structs.replace(self._as_rollback("asked for"), began=0.0))
 
-    def _turned(self, reason: str) -> LocalRecord:
+    def _as_rollback(self, reason: str) -> LocalRecord:
         """The present record in the direction back."""
         self._say(f"going back: {reason}")
         record = read_record(self._topology)

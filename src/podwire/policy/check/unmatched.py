@@ -66,7 +66,7 @@ def _subject(index: ClusterIndex, policy: PolicyOutline) -> Iterator[Finding]:
         return
     selector = policy.subject
     reason = _reason(index, selector)
-    operated = _operated(index, selector)
+    operated = _hint_of_operators(index, selector)
     text = f"it selects no pod, so it has no effect: {reason}{operated}"
     hint = bool(operated) or selector.pods == LabelSelector()
     yield policy.finding("selects-nothing", policy.subject_path, text, NOTE if hint else WARNING)
@@ -88,7 +88,7 @@ def _reason(index: ClusterIndex, selector: PodSelector) -> str:
     return explain_mismatch(selector.pods, things, "pod", where)
 
 
-def _operated(index: ClusterIndex, selector: PodSelector) -> str:
+def _hint_of_operators(index: ClusterIndex, selector: PodSelector) -> str:
     """The end of a sentence about custom resources whose pods the files do not have; empty when there are none.
 
     A selector that looks like a misspelling of labels in the files is not meant for such pods.
@@ -139,7 +139,7 @@ def _no_pods(index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline, sele
             f"namespaceSelector to the same item, such as matchLabels: {{{NAME_LABEL}: {names[0]}}}"
         )
         return policy.finding("own-namespace-only", peer.pods_path, text)
-    operated = _operated(index, selector)
+    operated = _hint_of_operators(index, selector)
     severity = NOTE if operated or selector.pods == LabelSelector() else WARNING
     text = f"it matches no pod: {_reason(index, selector)}{operated}"
     return policy.finding("peer-matches-nothing", peer.pods_path, text, severity)

@@ -94,7 +94,7 @@ def _block(config: DnsConfig, zone: Zone, request: PluginRequest) -> tuple[Plugi
     return None, texts
 
 
-def _noted(rules: NameRules, *texts: str, end: str = "") -> NameRules:
+def _with_texts(rules: NameRules, *texts: str, end: str = "") -> NameRules:
     return msgspec.structs.replace(rules, texts=rules.texts + texts, end=end or rules.end)
 
 
@@ -107,7 +107,7 @@ def _access(plugin: AccessList, directives: list[Directive], request: PluginRequ
     if action == "allow":
         return rules
     outcome = {"block": "refused", "filter": "no data", "drop": "no reply"}[action]
-    return _noted(rules, f"{_at(directives[0])}: {action} for {request.client}", end=outcome)
+    return _with_texts(rules, f"{_at(directives[0])}: {action} for {request.client}", end=outcome)
 
 
 def _rewrites(
@@ -121,7 +121,7 @@ def _rewrites(
         before, after = decode_name(request.query.name), decode_name(changed.query.name)
         text = f"{_at(directive)}: {before} becomes {after}" if before != after else _at(directive)
         request = changed
-        rules = _noted(rules, text)
+        rules = _with_texts(rules, text)
         if not goes_on:
             break
     name = decode_name(request.query.name).removesuffix(".")
@@ -133,7 +133,7 @@ def _path(plugin: AutoPath, directive: Directive, request: PluginRequest, rules:
     if len(names) < 2:
         return rules
     text = f"{_at(directive)}: tries {', '.join(names[1:])} for {request.client}"
-    return msgspec.structs.replace(_noted(rules, text), completed=names)
+    return msgspec.structs.replace(_with_texts(rules, text), completed=names)
 
 
 def _templates(plugin: Template, directives: list[Directive], request: PluginRequest, rules: NameRules) -> NameRules:
@@ -143,9 +143,9 @@ def _templates(plugin: Template, directives: list[Directive], request: PluginReq
             continue
         if values.name:
             outcome = "answer" if rule.sections.get("answer") else wire.RCODE_NAMES.get(rule.rcode, "answer")
-            return _noted(rules, f"{_at(directive)} answers", end={"NXDOMAIN": "no such name"}.get(outcome, outcome))
+            return _with_texts(rules, f"{_at(directive)} answers", end={"NXDOMAIN": "no such name"}.get(outcome, outcome))
         if match_zone(request.query.name, rule.passes_on) is None:
-            return _noted(rules, f"{_at(directive)}: no expression matches, and there is no fallthrough", end="failure")
+            return _with_texts(rules, f"{_at(directive)}: no expression matches, and there is no fallthrough", end="failure")
     return rules
 
 
@@ -158,5 +158,5 @@ def _zones(directives: list[Directive], request: PluginRequest, rules: NameRules
         except ProtocolError:
             continue
         if zones and match_zone(request.query.name, zones) is not None:
-            return _noted(rules, f"{_at(directive)} answers", end="answer")
+            return _with_texts(rules, f"{_at(directive)} answers", end="answer")
     return rules

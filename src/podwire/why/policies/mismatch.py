@@ -165,14 +165,14 @@ def _namespace_misses(case: DirectionCase, namespace: str, selector: LabelSelect
 def _terms(selector: LabelSelector, field: str, labels: Mapping[str, str], owner: str) -> Iterator[Miss]:
     """The terms of a selector that labels do not satisfy."""
     label_field = field.rpartition(".")[2]
-    for term, path in _placed(selector):
+    for term, path in _requirements(selector):
         if not term.matches(dict(labels)):
             have = labels.get(term.key)
             text = f"{owner} has no label {term.key}" if have is None else f"{owner} has {term.key}={have}"
             yield Miss(RulePart(f"{field}.{path}", f"{label_field} {term}"), text, _unlike(term, have))
 
 
-def _placed(selector: LabelSelector) -> Iterator[tuple[Requirement, str]]:
+def _requirements(selector: LabelSelector) -> Iterator[tuple[Requirement, str]]:
     for key, value in sorted(selector.match_labels.items()):
         yield Requirement(key=key, operator="In", values=(value,)), f"matchLabels[{key}]"
     for number, term in enumerate(selector.match_expressions):

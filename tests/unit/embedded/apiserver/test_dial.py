@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from podwire.embedded.apiserver.dial import make_context, secured
+from podwire.embedded.apiserver.dial import make_context, start_tls
 from podwire.http.client import connect
 from podwire.http.tls import server_context
 
@@ -34,6 +34,6 @@ def test_refused_certificate_inside_tls_is_named(credentials: Path) -> None:
             host, port = outer.sockets[0].getsockname()
             plain = await connect(host, port, make_context(bundle))
             with pytest.raises(ssl.SSLCertVerificationError, match="certificate verify failed"):
-                await secured(plain, make_context(""), "localhost")
+                await start_tls(plain, make_context(""), "localhost")
 
     asyncio.run(asyncio.wait_for(body(), 20))

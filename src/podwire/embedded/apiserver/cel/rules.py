@@ -62,14 +62,14 @@ class RuleTree(msgspec.Struct, frozen=True):
 
 def compile_rules(schema: Json) -> RuleTree | None:
     """The rules of a whole object's schema; None without any. Rules that are wrong carry their problems."""
-    return _tree(values.rooted(schema), "", correlates=True)
+    return _tree(values.with_object_fields(schema), "", correlates=True)
 
 
 def _tree(schema: Any, path: str, *, correlates: bool) -> RuleTree | None:
     if not isinstance(schema, dict):
         return None
     if schema.get("x-kubernetes-embedded-resource"):
-        schema = values.rooted(schema)
+        schema = values.with_object_fields(schema)
     below = correlates and schema.get("x-kubernetes-list-type") == "map"
     properties = {
         name: tree

@@ -44,7 +44,7 @@ def escaped(name: str) -> str:
     return _ESCAPED.sub(lambda match: _ESCAPES[match[0]], name)
 
 
-def rooted(schema: Json) -> Json:
+def with_object_fields(schema: Json) -> Json:
     """The schema of a whole object, or of an embedded one: with ``apiVersion``, ``kind`` and ``metadata``."""
     return {**schema, "properties": {**(schema.get("properties") or {}), **_COMMON}}
 
@@ -63,7 +63,7 @@ def _type(schema: Json, label: str) -> str:
     if schema.get("x-kubernetes-int-or-string"):
         return "dyn"
     if schema.get("x-kubernetes-embedded-resource"):
-        schema = rooted(schema)
+        schema = with_object_fields(schema)
     if kind == "array":
         items = _type(schema.get("items") or {}, label)
         return f"list({items})" if items else ""
@@ -108,7 +108,7 @@ def value_of(value: Any, schema: Json) -> Any:
 
 def _object(value: Json, schema: Json) -> Json:
     if schema.get("x-kubernetes-embedded-resource"):
-        schema = rooted(schema)
+        schema = with_object_fields(schema)
     properties: Json = schema.get("properties") or {}
     additional = schema.get("additionalProperties")
     out: Json = {}

@@ -92,14 +92,14 @@ def check_slice(new: Json, old: Json | None) -> Iterator[Cause]:
         yield causes.required("spec.driver")
     elif problem := names.subdomain(spec["driver"]):
         yield causes.invalid("spec.driver", spec["driver"], problem)
-    yield from _placed(spec)
+    yield from _check_pool_and_nodes(spec)
     for field in ("driver", "nodeName") if before else ():
         if before.get(field) != spec.get(field):
             yield causes.invalid(f"spec.{field}", spec.get(field), "field is immutable")
     yield from _devices(spec)
 
 
-def _placed(spec: Json) -> Iterator[Cause]:
+def _check_pool_and_nodes(spec: Json) -> Iterator[Cause]:
     """The pool of a slice, and the nodes that reach its devices."""
     pool: Json = spec.get("pool") or {}
     if not pool.get("name"):

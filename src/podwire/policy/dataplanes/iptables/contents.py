@@ -168,13 +168,13 @@ class Contents:
         have = self._keyed.elements[hosts]
         chains = {self._writer.element(table): table for _, table in groups.items()} if change.moved else {}
 
-        def led(address: str) -> str | None:
+        def chain_of_address(address: str) -> str | None:
             element = have.get(address)
             return chains.get(element) if element is not None else None
 
         name = self._profiles[profile.key]
         other_pods = self._tables.know(name, profile)
-        moves = groups.follow(profile, change, led, in_place=in_place)
+        moves = groups.follow(profile, change, chain_of_address, in_place=in_place)
         if moves.ranges:
             self._write(profile)
             return
@@ -204,7 +204,7 @@ class Contents:
     def loaded(self, saved: Saved, have: Mapping[str, IpSet]) -> Steps:
         """The steps from everything that the kernel holds to the desired state."""
         self._keyed.changes()
-        return self._stepped(saved, have, self.rules())
+        return self._plan_steps(saved, have, self.rules())
 
     def changed(self) -> Steps:
         """The steps for all changes since the last call."""
@@ -213,9 +213,9 @@ class Contents:
         differing = {name: rules for name, rules in generated.items() if self._generated.get(name) != rules}
         gone = {name: rules for name, rules in self._generated.items() if generated.get(name) != rules}
         want = FamilyContents({**now.chains, **differing}, now.sets)
-        return self._stepped({names.TABLE: {**before.chains, **gone}}, before.sets, want)
+        return self._plan_steps({names.TABLE: {**before.chains, **gone}}, before.sets, want)
 
-    def _stepped(self, saved: Saved, have: Mapping[str, IpSet], want: FamilyContents) -> Steps:
+    def _plan_steps(self, saved: Saved, have: Mapping[str, IpSet], want: FamilyContents) -> Steps:
         during = _generated_chains(self.layout, self._elements.device_sets, self._numbers, leading=True)
         final = _generated_chains(self.layout, self._elements.device_sets, self._numbers, leading=False)
         for name in list(during):

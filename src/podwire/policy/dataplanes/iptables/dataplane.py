@@ -100,7 +100,7 @@ class IptablesPolicy:
 
     def disturbed(self) -> bool:
         """Whether another program may have changed these rules or sets since the last call."""
-        ticked, changed = self._ticker.ticked(), self._watch.changed()
+        ticked, changed = self._ticker.period_ended(), self._watch.changed()
         self._ticks += ticked
         if (changed and self.programs.kind == "nft") or self._looks.differs(self._resized):
             return True

@@ -60,11 +60,11 @@ def steps(saved: Saved, have: Mapping[str, IpSet], want: FamilyContents, meanwhi
     ours = {name: tuple(rules) for name, rules in chains.items() if POLICY.owns(TABLE, name)}
     during = {**ours, **want.chains, **meanwhile}
     enter = _text(saved, during, want.jumps)
-    then: Saved = {TABLE: {**chains, **during, **_jumped(chains, want.jumps)}}
+    then: Saved = {TABLE: {**chains, **during, **_chains_with_jumps(chains, want.jumps)}}
     return Steps(
         prepare=tuple(prepare),
         enter=enter,
-        lead=tuple(_led(have, want.sets)),
+        lead=tuple(_element_changes(have, want.sets)),
         leave=_text(then, want.chains, want.jumps),
         forget=tuple(name for name in have if name not in want.sets),
     )
@@ -74,7 +74,7 @@ def _added(declared: IpSet) -> Iterator[Operation]:
     return (Add(declared, key) for key in declared.elements)
 
 
-def _led(have: Mapping[str, IpSet], want: Mapping[str, IpSet]) -> Iterator[Operation]:
+def _element_changes(have: Mapping[str, IpSet], want: Mapping[str, IpSet]) -> Iterator[Operation]:
     """The changes of elements: additions in all sets come before deletions."""
     operations = [operation for name, ipset in want.items() if name in have for operation in diff(have[name], ipset)]
     yield from (operation for operation in operations if not isinstance(operation, Delete))
@@ -85,7 +85,7 @@ def _text(saved: Saved, chains: Mapping[str, Rules], jumps: Jumps) -> str:
     return repair(saved, [Ruleset(family="", table=TABLE, chains=chains, jumps=jumps)], POLICY)
 
 
-def _jumped(chains: Mapping[str, Iterable[str]], jumps: Jumps) -> dict[str, list[str]]:
+def _chains_with_jumps(chains: Mapping[str, Iterable[str]], jumps: Jumps) -> dict[str, list[str]]:
     """The kernel's built-in chains with the jumps in the first place."""
     built_in: dict[str, list[str]] = {}
     for chain, rule in reversed(jumps):

@@ -230,12 +230,12 @@ class Contents:
         groups, hosts = self._groups[profile.key], self._hosts[profile.key]
         have = self._keyed.elements[hosts]
 
-        def led(address: str) -> str | None:
+        def chain_of_address(address: str) -> str | None:
             element = have.get(self.layout.key(address))
             return element.verdict.chain if element is not None and element.verdict is not None else None
 
         other_pods = self._tables.know(self._profiles[profile.key], profile)
-        moves = groups.follow(profile, change, led, in_place=in_place)
+        moves = groups.follow(profile, change, chain_of_address, in_place=in_place)
         comment = self._keyed.chains[self._names[profile.key]].comment
         if moves.ranges or (other_pods and comment_of(profile.subjects) != comment):
             self._arrange(profile, None if moves.everywhere else merged(change.ranges.get(self._version, ())))

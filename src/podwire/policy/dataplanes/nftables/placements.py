@@ -42,7 +42,7 @@ class PodPlacements:
         """Leads the pods of a profile to the current chain of the profile."""
         for pod, (device, profiles) in self._pods.items():
             if key in (profiles.ingress, profiles.egress):
-                self._keyed.claim(pod, self._led(device, profiles, key.direction))
+                self._keyed.claim(pod, self._elements_of_profile(device, profiles, key.direction))
 
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
         """Sets the device and the profiles of a pod; ``profiles`` None: the pod was deleted."""
@@ -56,7 +56,7 @@ class PodPlacements:
     def _of_device(self, device: str, profiles: PodProfiles) -> Elements:
         return self._elements.of_device(device, profiles.addresses, self._chains_of(profiles))
 
-    def _led(self, device: str, profiles: PodProfiles, direction: str) -> Elements:
+    def _elements_of_profile(self, device: str, profiles: PodProfiles, direction: str) -> Elements:
         """The elements of :meth:`_of_device` that lead to the profile of one direction."""
         return self._elements.leading(device, profiles.addresses, self._chains_of(profiles), direction)
 

@@ -58,7 +58,7 @@ def steps(transaction: Transaction, *, end_accepts: bool = False) -> Iterator[Tr
     phases: tuple[list[Operation], ...] = ([], [], [], [])
     for operation in operations:
         if apart and isinstance(operation, DeleteElements) and operation.set.name.endswith(HOSTS):
-            for phase, part in zip(phases[1:3], _parted(operation, added), strict=True):
+            for phase, part in zip(phases[1:3], _split_deletion(operation, added), strict=True):
                 phase += [part] if part.elements else []
             continue
         phases[_phase(operation, chains | sets, gone)].append(operation)
@@ -73,7 +73,7 @@ def _accepting(operations: Iterable[Operation]) -> set[str]:
     return {chain for chain, rule in last.items() if rule.statements and rule.statements[-1] == _ACCEPT}
 
 
-def _parted(operation: DeleteElements, added: Mapping[str, Mapping[bytes, Element]]) -> Iterator[DeleteElements]:
+def _split_deletion(operation: DeleteElements, added: Mapping[str, Mapping[bytes, Element]]) -> Iterator[DeleteElements]:
     """The elements that are replaced by others, and those that are gone."""
     new = added.get(operation.set.name, {})
     for replaced in (True, False):

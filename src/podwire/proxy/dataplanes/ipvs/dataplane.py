@@ -102,7 +102,7 @@ class IpvsDataPlane:
         """
         if not self._lock.acquire(blocking=False):
             self._unhandled = bool(self._monitor.read()) or self._unhandled
-            self._ticker.ticked()
+            self._ticker.period_ended()
             self._looks.differs(lambda: False)
             return False
         try:
@@ -111,7 +111,7 @@ class IpvsDataPlane:
             if self._monitor.read() or self._unhandled:
                 self._unhandled = False
                 changed = changed or self._addresses_changed()
-            if self._ticker.ticked():
+            if self._ticker.period_ended():
                 self._remove_idle()
                 changed = changed or time.monotonic() > self._read_after
             return changed and not self._lost
