@@ -275,7 +275,9 @@ def test_refused_switch_changes_nothing(changing: Cluster) -> None:
     refused = run("up", "--name", NAME, "--backend", "pigeon")
     assert (refused.returncode, refused.stdout) == (2, "")
     known = ", ".join(BACKENDS)
-    assert refused.stderr == f"podwire up: routing.backend: 'pigeon' is not a routing backend; expected one of {known}\n"
+    assert (
+        refused.stderr == f"podwire up: routing.backend: 'pigeon' is not a routing backend; expected one of {known}\n"
+    )
     assert set(statuses(changing)) == {"vxlan"}
 
 

@@ -126,7 +126,10 @@ def test_conditions_stay_when_the_cluster_changes(healed: Cluster) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("cut", "node-9"), "'node-9' is not a station; expected one of host, node-1 to node-4, segment-0 to segment-1"),
+        (
+            ("cut", "node-9"),
+            "'node-9' is not a station; expected one of host, node-1 to node-4, segment-0 to segment-1",
+        ),
         (("cut", "node-1", "node-2"), "node-1 is on segment-0 and node-2 on segment-1"),
         (("loss", "node-1", "120"), "links.node-1.lossPercent: 120: expected 0 to 100"),
         (("loss", "node-1", "much"), "'much' is not a valid float"),

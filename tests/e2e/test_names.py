@@ -169,6 +169,9 @@ def test_why_explains_the_names_that_a_pod_tries(cluster: Cluster, database: str
     (headless,) = steps(f"db.{database}.svc.cluster.local.")
     assert len(headless["records"]) == 2 and "has 2 ready endpoint addresses" in headless["reason"]
     refused = run("why", "dns", "read", "MX", "--name", cluster.name)
-    assert refused.returncode == 2 and "'MX' is not a record type that podwire knows; expected one of A, " in refused.stderr
+    assert (
+        refused.returncode == 2
+        and "'MX' is not a record type that podwire knows; expected one of A, " in refused.stderr
+    )
     missing = run("why", "dns", "read", "--from", f"{database}/nobody", "--name", cluster.name)
     assert missing.returncode == 2 and f"namespace {database} has no pod nobody" in missing.stderr

@@ -304,7 +304,9 @@ def overlay(
     for key, text in data.items():
         section, _, field = key.partition(".")
         if section not in documents:
-            raise ConfigError(source, key, "is not a setting; the names of settings begin with routing., proxy. or policy.")
+            raise ConfigError(
+                source, key, "is not a setting; the names of settings begin with routing., proxy. or policy."
+            )
         try:
             documents[section][field] = yaml.load(text, Loader=yaml.CSafeLoader) if text.strip() else text
         except yaml.YAMLError as problem:

@@ -43,7 +43,9 @@ podwire gateway migrate -f manifests/ -o json
 @click.option("--ingress-class", "classes", multiple=True, metavar="NAME", help="Only Ingresses of these classes.")
 @click.option("-n", "--namespace", "namespaces", multiple=True, metavar="NAME", help="Only these namespaces.")
 @click.option("--settings", metavar="NAMESPACE/NAME", default="", help="The ConfigMap of ingress-nginx.")
-@click.option("--open-routes", is_flag=True, help="Also translate Ingresses that restrict access; all clients may use the routes.")
+@click.option(
+    "--open-routes", is_flag=True, help="Also translate Ingresses that restrict access; all clients may use the routes."
+)
 @click.option(
     "-o", "--output", type=click.Choice(("yaml", "json")), default="yaml", show_default=True, help="Output format."
 )

@@ -31,7 +31,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "state": ("podwire.cli.state:state", "Show the planned state of a node's kernel, and differences."),
     "bgp": ("podwire.cli.bgp:bgp", "Show the BGP sessions of nodes: peer, state, routes, last error."),
     "ipam": ("podwire.cli.ipam:ipam", "Show the addresses of nodes and pods, and addresses that nobody uses."),
-    "policy": ("podwire.cli.policy:policy", "Show where NetworkPolicies are in force and what they drop; find mistakes."),
+    "policy": (
+        "podwire.cli.policy:policy",
+        "Show where NetworkPolicies are in force and what they drop; find mistakes.",
+    ),
     "udp": ("podwire.cli.udp:udp", "Show the peers and counters of the routing backend udp."),
     "proxy": ("podwire.cli.proxy:proxy", "Remove the rules of Services from this machine."),
     "agent": ("podwire.cli.component:agent", "Run the node agent: CNI, routing, Services, policies."),
@@ -93,9 +96,7 @@ def _unread() -> bool:
     return True
 
 
-@click.group(
-    cls=_Root, table=COMMANDS, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]}
-)
+@click.group(cls=_Root, table=COMMANDS, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="podwire")
 def root() -> None:
     """The network of a Kubernetes cluster.

@@ -164,7 +164,9 @@ def _change(step: str, config: "AgentConfig", facts: "object") -> None:
         "services-back": lambda: handback.return_services(config, facts, click.echo, sleep),
     }
     if step not in steps:
-        raise ConfigError("STEP", "", f"{step!r} is not a step on nodes; the steps are check, verify, {', '.join(steps)}")
+        raise ConfigError(
+            "STEP", "", f"{step!r} is not a step on nodes; the steps are check, verify, {', '.join(steps)}"
+        )
     steps[step]()
 
 

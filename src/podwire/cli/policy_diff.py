@@ -79,7 +79,9 @@ def diff(  # noqa: PLR0913 - one parameter an option, as click calls it
     """Prints the differences."""
     named = name_is_typed(context)
     if old == new:
-        raise ConfigError("podwire policy diff", "", f"OLD and NEW are both {old}; expected two different sets of policies")
+        raise ConfigError(
+            "podwire policy diff", "", f"OLD and NEW are both {old}; expected two different sets of policies"
+        )
 
     def objects(side: str) -> PolicyObjects:
         if side == _LIVE:
@@ -113,7 +115,9 @@ def combined(old: World, new: World, sides: Sides, remarks: list[str]) -> tuple[
     if sides.new == _LIVE:
         return _applied(new, old, sides, remarks), new
     if not old.pods and not new.pods:
-        raise ConfigError("podwire policy diff", "", "neither OLD nor NEW has pods or workloads; add them to both with -f FILE")
+        raise ConfigError(
+            "podwire policy diff", "", "neither OLD nor NEW has pods or workloads; add them to both with -f FILE"
+        )
     if not old.pods:
         remarks.append(f"{sides.old} has no pods: compared with those of {sides.new}")
         return _with_pods_of(old, new), new

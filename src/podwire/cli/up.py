@@ -37,7 +37,10 @@ def _backends(_context: click.Context, _parameter: click.Parameter, start: str) 
 @name_option
 @click.option("--nodes", type=int, metavar="N", help="Number of nodes.  [default: 3, or as before]")
 @click.option(
-    "--segments", type=int, metavar="N", help="Number of L2 segments between the nodes; a router joins them.  [default: 1]"
+    "--segments",
+    type=int,
+    metavar="N",
+    help="Number of L2 segments between the nodes; a router joins them.  [default: 1]",
 )
 @click.option("--backend", cls=_BackendOption, shell_complete=_backends)
 @click.option(

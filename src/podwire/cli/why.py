@@ -44,8 +44,8 @@ TO:   svc/shop/catalog  a Service; svc/shop/catalog:http names its port
       external, host    as above
 PORT: 80, 53/UDP, http, ICMP
 
-`podwire why dns NAME [TYPE] --from POD` explains how a pod resolves a DNS name: each name of its search path, the object
-with that name, and the servers for names outside the cluster.
+`podwire why dns NAME [TYPE] --from POD` explains how a pod resolves a DNS name: each name of its search path, the
+object with that name, and the servers for names outside the cluster.
 
 `podwire why url URL [METHOD]` explains which Ingress or Gateway serves a URL: listener, certificate, host, route,
 weights and endpoints, or why none does.

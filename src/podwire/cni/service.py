@@ -231,7 +231,9 @@ class CniService:
                 self.repair.sweep()
                 self._pods.lending.sweep(_is_gone)
             except CniError as failure:
-                self._log.warning("cannot release the addresses of pods that no longer exist; trying again", problem=failure)
+                self._log.warning(
+                    "cannot release the addresses of pods that no longer exist; trying again", problem=failure
+                )
                 self.disk.failed.set()
             self._unwired.set()
             self.healing.check_sysctls = True

@@ -266,9 +266,9 @@ class Forwarder:
                     if queue:
                         server = queue.pop(0)
                         self.sent += 1
-                        attempts[self._tasks.start("ask over TCP", _reply_or_none(self.streams[server].ask(request)))] = (
-                            server
-                        )
+                        attempts[
+                            self._tasks.start("ask over TCP", _reply_or_none(self.streams[server].ask(request)))
+                        ] = server
                     done, _ = await asyncio.wait(
                         attempts, timeout=self._options.attempt_s if queue else None, return_when="FIRST_COMPLETED"
                     )

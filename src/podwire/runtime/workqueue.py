@@ -140,8 +140,8 @@ class ReconcileLoop(Generic[K]):
 
     ``expected`` are failures of the environment (a conflict, an unreachable API): they are passed to ``report`` and
     retried. Any other failure is a defect, or comes from an object that the API server should have refused: the
-    supervisor reports it, the key is retried, and the worker continues with the next key. ``touch`` keeps ``interval_s``
-    between two runs of a key, so a burst of changes costs two runs: one at once and one for the rest.
+    supervisor reports it, the key is retried, and the worker continues with the next key. ``touch`` keeps
+    ``interval_s`` between two runs of a key, so a burst of changes costs two runs: one at once and one for the rest.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ def _service(service: ServiceMatch) -> Iterator[str]:
     by = f", by its {service.frontend}" if service.frontend != "Name" else ""
     yield _line("service", f"{service.namespace}/{service.name}{port}{number} ({service.type}){by}")
     if service.policy:
-        yield _line("policy", service.policy)
+        yield _line("traffic", service.policy)
     for other in service.also_claimed_by:
         yield _line("conflict", f"Service {other} names the same address and port, and does not have it")
 

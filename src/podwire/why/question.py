@@ -196,7 +196,9 @@ class _Resolver:
         if ref.kind == "name":
             parts = syntax.dns_parts(ref.name, client.namespace, self.asked.domain)
             if parts is None:
-                problem = f"{ref.typed!r} is not the DNS name of a Service, such as catalog.shop.svc.{self.asked.domain}"
+                problem = (
+                    f"{ref.typed!r} is not the DNS name of a Service, such as catalog.shop.svc.{self.asked.domain}"
+                )
                 raise ConfigError("TO", "", f"{problem}; {_OUTSIDE}")
             namespace, name = parts
         service = await self.objects.service(namespace, name)

@@ -94,7 +94,9 @@ def test_cluster_settings_win_over_the_policy_section() -> None:
     file = parse("{nodeName: n1, policy: {ownNodeEgress: false, established: keep}}", "agent.yaml").policy
     result = overlay({}, {"policy.established": "strict", "policy.encapsulation": "allow"}, "x", None, file)
     assert result.policy == PolicySettings(own_node_egress=False, encapsulation="allow")
-    with pytest.raises(ConfigError, match=r"^x: policy\.established: 'always' is not valid; expected one of keep, strict"):
+    with pytest.raises(
+        ConfigError, match=r"^x: policy\.established: 'always' is not valid; expected one of keep, strict"
+    ):
         overlay({}, {"policy.established": "always"}, "x")
 
 
@@ -116,7 +118,10 @@ def test_wrong_settings_of_the_cluster_are_refused(data: dict[str, str]) -> None
     ("data", "arguments"),
     [
         ({"routing.backend": "a: ["}, "settings: routing.backend: not YAML: "),
-        ({"proxy.mode": "telepathy"}, "settings: proxy.mode: 'telepathy' is not a data plane; expected one of nftables"),
+        (
+            {"proxy.mode": "telepathy"},
+            "settings: proxy.mode: 'telepathy' is not a data plane; expected one of nftables",
+        ),
         ({"proxy.masqueradeBit": "40"}, "settings: proxy.masqueradeBit: 40 is not between 0 and 29"),
         ({"proxy.conntrack.min": "many"}, "settings: proxy.conntrack.min: expected `int`"),
         ({"proxy.masquerade": "true"}, "settings: proxy: unknown field `masquerade`"),

@@ -137,7 +137,9 @@ def test_refused_object_keeps_its_last_good_form_over_a_restart(plane: StartCont
         await f.event("tor", "spec.nodeSelector: not a selector: \"= 'r1'\"")
         await f.event("tor", "its last good form stays in force")
         await put(f.client, BGPPEERS, "other", {"peerIP": "10.89.0.2"})
-        await f.event("other", "spec.asNumber: is missing, and 10.89.0.2 is not the address of a node; it has no effect")
+        await f.event(
+            "other", "spec.asNumber: is missing, and 10.89.0.2 is not the address of a node; it has no effect"
+        )
         assert [peer.name for peer in f.now.peers] == ["tor"] and f.now.peers[0].nodes is None
 
     async def next_agent(f: Follower) -> None:

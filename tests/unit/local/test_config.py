@@ -53,7 +53,10 @@ def test_fields_are_read() -> None:
         ("nodes: many", "c.yaml: nodes: expected `int`, got `str`"),
         ("nodez: 3", "c.yaml: unknown field `nodez`; expected one of nodes, segments, podCIDRs, "),
         ("logLevel: loud", "c.yaml: logLevel: 'loud' is not valid; expected one of debug, error, info, warning"),
-        ("policy: {established: never}", "c.yaml: policy.established: 'never' is not valid; expected one of keep, strict"),
+        (
+            "policy: {established: never}",
+            "c.yaml: policy.established: 'never' is not valid; expected one of keep, strict",
+        ),
         ("nodes: [", "c.yaml:1: not YAML"),
         ("nodes: 0", "c.yaml: nodes: 0: expected 1 to 240"),
         ("segments: 9", "c.yaml: segments: 9: expected 1 to 8"),

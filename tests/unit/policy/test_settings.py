@@ -16,9 +16,15 @@ def test_defaults_and_configured_values() -> None:
 @pytest.mark.parametrize(
     ("document", "arguments"),
     [
-        ({"established": "maybe"}, r"^agent\.yaml: policy\.established: 'maybe' is not valid; expected one of keep, strict"),
+        (
+            {"established": "maybe"},
+            r"^agent\.yaml: policy\.established: 'maybe' is not valid; expected one of keep, strict",
+        ),
         ({"encapsulation": True}, r"^agent\.yaml: policy\.encapsulation: expected `str`"),
-        ({"mode": "ipfw"}, r"^agent\.yaml: policy\.mode: 'ipfw' is not a data plane of policies; expected one of auto, nft"),
+        (
+            {"mode": "ipfw"},
+            r"^agent\.yaml: policy\.mode: 'ipfw' is not a data plane of policies; expected one of auto, nft",
+        ),
         ({"marks": 0x101}, r"^agent\.yaml: policy\.marks: 0x101 is not 6 or more adjacent bits"),
         (
             {"marks": 1 << 32},

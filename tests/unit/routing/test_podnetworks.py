@@ -117,7 +117,10 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"networks": [GOOD | {"name": "Blue!"}]}, r"networks\[0\]\.name: 'Blue!' is not a name: expected lower-case"),
     ({"networks": [GOOD | {"cidrs": []}]}, r"networks\[0\]\.cidrs: is empty: expected one range"),
     ({"networks": [GOOD | {"cidrs": ["10.245.0.1/16"]}]}, r"networks\[0\]\.cidrs\[0\]: 10\.245\.0\.1/16 has host bits"),
-    ({"networks": [GOOD | {"cidrs": ["10.1.0.0/16", "10.2.0.0/16"]}]}, r"cidrs\[1\]: 10\.2\.0\.0/16 is the second range"),
+    (
+        {"networks": [GOOD | {"cidrs": ["10.1.0.0/16", "10.2.0.0/16"]}]},
+        r"cidrs\[1\]: 10\.2\.0\.0/16 is the second range",
+    ),
     (
         {"networks": [GOOD, OTHER | {"cidrs": ["10.245.128.0/17"]}]},
         r"networks\[1\]\.cidrs\[0\]: 10\.245\.128\.0/17 overlaps with routing\.vlan\.networks\[0\]\.cidrs\[0\]",

@@ -23,7 +23,9 @@ def test_an_entry_is_a_module_or_what_is_in_it() -> None:
 
 
 def test_an_unknown_name_is_refused_with_all_names() -> None:
-    with pytest.raises(ConfigError, match=r"^configuration: spec\.codec: 'xml' is not a codec; expected one of one, whole$"):
+    with pytest.raises(
+        ConfigError, match=r"^configuration: spec\.codec: 'xml' is not a codec; expected one of one, whole$"
+    ):
         codecs().load("xml")
     with pytest.raises(ConfigError, match=r"^a\.yaml: mode: 'xml' is not a codec; expected one of auto, one, whole$"):
         codecs().check("xml", "a.yaml", "mode", besides=("auto",))

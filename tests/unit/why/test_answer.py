@@ -97,7 +97,7 @@ Pod shop/web-0 (10.244.1.2) on node-2 -> Service shop/catalog (10.96.1.5:8080) T
 outcome   forwarded: to the only usable endpoint
 decided   on node-2, by the nftables rules in its kernel
 service   shop/catalog, port http 8080/TCP (ClusterIP), by its ClusterIP
-policy    internalTrafficPolicy: Cluster
+traffic   internalTrafficPolicy: Cluster
 conflict  Service shop/other names the same address and port, and does not have it
 source    kept: a pod keeps its address
 affinity  ClientIP, an endpoint is kept for 60 s; this client has one:

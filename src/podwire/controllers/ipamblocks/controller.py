@@ -81,7 +81,9 @@ class IpamBlocksController:
         block = change.block
         if isinstance(change, DeleteBlock):
             await self._client.delete_unchanged(IPAMBLOCKS, block.meta)
-            self._log.info("deleted the block of a node that does not exist any more", block=block.name, node=block.node)
+            self._log.info(
+                "deleted the block of a node that does not exist any more", block=block.name, node=block.node
+            )
             return
         spec: dict[str, object] = {
             "lent": {str(address): None for address in change.addresses},
@@ -91,4 +93,6 @@ class IpamBlocksController:
             spec["node"] = ""
         body = {"metadata": {"uid": block.meta.uid, "resourceVersion": block.meta.resource_version}, "spec": spec}
         await self._client.patch(IPAMBLOCKS, block.name, body)
-        self._log.info("removed the owner of a block: the node does not exist any more", block=block.name, owner=block.node)
+        self._log.info(
+            "removed the owner of a block: the node does not exist any more", block=block.name, owner=block.node
+        )

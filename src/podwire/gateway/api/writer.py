@@ -209,7 +209,9 @@ class GatewayApiWriter:
             numbers = {port for port, _ in needed}
             ports[key] = self._allocated[key] = allocate_ports(numbers, ports.get(key, {}), reserved)
             if len(ports[key]) < len(numbers):
-                self._log.warning("cannot serve a gateway: all ports of the engines (10000 to 19999) are in use", gateway=key)
+                self._log.warning(
+                    "cannot serve a gateway: all ports of the engines (10000 to 19999) are in use", gateway=key
+                )
             if ports[key]:
                 desired = desired_service(
                     gateway, controller.namespace, ports[key], needed, existing, self._traffic_policy

@@ -69,7 +69,9 @@ def merged_parents(
     return (
         *(entry for entry in before if entry.controller_name != controller),
         *(
-            msgspec.structs.replace(entry, conditions=with_times(entry.conditions, known.get(entry.parent_ref, ()), now))
+            msgspec.structs.replace(
+                entry, conditions=with_times(entry.conditions, known.get(entry.parent_ref, ()), now)
+            )
             for entry in own
         ),
     )
@@ -84,7 +86,9 @@ def merged_ancestors(
     return (
         *(entry for entry in before if entry.controller_name != controller),
         *(
-            msgspec.structs.replace(entry, conditions=with_times(entry.conditions, known.get(entry.ancestor_ref, ()), now))
+            msgspec.structs.replace(
+                entry, conditions=with_times(entry.conditions, known.get(entry.ancestor_ref, ()), now)
+            )
             for entry in own
         ),
     )

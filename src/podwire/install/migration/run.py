@@ -85,7 +85,9 @@ class Migration:
         every = _names(await self._objects.nodes())
         chosen = self._options.nodes or tuple(every)
         if unknown := [name for name in chosen if name not in every]:
-            raise ConfigError("--node", "", f"{unknown[0]!r} is not a node of this cluster; the nodes are {', '.join(every)}")
+            raise ConfigError(
+                "--node", "", f"{unknown[0]!r} is not a node of this cluster; the nodes are {', '.join(every)}"
+            )
         clusterplan.check_agents(self._agents)
         if action == "plan":
             return await self._plan(chosen)

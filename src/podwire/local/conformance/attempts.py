@@ -237,7 +237,9 @@ class _TrialBatch:
                 return
             self._sockets.selector.register(sock, selectors.EVENT_WRITE, lambda opened: self._connected(number, opened))
         else:
-            self._sockets.selector.register(sock, selectors.EVENT_READ, lambda opened: self._receive_echo(number, opened))
+            self._sockets.selector.register(
+                sock, selectors.EVENT_READ, lambda opened: self._receive_echo(number, opened)
+            )
             self._hello(number, sock)
 
     def _hello(self, number: int, sock: socket.socket) -> None:

@@ -20,7 +20,9 @@ class LabChange:
         """Raises: ClusterError when the cluster was not completely created."""
         config = recall_config(topology)
         if config is None:
-            raise ClusterError(f"cluster {topology.name!r} was not completely created; run `podwire up --name {topology.name}`")
+            raise ClusterError(
+                f"cluster {topology.name!r} was not completely created; run `podwire up --name {topology.name}`"
+            )
         self._topology = topology
         self._configured = config.links
         self._nodes = config.nodes

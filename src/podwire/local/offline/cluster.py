@@ -128,7 +128,9 @@ def describe_manifests(manifests: Iterable[Manifest]) -> DescribedCluster:
     cluster = _ClusterMaker(
         bodies, {place: admitted_object.manifest for place, admitted_object in objects.items()}, remarks
     ).build()
-    return msgspec.structs.replace(cluster, duplicates=duplicates, unenforced=unenforced, operated=_resources_of_operators(manifests))
+    return msgspec.structs.replace(
+        cluster, duplicates=duplicates, unenforced=unenforced, operated=_resources_of_operators(manifests)
+    )
 
 
 def _resources_of_operators(manifests: Iterable[Manifest]) -> dict[str, tuple[str, ...]]:

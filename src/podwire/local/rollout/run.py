@@ -156,7 +156,11 @@ class LocalUpgrade:
                 problem = f"an upgrade to {record.after.label} is under way; continue it with that build, or go back"
                 raise ConfigError("podwire upgrade", "", problem)
             if record.direction == "rollback":
-                raise ConfigError("podwire upgrade", "", "a rollback is in progress; complete it first with `podwire upgrade local rollback`")
+                raise ConfigError(
+                    "podwire upgrade",
+                    "",
+                    "a rollback is in progress; complete it first with `podwire upgrade local rollback`",
+                )
             self._say("continuing an upgrade that was interrupted")
             return record
         before = builds.recall(Path(self._topology.state))

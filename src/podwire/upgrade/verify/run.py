@@ -37,7 +37,9 @@ async def run(client: Client, options: VerifyOptions) -> tuple[NodeResults, ...]
     try:
         every = await nodes_ready(client)
         if unknown := [name for name in options.nodes if name not in every]:
-            raise ConfigError("--node", "", f"{unknown[0]!r} is not a node of this cluster; the nodes are {', '.join(every)}")
+            raise ConfigError(
+                "--node", "", f"{unknown[0]!r} is not a node of this cluster; the nodes are {', '.join(every)}"
+            )
         image = image_of(await agents_of(client, options.namespace), options.image)
         stage = VerifyStage(client, options.namespace, image, outside)
 

@@ -45,7 +45,9 @@ async def ask(question: DnsQuestion, client: Client) -> DnsAnswer:
     """
     record_type = question.type.upper()
     if record_type not in TYPES:
-        raise ConfigError("TYPE", "", f"{question.type!r} is not a record type that podwire knows; expected one of {', '.join(TYPES)}")
+        raise ConfigError(
+            "TYPE", "", f"{question.type!r} is not a record type that podwire knows; expected one of {', '.join(TYPES)}"
+        )
     config, settings = await server_settings(client)
     pod = await _pod(client, question.pod) if question.pod else None
     asker = f"{pod.metadata.namespace}/{pod.metadata.name}" if pod is not None else ""

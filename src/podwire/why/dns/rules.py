@@ -143,9 +143,13 @@ def _templates(plugin: Template, directives: list[Directive], request: PluginReq
             continue
         if values.name:
             outcome = "answer" if rule.sections.get("answer") else wire.RCODE_NAMES.get(rule.rcode, "answer")
-            return _with_texts(rules, f"{_at(directive)} answers", end={"NXDOMAIN": "no such name"}.get(outcome, outcome))
+            return _with_texts(
+                rules, f"{_at(directive)} answers", end={"NXDOMAIN": "no such name"}.get(outcome, outcome)
+            )
         if match_zone(request.query.name, rule.passes_on) is None:
-            return _with_texts(rules, f"{_at(directive)}: no expression matches, and there is no fallthrough", end="failure")
+            return _with_texts(
+                rules, f"{_at(directive)}: no expression matches, and there is no fallthrough", end="failure"
+            )
     return rules
 
 

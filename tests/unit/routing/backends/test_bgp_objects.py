@@ -108,8 +108,16 @@ def test_node_has_its_own_settings_over_those_of_all() -> None:
     [
         ("other", {}, "BGPConfiguration other: metadata.name: expected default, or node.NAME"),
         ("node.", {}, "metadata.name: expected default"),
-        ("node.n1", {"nodeToNodeMeshEnabled": True}, "spec.nodeToNodeMeshEnabled: can only be set in the object default"),
-        ("node.n1", {"nodeMeshMaxRestartTime": "1s"}, "spec.nodeMeshMaxRestartTime: can only be set in the object default"),
+        (
+            "node.n1",
+            {"nodeToNodeMeshEnabled": True},
+            "spec.nodeToNodeMeshEnabled: can only be set in the object default",
+        ),
+        (
+            "node.n1",
+            {"nodeMeshMaxRestartTime": "1s"},
+            "spec.nodeMeshMaxRestartTime: can only be set in the object default",
+        ),
         ("default", {"asNumber": 0}, "BGPConfiguration default: spec.asNumber: 0 is not in 1..4294967295"),
         ("default", {"listenPort": 65536}, "spec.listenPort: 65536 is not in 1..65535"),
         ("default", {"logSeverityScreen": "Loud"}, "spec.logSeverityScreen: expected one of Debug, Info"),

@@ -201,7 +201,9 @@ def test_a_plan_that_does_not_fit_changes_nothing() -> None:
 def test_a_corefile_that_was_edited_since_the_plan_is_kept() -> None:
     cluster = make_cluster()
     cluster.objects["ConfigMap", "kube-system", "coredns"]["data"]["Corefile"] += "# mine\n"
-    with pytest.raises(ConfigError, match=r"coredns: data.Corefile: has changed since the plan was made; make a new plan"):
+    with pytest.raises(
+        ConfigError, match=r"coredns: data.Corefile: has changed since the plan was made; make a new plan"
+    ):
         apply(cluster, make_plan())
     assert cluster.writes == 0
 

@@ -73,7 +73,9 @@ def _accepting(operations: Iterable[Operation]) -> set[str]:
     return {chain for chain, rule in last.items() if rule.statements and rule.statements[-1] == _ACCEPT}
 
 
-def _split_deletion(operation: DeleteElements, added: Mapping[str, Mapping[bytes, Element]]) -> Iterator[DeleteElements]:
+def _split_deletion(
+    operation: DeleteElements, added: Mapping[str, Mapping[bytes, Element]]
+) -> Iterator[DeleteElements]:
     """The elements that are replaced by others, and those that are gone."""
     new = added.get(operation.set.name, {})
     for replaced in (True, False):

@@ -312,7 +312,9 @@ def read_peer(obj: BgpPeerObject, around: Surroundings) -> PeerValues:
 def _check_numbers(source: str, obj: BgpPeerObject, address: Address | None, around: Surroundings) -> None:
     spec = obj.spec
     if spec.as_number is not None and address is None:
-        raise ConfigError(source, "spec.asNumber", "cannot be set: the nodes that peerSelector selects have their own numbers")
+        raise ConfigError(
+            source, "spec.asNumber", "cannot be set: the nodes that peerSelector selects have their own numbers"
+        )
     if spec.as_number is None and address is not None and address not in around.node_addresses:
         raise ConfigError(source, "spec.asNumber", f"is missing, and {address} is not the address of a node")
     for field, value, low, high in (
