@@ -15,7 +15,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from podwire.cluster.names import POD_NETWORK
 from podwire.cluster.podnetworks import DEFAULT_NETWORK
@@ -27,7 +27,7 @@ from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.cni.repair import AttachmentRepair
 from podwire.cni.spec import NetConf, RuntimeConfig, parse_result
-from podwire.cni.wiring import LegFacts, WiringFacts, wiring_facts
+from podwire.cni.wiring import WiringFacts, wiring_facts
 from podwire.kernel import netns, sysctl
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
@@ -201,11 +201,10 @@ class ClusterNode:
 
     def wiring_facts(self) -> WiringFacts:
         leg = self.router.plan.leg if self.router.plan is not None else None
-        legs = LegFacts(**asdict(leg)) if leg is not None else None
         networks = self.router.plan.pod_networks if self.router.plan is not None else ()
         further = {network.name: network.cidrs for network in networks if network.name != DEFAULT_NETWORK}
         further |= self.shares
-        return replace(wiring_facts(self.mtus, (), (), legs, networks=further), sources={4: self.ip})
+        return replace(wiring_facts(self.mtus, (), (), leg, networks=further), sources={4: self.ip})
 
     @property
     def mtu(self) -> int:

@@ -4,15 +4,13 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from podwire.agent.cnifiles import CniFiles
 from podwire.agent.shared import Shared
 from podwire.cluster.degraded import STATE_NOT_WRITTEN
 from podwire.cluster.podnetworks import DEFAULT_NETWORK, NodePodNetwork
 from podwire.cni.ipam.page import page
 from podwire.cni.service import CniService, CniSettings
-from podwire.cni.wiring import LegFacts, wiring_facts
+from podwire.cni.wiring import wiring_facts
 from podwire.model.node import Node
 from podwire.routing.machine import KernelMachine
 from podwire.routing.own_node import OwnNode, PodNetworkFacts
@@ -59,10 +57,9 @@ def add(shared: Shared) -> CniService:
 
 def hand_over(cni: CniService, facts: PodNetworkFacts) -> bool:
     """Passes facts of routing to the wiring of pods; returns whether the uplink of pods' legs exists."""
-    leg = LegFacts(**msgspec.structs.asdict(facts.leg)) if facts.leg is not None else None
     networks = further_networks(facts.pod_networks)
     return cni.set_node(
-        wiring_facts(facts.mtus, facts.addresses, facts.cidrs, leg, whole=facts.whole, networks=networks)
+        wiring_facts(facts.mtus, facts.addresses, facts.cidrs, facts.leg, whole=facts.whole, networks=networks)
     )
 
 

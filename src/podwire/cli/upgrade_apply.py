@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from podwire.cli.options import SECONDS, kubeconfig_option, output_option
-from podwire.cli.upgrade_backup import bin_option, conf_option, image_option, namespace_option
+from podwire.cli.upgrade_backup import namespace_option, node_options
 from podwire.cli.upgrade_plan import digests_of, target_options, targets_of
 
 if TYPE_CHECKING:
@@ -25,11 +25,7 @@ _timeout_option = click.option(
 
 
 @click.command()
-@kubeconfig_option
-@namespace_option
-@image_option
-@conf_option
-@bin_option
+@node_options
 @_probes_option
 @_timeout_option
 @click.option("--plan", "plan_file", metavar="FILE", help="The output of `podwire upgrade plan -o json`.")
@@ -76,11 +72,7 @@ def _refuse_ignored(*, has_plan: bool) -> None:
 
 
 @click.command()
-@kubeconfig_option
-@namespace_option
-@image_option
-@conf_option
-@bin_option
+@node_options
 @_timeout_option
 def rollback(kubeconfig: str | None, **options: Any) -> None:
     """Take back all steps of the last upgrade, the last one first; possible at every moment of an upgrade."""

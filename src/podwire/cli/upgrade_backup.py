@@ -1,7 +1,8 @@
 """The commands ``podwire upgrade backup`` and ``restore``."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,21 +20,26 @@ image_option = click.option(
     metavar="IMAGE",
     help="Image with podwire for the pods.  [default: that of podwire's agents]",
 )
-conf_option = click.option(
+_conf_option = click.option(
     "--cni-conf-dir", default="/etc/cni/net.d", show_default=True, metavar="DIR", help="Configurations on the nodes."
 )
-bin_option = click.option(
+_bin_option = click.option(
     "--cni-bin-dir", default="/opt/cni/bin", show_default=True, metavar="DIR", help="CNI programs on the nodes."
 )
+
+
+def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of commands that run pods on the nodes of a cluster."""
+    for option in (_bin_option, _conf_option, image_option, namespace_option, kubeconfig_option):
+        command = option(command)
+    return command
+
+
 _nodes_option = click.option("--no-nodes", is_flag=True, help="Only objects of the API.")
 
 
 @click.command()
-@kubeconfig_option
-@namespace_option
-@image_option
-@conf_option
-@bin_option
+@node_options
 @_nodes_option
 @click.option("--to", "folder", metavar="DIR", required=True, help="A new folder.")
 @click.option("--workload", "workloads", metavar="NAMESPACE/NAME", multiple=True, help="A further network workload.")
@@ -63,11 +69,7 @@ def backup(kubeconfig: str | None, folder: str, workloads: tuple[str, ...], no_n
 
 
 @click.command()
-@kubeconfig_option
-@namespace_option
-@image_option
-@conf_option
-@bin_option
+@node_options
 @_nodes_option
 @click.option("--from", "folder", metavar="DIR", required=True, help="The folder of the backup.")
 @click.option("--force", is_flag=True, help="Also restore fields that other managers have changed.")

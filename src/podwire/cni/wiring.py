@@ -25,6 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from podwire.cluster.podbridge import ALIAS, BRIDGE
+from podwire.cluster.podleg import PodLeg
 from podwire.cluster.podnetworks import DEFAULT_NETWORK, SEPARATION_PRIORITY
 from podwire.cni import podbridge, ports, spec
 from podwire.cni.ipam.ledger import Attachment
@@ -57,21 +58,6 @@ _POD_LETTERS = 8
 _HASH_LETTERS = 6
 
 
-class LegFacts(msgspec.Struct, frozen=True):
-    """The second interface of pods: a device on ``uplink``, of the kind macvlan or ipvlan.
-
-    ``mtu`` in bytes; packets to ``networks`` leave by it, and those to the networks of ``gateways``, which are pairs of
-    a network and its next hop. An ipvlan device has the hardware address of its uplink.
-    """
-
-    uplink: str
-    mtu: int
-    networks: tuple[str, ...] = ()
-    gateways: tuple[tuple[str, str], ...] = ()
-    kind: str = "macvlan"
-    mode: str = "bridge"
-
-
 class WiringFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of the node that pods' wiring depends on.
 
@@ -85,7 +71,7 @@ class WiringFacts(msgspec.Struct, frozen=True, kw_only=True):
     mtu: int = 1500
     sources: dict[int, str] = {}
     cidrs: tuple[str, ...] = ()
-    leg: LegFacts | None = None
+    leg: PodLeg | None = None
     route_mtus: dict[int, int] = {}
     whole: bool = False
     networks: dict[str, tuple[str, ...]] = {}
@@ -126,7 +112,7 @@ def wiring_facts(
     mtus: Mapping[int, int],
     addresses: Iterable[IPv4Address | IPv6Address],
     cidrs: Iterable[IPv4Network | IPv6Network],
-    leg: LegFacts | None = None,
+    leg: PodLeg | None = None,
     *,
     whole: bool = False,
     networks: Mapping[str, tuple[str, ...]] = {},
@@ -368,16 +354,16 @@ def is_leg(link: Link, attachment: Attachment) -> bool:
     return link.alias == _LEG_ALIAS if link.kind == "ipvlan" else link.mac == leg_mac(attachment.key)
 
 
-def _own_mac(attachment: Attachment, leg: LegFacts) -> str:
+def _own_mac(attachment: Attachment, leg: PodLeg) -> str:
     return "" if leg.kind == "ipvlan" else leg_mac(attachment.key)
 
 
-def _leg_link(attachment: Attachment, leg: LegFacts) -> Link:
+def _leg_link(attachment: Attachment, leg: PodLeg) -> Link:
     mac = _own_mac(attachment, leg)
     return Link(name=LEG, kind=leg.kind, mtu=leg.mtu, mac=mac, device=leg.uplink, mode=leg.mode, up=False)
 
 
-def _leg_state(attachment: Attachment, leg: LegFacts) -> NetworkState:
+def _leg_state(attachment: Attachment, leg: PodLeg) -> NetworkState:
     """The leg in the pod's namespace, with the pod's addresses: IPv6 answers only for those of the interface itself.
 
     Packets may arrive by the other interface than those to their source leave, while nodes change their backend.

@@ -18,7 +18,7 @@ from podwire.loadbalancer.advertisements import L2Scope
 from podwire.loadbalancer.pools import BalancerPools
 from podwire.loadbalancer.ranges import Address, parse_address
 from podwire.loadbalancer.request import FROM_POOL
-from podwire.model.meta import key_of
+from podwire.model.meta import is_true, key_of
 from podwire.model.node import Node
 from podwire.model.service import EndpointSlice, Service
 
@@ -66,7 +66,7 @@ def can_announce(node: Node) -> bool:
     """Whether a node may have addresses of load balancers at all."""
     if EXCLUDED in node.metadata.labels or node.metadata.deletion_timestamp is not None:
         return False
-    return not any(c.type == "NetworkUnavailable" and c.status == "True" for c in node.status.conditions)
+    return not is_true(node.status.conditions, "NetworkUnavailable")
 
 
 class L2Facts(msgspec.Struct, frozen=True, kw_only=True):

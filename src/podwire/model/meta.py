@@ -5,6 +5,7 @@ tuples for lists; unknown fields are ignored on reading. ``null`` lists and maps
 accepted: writers leave such fields out.
 """
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
@@ -78,6 +79,11 @@ class Condition(Fact, frozen=True):
     last_probe_time: str | None = None
     last_update_time: str | None = None
     observed_generation: int = 0
+
+
+def is_true(conditions: Iterable[Condition], condition_type: str) -> bool:
+    """Whether the condition of a type has the status True."""
+    return any(condition.type == condition_type and condition.status == "True" for condition in conditions)
 
 
 def key_of(meta: ObjectMeta) -> str:

@@ -7,7 +7,7 @@ import msgspec
 
 from podwire.model.ip import IPV4, parse_address, parse_network
 from podwire.model.ipam import OWN_GROUP
-from podwire.model.meta import Condition, Fact, ObjectMeta
+from podwire.model.meta import Condition, Fact, ObjectMeta, is_true
 
 Network = IPv4Network | IPv6Network
 
@@ -126,7 +126,7 @@ class Node(Fact, frozen=True):
     @property
     def ready(self) -> bool:
         """Whether the Ready condition is True."""
-        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+        return is_true(self.status.conditions, "Ready")
 
 
 class LeaseSpec(Fact, frozen=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from podwire.model.meta import Condition, Fact, ObjectMeta
+from podwire.model.meta import Condition, Fact, ObjectMeta, is_true
 from podwire.model.selector import LabelSelector, Requirement
 
 MIRROR_POD = "kubernetes.io/config.mirror"
@@ -351,7 +351,7 @@ class Pod(Fact, frozen=True):
     @property
     def ready(self) -> bool:
         """Whether the Ready condition is True."""
-        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+        return is_true(self.status.conditions, "Ready")
 
     @property
     def finished(self) -> bool:

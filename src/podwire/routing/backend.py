@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
+from podwire.cluster.podleg import PodLeg
 from podwire.cluster.podnetworks import NodePodNetwork
 from podwire.errors import ConfigError
 from podwire.routing.nodes import ClusterView, LocalNode, Network, NodeKey, Peer
@@ -51,22 +52,6 @@ class BackendOptions(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_o
         """The options by their keys, as logs show them: a backend with secrets leaves these out."""
         document: dict[str, Any] = msgspec.to_builtins(self)
         return document
-
-
-class PodLeg(msgspec.Struct, frozen=True, gc=False):
-    """The second interface of each pod: a device on ``uplink``, with the pod's own addresses.
-
-    ``mtu`` is in bytes; packets to ``networks`` leave by the leg, and those to the networks of ``gateways``, which are
-    pairs of a network and its next hop; all others leave by the pod's first interface. ``kind`` and ``mode`` are those
-    of the device.
-    """
-
-    uplink: str
-    mtu: int
-    networks: tuple[str, ...] = ()
-    gateways: tuple[tuple[str, str], ...] = ()
-    kind: str = "macvlan"
-    mode: str = "bridge"
 
 
 class BackendPlan(msgspec.Struct, frozen=True, kw_only=True):

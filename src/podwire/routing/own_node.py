@@ -6,9 +6,9 @@ from typing import Protocol
 import msgspec
 
 from podwire.cluster.cloudinterfaces import NodeInterfaces, read_interfaces
+from podwire.cluster.podleg import PodLeg
 from podwire.cluster.podnetworks import NodePodNetwork
 from podwire.model.node import Node
-from podwire.routing.backend import PodLeg
 from podwire.routing.nodes import Address, LocalNode, Network, Peer, Underlay, own_node_of, pod_cidrs_of
 from podwire.routing.underlay import DEFAULT_MTU
 

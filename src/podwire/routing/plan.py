@@ -20,9 +20,10 @@ from typing import Any
 
 import msgspec
 
+from podwire.cluster.podleg import PodLeg
 from podwire.cluster.podnetworks import FACT as NETWORKS_FACT
 from podwire.cluster.podnetworks import NodePodNetwork
-from podwire.routing.backend import Backend, BackendPlan, KeyHolder, PodLeg, SessionHolder
+from podwire.routing.backend import Backend, BackendPlan, KeyHolder, SessionHolder
 from podwire.routing.clustersets import ClusterUnions, with_unmasqueraded
 from podwire.routing.masquerade import masquerade_rulesets, masquerade_scopes
 from podwire.routing.mtu import FACT as MTU_FACT

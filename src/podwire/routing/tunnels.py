@@ -74,3 +74,16 @@ def tunnel_sysctls(device: str, me: LocalNode) -> tuple[Sysctl, ...]:
     if any(cidr.version == 6 for cidr in me.pod_cidrs):
         sysctls.append(Sysctl(path=f"net/ipv6/conf/{device}/accept_ra", value="0"))
     return tuple(sysctls)
+
+
+def no_outer_address(me: LocalNode, peer: Peer) -> str:
+    """Empty when the peer has an address of the family in which this node sends outer packets, else the reason."""
+    version = me.addresses[0].version
+    return "" if peer.address(version) is not None else f"node {peer.name} has no IPv{version} address"
+
+
+def not_receiving(peer: Peer, backend: str) -> str:
+    """Empty when the peer announces that it receives from a backend, or announces nothing yet, else the reason."""
+    if peer.facts is None or backend in peer.facts.receives:
+        return ""
+    return f"node {peer.name} does not receive {backend} yet"

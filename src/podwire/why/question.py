@@ -153,8 +153,9 @@ class _Resolver:
         pods = [p for p in await self.objects.pods(namespace) if p.addresses and not p.finished]
         names = sorted(pod.metadata.name for pod in pods)
         further = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        there = f"there is {', '.join(names[:_SHOWN])}{further}" if names else "there is none"
-        return f"in namespace {namespace} {there}"
+        if not names:
+            return f"namespace {namespace} has no running pods"
+        return f"the running pods of namespace {namespace} are {', '.join(names[:_SHOWN])}{further}"
 
     async def towards(self, client: QuestionSource, ref: Ref) -> Question:
         """The whole question."""
@@ -356,14 +357,14 @@ def _service_port(service: Service, port: str, protocol: str) -> tuple[int, str,
     listed = ", ".join(f"{p.name + ' ' if p.name else ''}{p.port}/{p.protocol}" for p in service.spec.ports)
     if not port:
         if len(ports) != 1:
-            raise ConfigError("PORT", "", f"{name} has several ports or no such port; give one of {listed}")
+            raise ConfigError("PORT", "", f"{name} has several ports or no such port; name one of {listed}")
         fits = ports
     elif port.isdigit():
         fits = [p for p in ports if p.port == int(port)]
     else:
         fits = [p for p in ports if p.name == port]
         if not fits:
-            raise ConfigError("PORT", "", f"{name} has no port {port!r}; there is {listed}")
+            raise ConfigError("PORT", "", f"{name} has no port {port!r}; the ports are {listed}")
     if not fits:
         return int(port), protocol or "tcp", 0
     chosen = next((p for p in fits if p.protocol == "TCP"), fits[0])

@@ -4,6 +4,7 @@ from ipaddress import ip_address
 
 from msgspec.structs import replace
 
+from podwire.cluster.podleg import PodLeg
 from podwire.cni import spec, wiring
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.protocol import AttachmentKey, CniRequest
@@ -82,7 +83,7 @@ sysctl net/ipv6/conf/lan0/accept_ra = 0
 
 def test_a_leg_adds_an_interface_and_routes_to_its_networks() -> None:
     item = attached()
-    leg = wiring.LegFacts("eth7", 9000, ("10.244.2.0/24", "fd00:0:0:2::/64"))
+    leg = PodLeg("eth7", 9000, ("10.244.2.0/24", "fd00:0:0:2::/64"))
     got = wiring.plan(item, wiring.WiringFacts(mtu=1450, leg=leg))
     without = wiring.plan(item, wiring.WiringFacts(mtu=1450))
     assert str(got.pod) == LEG.replace("MAC", item.mac).replace("LEG", wiring.leg_mac(item.key))
@@ -96,7 +97,7 @@ def test_a_leg_adds_an_interface_and_routes_to_its_networks() -> None:
 def test_a_leg_of_kind_ipvlan_has_gateways_and_an_alias() -> None:
     attachment = attached()
     gateways = (("10.244.5.0/24", "10.89.0.15"), ("fd00:0:0:5::/64", "fd89::15"))
-    leg = wiring.LegFacts("eth7", 1500, gateways=gateways, kind="ipvlan", mode="l3s")
+    leg = PodLeg("eth7", 1500, gateways=gateways, kind="ipvlan", mode="l3s")
     got = wiring.plan(attachment, wiring.WiringFacts(leg=leg))
     assert str(got.leg) == "link lan0 mtu 1500 down type ipvlan link eth7 mode l3s"
     lines = str(got.pod).splitlines()
@@ -109,7 +110,7 @@ def test_a_leg_of_kind_ipvlan_has_gateways_and_an_alias() -> None:
 
 def test_legs_have_routes_of_the_families_of_the_pod() -> None:
     item = wiring.attach(REQUEST, ADDRESSES[:1], wiring.WiringFacts())
-    leg = wiring.LegFacts("eth7", 9000, ("10.244.2.0/24", "fd00:0:0:2::/64"))
+    leg = PodLeg("eth7", 9000, ("10.244.2.0/24", "fd00:0:0:2::/64"))
     assert "fd00" not in str(wiring.plan(item, wiring.WiringFacts(leg=leg)).pod)
 
 

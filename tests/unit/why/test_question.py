@@ -185,7 +185,7 @@ def test_the_family_and_the_node_can_be_chosen() -> None:
         (("client", "svc/shop/none"), "no Service none in namespace shop"),
         (
             ("client", "www.example.com"),
-            "no DNS name of a Service, such as .*; for a destination outside the cluster, give",
+            "not the DNS name of a Service, such as .*; for a destination outside the cluster, give",
         ),
         (
             ("client", "example.com:443"),
@@ -197,7 +197,7 @@ def test_the_family_and_the_node_can_be_chosen() -> None:
         (("client", "shop/web-b", "http"), "shop/web-b has no port 'http'; it declares none, so give a number"),
         (("client", "0.0.0.0", "80"), "0.0.0.0 is not an address"),
         (("client", "224.0.0.1", "80"), "224.0.0.1 is not an address"),
-        (("client", "none/web", "80"), "names no running pod; in namespace none there is none"),
+        (("client", "none/web", "80"), "names no running pod; namespace none has no running pods"),
         (("client", "svc/kube-system/dns"), "dns 53/UDP, dns-tcp 53/TCP, metrics 9153/TCP"),
         (("client", "svc/kube-system/dns:http"), "no port 'http'"),
         (("client", "svc/shop/web:80", "81"), "not the port in"),
@@ -205,8 +205,8 @@ def test_the_family_and_the_node_can_be_chosen() -> None:
         (("client", "127.0.0.1:80"), "the client itself"),
         (("client", "fd96::10"), "FROM and TO do not both have addresses of one family: FROM has .*, TO fd96::10"),
         (("external", "external:443"), "no node sees the connection"),
-        (("shop/nobody", "svc/web"), "names no running pod; in namespace shop there is host, web-a, web-b"),
-        (("node/node-9", "svc/shop/web"), "there is bare, node-1, node-2"),
+        (("shop/nobody", "svc/web"), "names no running pod; the running pods of namespace shop are host, web-a, web-b"),
+        (("node/node-9", "svc/shop/web"), "the nodes are bare, node-1, node-2"),
         (("node/bare", "svc/shop/alias"), "FROM: Node bare has no address"),
         (("external", "svc/shop/lb", "", "node-9"), "--node: there is no node 'node-9'"),
     ],

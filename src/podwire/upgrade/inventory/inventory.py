@@ -7,7 +7,7 @@ budgets keep every field, because a plan compares and patches them.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from podwire.model.meta import Condition, Fact, ObjectMeta
+from podwire.model.meta import Condition, Fact, ObjectMeta, is_true
 from podwire.model.node import ZONE_LABEL, NodeSpec
 from podwire.model.service import Service
 from podwire.model.workload import PodDisruptionBudget
@@ -57,7 +57,7 @@ class InventoryNode(Fact, frozen=True):
     @property
     def ready(self) -> bool:
         """Whether the condition Ready is True."""
-        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+        return is_true(self.status.conditions, "Ready")
 
     @property
     def control_plane(self) -> bool:
@@ -101,7 +101,7 @@ class InventoryPod(Fact, frozen=True):
     @property
     def ready(self) -> bool:
         """Whether the condition Ready is True."""
-        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+        return is_true(self.status.conditions, "Ready")
 
 
 class StorageVersions(Fact, frozen=True):

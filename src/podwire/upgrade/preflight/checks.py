@@ -6,7 +6,7 @@ Each check is a function of :class:`PreflightSituation`; :func:`preflight` runs 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
-from podwire.model.meta import Fact
+from podwire.model.meta import Fact, is_true
 from podwire.upgrade.inventory.components import NETWORK_COMPONENTS
 from podwire.upgrade.inventory.inventory import Inventory, InventoryNode
 from podwire.upgrade.plan.compose import sorted_findings
@@ -63,7 +63,7 @@ def _nodes_ready(situation: PreflightSituation) -> Iterator[UpgradeFinding]:
 
 
 def _has(node: InventoryNode, kind: str) -> bool:
-    return any(c.type == kind and c.status == "True" for c in node.status.conditions)
+    return is_true(node.status.conditions, kind)
 
 
 def _cordoned(situation: PreflightSituation) -> Iterator[UpgradeFinding]:

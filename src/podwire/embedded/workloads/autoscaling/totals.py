@@ -47,7 +47,4 @@ def _ratio(milli: int, target: int) -> float:
 def _ready(pods: Sequence[Pod]) -> int:
     if not pods:
         raise MetricFailure("no pods returned by selector while calculating replica count")
-    return sum(
-        pod.status.phase == "Running" and any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)
-        for pod in pods
-    )
+    return sum(pod.status.phase == "Running" and pod.ready for pod in pods)

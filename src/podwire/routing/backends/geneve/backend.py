@@ -24,6 +24,8 @@ from podwire.routing.tables import guard_udp_port
 from podwire.routing.tunnels import (
     announced_mac,
     gateways,
+    no_outer_address,
+    not_receiving,
     tunnel_addresses,
     tunnel_mac,
     tunnel_sources,
@@ -132,12 +134,7 @@ class GeneveTunnel:
 
     def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether the peer has an address of the tunnel's outer family and can receive Geneve."""
-        version = me.addresses[0].version
-        if peer.address(version) is None:
-            return f"node {peer.name} has no IPv{version} address"
-        if peer.facts is not None and self.name not in peer.facts.receives:
-            return f"node {peer.name} does not receive geneve yet"
-        return ""
+        return no_outer_address(me, peer) or not_receiving(peer, self.name)
 
     def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
         """The route with the outer header, and the neighbour entry of its next hop."""

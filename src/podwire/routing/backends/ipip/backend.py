@@ -20,7 +20,7 @@ from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to, shown
 from podwire.routing.peerstates import PeerStates
 from podwire.routing.tables import guard_protocols
-from podwire.routing.tunnels import tunnel_addresses, tunnel_sources, tunnel_sysctls
+from podwire.routing.tunnels import not_receiving, tunnel_addresses, tunnel_sources, tunnel_sysctls
 from podwire.state.link import Link
 from podwire.state.link_kinds import IpTunnel
 from podwire.state.network import NetworkState, merge
@@ -93,9 +93,7 @@ class IpInIp:
             return f"node {me.name} has no IPv4 address, and ipip has IPv4 between nodes"
         if peer.address(4) is None:
             return f"node {peer.name} has no IPv4 address"
-        if peer.facts is not None and self.name not in peer.facts.receives:
-            return f"node {peer.name} does not receive ipip yet"
-        return ""
+        return not_receiving(peer, self.name)
 
     def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
         """The route, whose next hop is the outer destination."""

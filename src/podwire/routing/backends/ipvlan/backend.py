@@ -27,7 +27,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from podwire.routing.backend import BackendOptions, BackendPlan, PodLeg
+from podwire.cluster.podleg import PodLeg
+from podwire.routing.backend import BackendOptions, BackendPlan
 from podwire.routing.direct import DirectRoutes, behind_router, no_address
 from podwire.routing.legs import ANNOUNCEMENT, has_legs, leg_path, leg_table, legged_networks
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer

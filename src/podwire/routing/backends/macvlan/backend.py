@@ -24,7 +24,8 @@ from typing import Any
 
 import msgspec
 
-from podwire.routing.backend import BackendOptions, BackendPlan, PodLeg
+from podwire.cluster.podleg import PodLeg
+from podwire.routing.backend import BackendOptions, BackendPlan
 from podwire.routing.direct import DirectRoutes, behind_router, no_address
 from podwire.routing.legs import ANNOUNCEMENT, leg_path, leg_table, legged_networks
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer

@@ -50,7 +50,7 @@ from podwire.routing.paths import (
 )
 from podwire.routing.peerstates import PeerStates
 from podwire.routing.tables import FAMILY, guard_udp_port
-from podwire.routing.tunnels import tunnel_sources
+from podwire.routing.tunnels import no_outer_address, not_receiving, tunnel_sources
 from podwire.state.network import merge
 from podwire.state.nft import Table
 from podwire.state.nft_rules import Assign, Field, LiteralValue, Match, Notrack, Rule, SetRef, Verdict
@@ -160,13 +160,12 @@ class OpenVSwitch:
         """Whether the peer is on the same subnet where that is needed, else whether it receives from the tunnel."""
         if self._options.mode == "noEncap":
             return no_address(peer) or behind_router(me, peer)
-        version = me.addresses[0].version
-        if peer.address(version) is None:
-            return f"node {peer.name} has no IPv{version} address"
+        if problem := no_outer_address(me, peer):
+            return problem
         if peer.facts is None or self._is_direct(me, peer):
             return ""
-        if self.name not in peer.facts.receives:
-            return f"node {peer.name} does not receive ovs yet"
+        if problem := not_receiving(peer, self.name):
+            return problem
         own, announced = self.announce(me)[NAME], peer.facts.details.get(NAME)
         if announced != own:
             return f"node {peer.name} has the tunnel {announced}, and routing.ovs of this node is {own}"

@@ -25,7 +25,7 @@ from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to
 from podwire.routing.peerstates import PeerStates
 from podwire.routing.tables import guard_udp_port
-from podwire.routing.tunnels import tunnel_addresses, tunnel_routes, tunnel_sources, tunnel_sysctls
+from podwire.routing.tunnels import no_outer_address, tunnel_addresses, tunnel_routes, tunnel_sources, tunnel_sysctls
 from podwire.runtime.program import Child
 from podwire.state.ipvs import endpoint_text
 from podwire.state.link import Link
@@ -126,9 +126,8 @@ class UdpProcess:
 
         Nodes of Flannel announce ``udp`` too, but no port: their packets have another form.
         """
-        version = me.addresses[0].version
-        if peer.address(version) is None:
-            return f"node {peer.name} has no IPv{version} address"
+        if problem := no_outer_address(me, peer):
+            return problem
         if peer.facts is not None and not (NAME in peer.facts.receives and NAME in peer.facts.details):
             return f"node {peer.name} does not receive udp yet"
         return ""

@@ -38,6 +38,8 @@ from podwire.routing.tables import guard_udp_port
 from podwire.routing.tunnels import (
     announced_mac,
     gateways,
+    no_outer_address,
+    not_receiving,
     tunnel_addresses,
     tunnel_mac,
     tunnel_sources,
@@ -138,11 +140,8 @@ class VxlanTunnel:
 
     def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether the peer has an address of the tunnel's outer family and can receive VXLAN."""
-        version = me.addresses[0].version
-        if peer.address(version) is None:
-            return f"node {peer.name} has no IPv{version} address"
-        if peer.facts is not None and self.name not in peer.facts.receives:
-            return f"node {peer.name} does not receive vxlan yet"
+        if problem := no_outer_address(me, peer) or not_receiving(peer, self.name):
+            return problem
         vni = peer.facts.details.get("vni") if peer.facts is not None else None
         if vni is not None and vni != self._options.vni:
             return f"node {peer.name} has the network identifier {vni}, and routing.vni is {self._options.vni}"

@@ -35,7 +35,7 @@ from podwire.routing.mtu import device_mtu
 from podwire.routing.nodes import Address, ClusterView, LocalNode, NodeKey, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to
 from podwire.routing.peerstates import PeerStates
-from podwire.routing.tunnels import tunnel_addresses, tunnel_routes, tunnel_sources, tunnel_sysctls
+from podwire.routing.tunnels import no_outer_address, tunnel_addresses, tunnel_routes, tunnel_sources, tunnel_sysctls
 from podwire.runtime.program import Child
 from podwire.state.ipvs import endpoint_text
 from podwire.state.link import Link
@@ -190,9 +190,8 @@ class WireGuardTunnel:
 
     def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether the peer has an address of the outer family, and has announced a key that this node can use."""
-        version = me.addresses[0].version
-        if peer.address(version) is None:
-            return f"node {peer.name} has no IPv{version} address"
+        if problem := no_outer_address(me, peer):
+            return problem
         if not _keys(me):
             return "this node has no WireGuard key"
         if not _peer_keys(peer):
