@@ -18,9 +18,9 @@ import yaml
 from podwire.errors import ApiError, ClusterError, ConfigError, NotFound
 from podwire.install.clusterchecks import ClusterFacts
 from podwire.install.objects import MANAGER, WORKLOADS, difference, parse, resource_of, title, unready
-from podwire.kube.client import APPLY_PATCH, Client
-from podwire.kube.decode import decode_failure, decode_object
+from podwire.kube.client import Client
 from podwire.kube.resources import DAEMONSETS, DEPLOYMENTS, NODES, SERVICES, Json
+from podwire.kube.serverside import ApplyRequest, apply_object
 
 NAMESPACE = "kube-system"
 _PAUSE_S = 0.5
@@ -95,13 +95,11 @@ async def apply(client: Client, objects: Iterable[Json], say: Callable[[str], No
             before = await client.get(resource, meta["name"], namespace)
         except NotFound:
             before = None
-        path = resource.path(namespace, meta["name"])
-        query = {"fieldManager": MANAGER, "force": "true"} | ({"dryRun": "All"} if dry else {})
-        headers = {"content-type": APPLY_PATCH}
-        answer = await client.raw("PATCH", path, query, msgspec.json.encode(obj), headers)
-        if answer.status >= 400:
-            raise ClusterError(f"{title(obj)}: {_reason(decode_failure(answer.status, answer.body), obj)}")
-        say(f"{verbs[difference(before, decode_object(answer.body, dict))]} {title(obj)}")
+        try:
+            after = await apply_object(client, resource, obj, ApplyRequest(manager=MANAGER, force=True, dry=dry))
+        except ApiError as failure:
+            raise ClusterError(f"{title(obj)}: {_reason(failure, obj)}") from failure
+        say(f"{verbs[difference(before, after)]} {title(obj)}")
 
 
 def _reason(failure: ApiError, obj: Json) -> str:

@@ -9,6 +9,8 @@ from podwire.kube.resources import DAEMONSETS, NAMESPACES, NODES, Json
 from podwire.upgrade import nodepods
 from podwire.upgrade.nodepods import NodeFolders, ProbeImage
 
+MANAGER = "podwire-upgrade"
+"""The field manager of writes during an upgrade, a rehearsal and a restore."""
 _LOG_TAIL = 500
 
 

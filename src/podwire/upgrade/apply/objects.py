@@ -7,12 +7,10 @@ body has all fields of the manager. :meth:`UpgradeObjects.conflicts` asks the AP
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-import msgspec
-
 from podwire.errors import ApiError, ConfigError, NotFound
 from podwire.kube.client import APPLY_PATCH, Client
 from podwire.kube.configrecord import ConfigRecord
-from podwire.kube.decode import decode_failure, decode_object
+from podwire.kube.decode import decode_object
 from podwire.kube.podruns import PodRuns, is_owned, is_ready
 from podwire.kube.resources import (
     CONFIGMAPS,
@@ -24,13 +22,12 @@ from podwire.kube.resources import (
     Json,
     Resource,
 )
+from podwire.kube.serverside import ApplyRequest, apply_object
 from podwire.upgrade.apply import fields, record
 from podwire.upgrade.apply.record import StepRecord, UpgradeRecord
-from podwire.upgrade.nodecommands import nodes_ready
+from podwire.upgrade.nodecommands import MANAGER, nodes_ready
 from podwire.upgrade.plan.values import UpgradePlan
 
-MANAGER = "podwire-upgrade"
-"""The field manager of an upgrade's writes."""
 _RESOURCES: Mapping[str, Resource[Json]] = {
     "DaemonSet": DAEMONSETS.raw,
     "Deployment": DEPLOYMENTS.raw,
@@ -127,7 +124,7 @@ class UpgradeObjects:
         """
         live = await self.get(target)
         if not fields.holds(live, dict(patch)):
-            await self._apply(target, live, patch, {"force": "true"})
+            await self._apply(target, live, patch, ApplyRequest(manager=MANAGER, force=True))
 
     async def conflicts(self, target: ObjectName, patch: Mapping[str, Any]) -> list[FieldConflict]:
         """The fields of other managers that a patch would change; asks the API, and changes nothing.
@@ -136,25 +133,19 @@ class UpgradeObjects:
         """
         live = await self.get(target)
         try:
-            await self._apply(target, live, patch, {"dryRun": "All"})
+            await self._apply(target, live, patch, ApplyRequest(manager=MANAGER, dry=True))
         except ApiError as failure:
             if not (causes := failure.details.get("causes")):
                 raise
             return [_conflict(_title(target), cause) for cause in causes]
         return []
 
-    async def _apply(self, target: ObjectName, live: Json, patch: Mapping[str, Any], query: Mapping[str, str]) -> None:
+    async def _apply(self, target: ObjectName, live: Json, patch: Mapping[str, Any], request: ApplyRequest) -> None:
         resource = resource_of(target)
         body = fields.merged(fields.owned(live, MANAGER), patch)
         meta = {**body.get("metadata", {}), "name": target.name, "namespace": target.namespace}
         typed = body | {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta}
-        path = resource.path(target.namespace, target.name)
-        headers = {"content-type": APPLY_PATCH}
-        parameters = {"fieldManager": MANAGER, **query}
-        answer = await self.client.raw("PATCH", path, parameters, msgspec.json.encode(typed), headers)
-        if answer.status >= 400:
-            raise decode_failure(answer.status, answer.body)
-        decode_object(answer.body, dict)
+        await apply_object(self.client, resource, typed, request)
 
     async def put_configmap(self, namespace: str, name: str, data: Mapping[str, str]) -> None:
         """Makes a ConfigMap, or replaces its content."""

@@ -15,19 +15,17 @@ from pathlib import Path
 import msgspec
 
 from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError, Conflict, NotFound
-from podwire.kube.client import APPLY_PATCH, Client
-from podwire.kube.decode import decode_failure, decode_object
+from podwire.kube.client import Client
 from podwire.kube.resources import Json, Resource
+from podwire.kube.serverside import ApplyRequest, apply_object
 from podwire.upgrade.backup import compare, selection
 from podwire.upgrade.backup.clusterread import resources_of
 from podwire.upgrade.backup.folder import BackupFolder
 from podwire.upgrade.backup.index import BackupEntry, BackupIndex
 from podwire.upgrade.backup.save import BackupOptions, read_node
 from podwire.upgrade.backup.transfer import NodeFile
-from podwire.upgrade.nodecommands import NodeCommands, cluster_id, node_commands
+from podwire.upgrade.nodecommands import MANAGER, NodeCommands, cluster_id, node_commands
 
-MANAGER = "podwire-upgrade"
-"""The field manager of writes during an upgrade and a restore."""
 Say = Callable[[str], None]
 
 
@@ -92,19 +90,9 @@ class Restore:
             self._say(f"{title}: {path} still differs: another manager has set it")
 
     async def _apply(self, resource: Resource[Json], obj: Json) -> Json:
-        meta = obj["metadata"]
-        body = obj | {"metadata": {key: value for key, value in meta.items() if key != "ownerReferences"}}
-        query = {"fieldManager": MANAGER}
-        if self._force:
-            query["force"] = "true"
-        if self._dry:
-            query["dryRun"] = "All"
-        path = resource.path(meta.get("namespace", ""), meta["name"])
-        headers = {"content-type": APPLY_PATCH}
-        answer = await self._client.raw("PATCH", path, query, msgspec.json.encode(body), headers)
-        if answer.status >= 400:
-            raise decode_failure(answer.status, answer.body)
-        return decode_object(answer.body, dict)
+        body = obj | {"metadata": {key: value for key, value in obj["metadata"].items() if key != "ownerReferences"}}
+        request = ApplyRequest(manager=MANAGER, force=self._force, dry=self._dry)
+        return await apply_object(self._client, resource, body, request)
 
     async def _node(self, commands: NodeCommands, node: str, index: BackupIndex) -> None:
         try:
