@@ -211,7 +211,10 @@ def test_every_honoured_field_of_a_peer() -> None:
         ({**TOR, "node": "n", "nodeSelector": "all()"}, "spec.nodeSelector: expected either node or nodeSelector"),
         ({**TOR, "nodeSelector": "rack = 'r1'"}, "spec.nodeSelector: not a selector"),
         ({"peerSelector": "has(", }, "spec.peerSelector: not a selector"),
-        ({"peerSelector": "all()", "asNumber": 64512}, "spec.asNumber: cannot be set: the nodes that peerSelector selects have"),
+        (
+            {"peerSelector": "all()", "asNumber": 64512},
+            "spec.asNumber: cannot be set: the nodes that peerSelector selects have",
+        ),
         ({"peerIP": "10.89.0.1"}, "spec.asNumber: is missing, and 10.89.0.1 is not the address of a node"),
         ({**TOR, "asNumber": 1 << 32}, "spec.asNumber: 4294967296 is not in 1..4294967295"),
         ({**TOR, "peerIP": "router"}, "spec.peerIP: 'router' does not appear to be an IPv4 or IPv6 address"),
