@@ -86,21 +86,21 @@ def test_a_malformed_manifest_is_refused_before_a_cluster_is_made(text: str, out
         ("apiVersion: v1\nkind: Gizmo\nmetadata: {name: x}\n", "stdin:1: kind: the API server knows no Gizmo in v1"),
         (
             "apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {ports: [{port: 70000}]}\n",
-            "spec.ports[0].port: Invalid value: 70000",
+            "stdin:4: spec.ports[0].port: Service x: Invalid value: 70000",
         ),
         (
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\nspec: {replica: 3}\n",
-            ".spec.replica: field not declared in schema",
+            "stdin:4: spec.replica: Deployment x: there is no such field",
         ),
         (
             "apiVersion: v1\nkind: Pod\nmetadata: {name: x, namespace: nowhere}\n"
             "spec: {containers: [{name: a, image: b}]}\n",
-            'namespaces "nowhere" not found',
+            'stdin:1: Pod nowhere/x: namespaces "nowhere" not found',
         ),
     ],
 )
 def test_what_the_api_refuses_is_named_with_file_and_line(small: str, text: str, output: str) -> None:
-    refused(run("up", "--name", small, "--nodes", "1", "-f", "-", stdin=text), 2, "stdin:1: ", output)
+    refused(run("up", "--name", small, "--nodes", "1", "-f", "-", stdin=text), 2, output)
 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:

@@ -14,10 +14,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from podwire.errors import ApiError, ConfigError
+from podwire.errors import ConfigError
 from podwire.kube.client import APPLY_PATCH, Client
 from podwire.kube.decode import decode_failure
 from podwire.kube.resources import Json, Resource
+from podwire.local.manifesterrors import refused
 from podwire.local.manifests import Manifest, rank
 
 MANAGER = "podwire-up"
@@ -92,10 +93,6 @@ async def _apply(client: Client, kinds: Kinds, manifest: Manifest, namespace: st
         body = msgspec.json.encode(manifest.body)
         answer = await client.raw("PATCH", resource.path(place, meta["name"]), query, body, headers)
         if answer.status >= 400:
-            raise _refusal(manifest, decode_failure(answer.status, answer.body))
+            raise refused(manifest, decode_failure(answer.status, answer.body))
         written: Json = msgspec.json.decode(answer.body)
         return written
-
-
-def _refusal(manifest: Manifest, failure: ApiError) -> ConfigError:
-    return ConfigError(manifest.source, manifest.name, failure.message)

@@ -141,7 +141,9 @@ class _Resolver:
             candidates = tuple(p for p in await self.objects.pods(namespace) if p.metadata.name.startswith(f"{name}-"))
         running = sorted((p for p in candidates if p.addresses and not p.finished), key=lambda p: p.metadata.name)
         if not running:
-            raise ConfigError(argument, "", f"{ref.typed!r} names no running pod; {await self._running(namespace)}")
+            hint = "" if ref.namespace else "; name a pod of another namespace as NAMESPACE/POD"
+            problem = f"{ref.typed!r} names no running pod; {await self._running(namespace)}{hint}"
+            raise ConfigError(argument, "", problem)
         if len(running) > 1:
             self.notes.append(f"{ref.typed} matches {len(running)} pods; the answer is for {running[0].metadata.name}")
         return running[0]
@@ -357,7 +359,8 @@ def _service_port(service: Service, port: str, protocol: str) -> tuple[int, str,
     listed = ", ".join(f"{p.name + ' ' if p.name else ''}{p.port}/{p.protocol}" for p in service.spec.ports)
     if not port:
         if len(ports) != 1:
-            raise ConfigError("PORT", "", f"{name} has several ports or no such port; name one of {listed}")
+            problem = "has several ports" if ports else f"has no port for {protocol.upper()}"
+            raise ConfigError("PORT", "", f"{name} {problem}; name one of {listed}")
         fits = ports
     elif port.isdigit():
         fits = [p for p in ports if p.port == int(port)]

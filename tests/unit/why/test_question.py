@@ -205,6 +205,7 @@ def test_the_family_and_the_node_can_be_chosen() -> None:
         (("client", "127.0.0.1:80"), "the client itself"),
         (("client", "fd96::10"), "FROM and TO do not both have addresses of one family: FROM has .*, TO fd96::10"),
         (("external", "external:443"), "no node sees the connection"),
+        (("nobody", "svc/web"), "name a pod of another namespace as NAMESPACE/POD"),
         (("shop/nobody", "svc/web"), "names no running pod; the running pods of namespace shop are host, web-a, web-b"),
         (("node/node-9", "svc/shop/web"), "the nodes are bare, node-1, node-2"),
         (("node/bare", "svc/shop/alias"), "FROM: Node bare has no address"),

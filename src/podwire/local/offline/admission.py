@@ -17,6 +17,7 @@ from podwire.embedded.apiserver.kinds import BY_KIND, ResourceKind
 from podwire.embedded.apiserver.schema import data
 from podwire.embedded.apiserver.validate import fields, objects
 from podwire.errors import ApiError, ConfigError, ConfigErrors, Invalid
+from podwire.local.manifesterrors import field_error, refused
 from podwire.local.manifests import Manifest, parse_manifests
 
 Json = dict[str, Any]
@@ -53,18 +54,6 @@ _CUSTOM = ResourceKind(
 
 _NEWER_FIELD = re.compile(r"\.(from|to|protocols)\[\d+\]\.\w+$")
 """The path of the field that gives the kind of a peer or of a protocol."""
-
-_TYPE = re.compile(r"cannot unmarshal (.+) into Go struct field \w*\.(\S+) of type (\S+)")
-_TYPES = {
-    "string": "a text",
-    "bool": "true or false",
-    "number": "a number",
-    "int32": "a number",
-    "int64": "a number",
-    "array": "a list",
-    "object": "an object",
-}
-"""The names that errors use for types of Go and JSON."""
 
 
 class AdmittedObject(msgspec.Struct, frozen=True):
@@ -158,7 +147,7 @@ def _read(manifest: Manifest) -> Json:
     try:
         decoded = fields.decode(manifest.body, schema, kind)
     except ApiError as failure:
-        raise _mismatch(manifest, failure) from failure
+        raise refused(manifest, failure) from failure
     if decoded.unknown:
         raise ConfigErrors([field_error(manifest, field, "there is no such field") for field in decoded.unknown])
     obj: Json = decoded.obj
@@ -172,7 +161,7 @@ def _read_custom(manifest: Manifest, schema: Json) -> AdmittedObject:
     try:
         decoded = crd.decode(manifest.body, schema, _CUSTOM)
     except ApiError as failure:
-        raise _mismatch(manifest, failure) from failure
+        raise refused(manifest, failure) from failure
     if unknown := [field for field in decoded.unknown if not _NEWER_FIELD.search(field)]:
         raise ConfigErrors([field_error(manifest, field, "there is no such field") for field in unknown])
     whole = {**decoded.obj, "spec": manifest.body.get("spec")} if decoded.unknown else decoded.obj
@@ -207,19 +196,3 @@ def _completed(manifest: Manifest, obj: Json, allocator: ServiceAllocator) -> Js
     if invalid := list(objects.check(kind, obj, None)):
         raise ConfigErrors([field_error(manifest, cause.field, cause.message) for cause in invalid])
     return obj
-
-
-def _mismatch(manifest: Manifest, failure: ApiError) -> ConfigError:
-    """The error for a value of a wrong type, in podwire's words instead of the API server's."""
-    match = _TYPE.search(failure.message)
-    if match is None:
-        return ConfigError(manifest.source, "", f"{manifest.name}: {failure.message}")
-    found_type, field, wanted_type = match.groups()
-    return field_error(
-        manifest, field, f"expected {_TYPES.get(wanted_type, wanted_type)}, found {_TYPES.get(found_type, found_type)}"
-    )
-
-
-def field_error(manifest: Manifest, field: str, problem: str) -> ConfigError:
-    """An error about a field of a manifest."""
-    return ConfigError(manifest.at(field), field, f"{manifest.name}: {problem}")

@@ -188,7 +188,8 @@ def pods_named(inputs: ProbeInputs, argument: str, option: str) -> tuple[Pod, ..
             _by_selector(in_namespace, name) if any(c in name for c in "=!,") else _by_name(in_namespace, name)
         )
     if not pods_of_word:
-        raise ConfigError(option, "", f"{argument!r} names no running pod; `kubectl get pods -A` lists them")
+        forms = "NAMESPACE/POD or NAMESPACE/LABEL=VALUE; `kubectl get pods -A --show-labels` lists all pods"
+        raise ConfigError(option, "", f"{argument!r} names no running pod; expected {forms}")
     return tuple(pods_of_word)
 
 

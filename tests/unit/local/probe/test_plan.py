@@ -91,7 +91,7 @@ def test_pods_probe_the_host_at_api_or_named_ports() -> None:
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
-        ("shop/nobody", "all", "names no running pod"),
+        ("shop/nobody", "all", "names no running pod; expected NAMESPACE/POD or"),
         ("svc/shop/web", "all", "a Service sends no packets"),
         ("all", "svc/shop/none", "no Service none in namespace shop"),
     ],
