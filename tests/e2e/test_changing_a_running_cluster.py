@@ -239,7 +239,7 @@ def test_bulk_traffic_crosses_nodes_with_different_routing_backends(changing: Cl
     [
         ({"routing_backend": "pigeon"}, "routing.backend: 'pigeon' is not a routing backend; expected one of "),
         ({"routing_backend": "a: ["}, "routing.backend: not YAML"),
-        ({"routing_port": "many"}, "routing.port: expected `int`, got `str`"),
+        ({"routing_port": "many"}, "routing.port: expected a whole number, got a text"),
         ({"routnig_backend": "hostgw"}, "routnig.backend: is not a setting"),
     ],
 )

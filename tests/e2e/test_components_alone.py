@@ -382,8 +382,8 @@ def test_a_kubelet_registers_its_node_and_says_what_it_lacks(home: Cluster, plac
         ),
         ("controller", {"kubeconfig": "", "controler": {}}, "unknown field `controler`"),
         ("dns", {"prot": 53}, "unknown field `prot`"),
-        ("kubelet", {"node": 7}, "node: expected `str`, got `int`"),
-        ("apiserver", {"listen": "here"}, "listen: expected `array`, got `str`"),
+        ("kubelet", {"node": 7}, "node: expected a text, got a whole number"),
+        ("apiserver", {"listen": "here"}, "listen: expected a list, got a text"),
     ],
 )
 def test_a_wrong_configuration_is_refused(

@@ -34,9 +34,9 @@ def refused(done: subprocess.CompletedProcess[str], output: str, status: int = 2
     ("text", "output"),
     [
         ("nodes: [", "not YAML: "),
-        ("nodes: many", "nodes: expected `int`, got `str`"),
+        ("nodes: many", "nodes: expected a whole number, got a text"),
         ("nodez: 3", "unknown field `nodez`"),
-        ("routing: {backend: 7}", "routing.backend: expected `str`, got `int`"),
+        ("routing: {backend: 7}", "routing.backend: expected a text, got a whole number"),
         ("routing: {backend: pigeon}", "routing.backend: 'pigeon' is not a routing backend; expected one of "),
         ("proxy: {mode: pigeon}", "proxy.mode: 'pigeon' is not a data plane; expected one of nftables"),
         ("proxy: {conntrack: {udpTimeout: soon}}", "proxy.conntrack.udpTimeout: 'soon' is not a time, such as 24h0m0s"),
@@ -44,7 +44,7 @@ def refused(done: subprocess.CompletedProcess[str], output: str, status: int = 2
         ("podCIDRs: [ten]", "podCIDRs[0]: 'ten' does not appear to be an IPv4 or IPv6 network; expected a network"),
         ("serviceCIDRs: [10.244.0.0/24]", "serviceCIDRs[0]: 10.244.0.0/24 overlaps podCIDRs[0] (10.244.0.0/16)"),
         ("images: [{name: web}]", "images[0].command: expected a command"),
-        ("- nodes", "expected `object`, got `array`"),
+        ("- nodes", "expected an object, got a list"),
         ("\x00", "not YAML: "),
     ],
 )

@@ -144,7 +144,7 @@ def _with_pods_of(world: World, other: World) -> World:
 def _applied(live: World, files: World, sides: Sides, remarks: list[str]) -> World:
     """The cluster with the policies and Namespaces of the files added."""
     source = sides.new if sides.old == _LIVE else sides.old
-    remarks.append(f"pods are those of the cluster; policies and Namespaces of {source} are taken as applied to it")
+    remarks.append(f"pods are those of the cluster; policies and Namespaces of {source} count as applied to it")
     policies, cluster_policies = _by_name(files.policies), _by_name(files.cluster_policies)
     remaining_policies = [
         *(name for name in _by_name(live.policies) if name not in policies),
@@ -154,9 +154,9 @@ def _applied(live: World, files: World, sides: Sides, remarks: list[str]) -> Wor
         policies = _by_name(live.policies) | policies
         cluster_policies = _by_name(live.cluster_policies) | cluster_policies
     if remaining_policies:
-        does = "are taken out" if sides.prune else "stay (--prune takes them out)"
+        does = "count as deleted" if sides.prune else "stay (with --prune they count as deleted)"
         remarks.append(
-            f"policies of the cluster that {source} does not have {does}: {first_names(sorted(remaining_policies))}"
+            f"policies of the cluster that are not in {source} {does}: {first_names(sorted(remaining_policies))}"
         )
     return msgspec.structs.replace(
         live,

@@ -127,7 +127,8 @@ def counters(  # noqa: PLR0913 - one parameter an option, as click calls it
         print_json(rules)
         return status
     if policy and not rules and not failures:
-        raise ConfigError("POLICY", "", f"no rule of {policy!r} has counted a packet on these nodes")
+        hint = "" if "/" in policy else "; name a NetworkPolicy as NAMESPACE/NAME"
+        raise ConfigError("POLICY", "", f"no rule of {policy!r} has counted a packet on these nodes{hint}")
     head = ("NODE", "POLICY", "DIRECTION", "RULE", "VERDICT", "PACKETS", "BYTES")
     click.echo(columns([head, *map(_cells, rules)]))
     return status

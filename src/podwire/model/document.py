@@ -19,6 +19,17 @@ _STEP = re.compile(r"\[([^\]]*)\]|([^.\[]+)")
 _KEY = " - at `key` in `$"
 _WORD = "Invalid enum value "
 _FIELD = re.compile(r"Object contains unknown field `(.*)`")
+_TYPE = re.compile(r"`(int|float|str|bool|array|object|null)((?: \| (?:int|float|str|bool|array|object|null))*)`")
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "nothing",
+}
+"""What errors call the types of msgspec."""
 
 
 def convert(document: object, kind: type[T], source: str, path: str = "") -> T:
@@ -66,8 +77,14 @@ def refusal(failure: msgspec.ValidationError, kind: Any) -> tuple[str, str]:
         fields = _fields(kind, path)
         problem = f"unknown field `{unknown[1]}`" + (f"; expected one of {', '.join(fields)}" if fields else "")
     else:
-        problem = head[:1].lower() + head[1:]
+        problem = _TYPE.sub(_plain_types, head[:1].lower() + head[1:])
     return path, problem
+
+
+def _plain_types(match: re.Match[str]) -> str:
+    """The types of a message in plain words; ``null`` is left out where other types are allowed too."""
+    names = [match[1], *match[2].split(" | ")[1:]]
+    return " or ".join(_TYPES[name] for name in names if name != "null" or len(names) == 1)
 
 
 def _accepted_values(kind: Any, path: str, *, keys: bool) -> tuple[str, ...]:

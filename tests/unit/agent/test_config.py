@@ -123,7 +123,7 @@ def test_wrong_settings_of_the_cluster_are_refused(data: dict[str, str]) -> None
             "settings: proxy.mode: 'telepathy' is not a data plane; expected one of nftables",
         ),
         ({"proxy.masqueradeBit": "40"}, "settings: proxy.masqueradeBit: 40 is not between 0 and 29"),
-        ({"proxy.conntrack.min": "many"}, "settings: proxy.conntrack.min: expected `int`"),
+        ({"proxy.conntrack.min": "many"}, "settings: proxy.conntrack.min: expected a whole number"),
         ({"proxy.masquerade": "true"}, "settings: proxy: unknown field `masquerade`"),
         ({"routnig.backend": "vxlan"}, "settings: routnig.backend: is not a setting"),
     ],

@@ -145,7 +145,7 @@ def test_names_and_gates() -> None:
         (HEAD + "mode: kernelspace", "kp.yaml: mode: 'kernelspace' is not a mode of Linux"),
         (HEAD + "sockets: 5", "kp.yaml: sockets: is not a field of KubeProxyConfiguration"),
         (HEAD + "conntrack: {maxx: 5}", "kp.yaml: conntrack.maxx: is not a field"),
-        (HEAD + "conntrack: {min: many}", "kp.yaml: conntrack.min: expected `int`"),
+        (HEAD + "conntrack: {min: many}", "kp.yaml: conntrack.min: expected a whole number"),
         (HEAD + "clusterCIDR: ten", "kp.yaml: clusterCIDR: 'ten' does not appear to be"),
         (HEAD + "detectLocalMode: BridgeInterface", "kp.yaml: detectLocal.bridgeInterface: '' is not a device name"),
         (HEAD + "nodePortAddresses: [ten]", "kp.yaml: nodePortAddresses: 'ten' does not appear to be"),

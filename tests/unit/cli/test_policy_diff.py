@@ -135,7 +135,8 @@ def test_files_are_taken_as_applied_to_the_cluster() -> None:
     assert new.pods == live.pods
     assert new.namespaces == (shop,)
     assert [(p.metadata.name, p.spec.types) for p in new.policies] == [("db", ("Egress",)), ("web", ("Ingress",))]
-    assert remarks[1] == "policies of the cluster that new does not have stay (--prune takes them out): p, shop/web"
+    kept = "policies of the cluster that are not in new stay (with --prune they count as deleted): p, shop/web"
+    assert remarks[1] == kept
     _, pruned = combined(live, files, Sides("live", "new", prune=True), remarks)
     assert [p.metadata.name for p in pruned.policies] == ["db"]
     assert pruned.cluster_policies == ()

@@ -50,7 +50,7 @@ def test_fields_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nodes: many", "c.yaml: nodes: expected `int`, got `str`"),
+        ("nodes: many", "c.yaml: nodes: expected a whole number, got a text"),
         ("nodez: 3", "c.yaml: unknown field `nodez`; expected one of nodes, segments, podCIDRs, "),
         ("logLevel: loud", "c.yaml: logLevel: 'loud' is not valid; expected one of debug, error, info, warning"),
         (
@@ -64,7 +64,7 @@ def test_fields_are_read() -> None:
         ("podCIDRs: [10.0.0.1/8]", "c.yaml: podCIDRs[0]: 10.0.0.1/8 has host bits set"),
         ("podCIDRs: []", "c.yaml: podCIDRs: expected one network, or one of each family"),
         ("serviceCIDRs: [10.1.0.0/16, 10.2.0.0/16]", "c.yaml: serviceCIDRs: expected one network"),
-        ("routing: {backend: 3}", "c.yaml: routing.backend: expected `str`, got `int`"),
+        ("routing: {backend: 3}", "c.yaml: routing.backend: expected a text, got a whole number"),
         ("images: [{command: [a]}]", "c.yaml: images[0]: expected exactly one of name and prefix"),
         ("images: [{name: a, prefix: b, command: [a]}]", "c.yaml: images[0]: expected exactly one"),
         ("images: [{name: a}]", "c.yaml: images[0].command: expected a command"),
@@ -74,7 +74,7 @@ def test_fields_are_read() -> None:
         ("proxy: {mode: pigeon}", "c.yaml: proxy.mode: 'pigeon' is not a data plane; expected one of nftables"),
         ("proxy: {masqueradeBit: 30}", "c.yaml: proxy.masqueradeBit: 30 is not between 0 and 29"),
         ("proxy: {masquerade: true}", "c.yaml: proxy: unknown field `masquerade`"),
-        ("proxy: {conntrack: {min: many}}", "c.yaml: proxy.conntrack.min: expected `int`, got `str`"),
+        ("proxy: {conntrack: {min: many}}", "c.yaml: proxy.conntrack.min: expected a whole number, got a text"),
         ("proxy: {conntrack: {udpTimeout: soon}}", "c.yaml: proxy.conntrack.udpTimeout: 'soon' is not a time"),
         ("proxy: {nodePortAddresses: [all]}", "c.yaml: proxy.nodePortAddresses: 'all' does not appear to be"),
         ("serviceCIDRs: [10.96.0.0/28]", "c.yaml: serviceCIDRs[0]: 10.96.0.0/28: expected at least 32 addresses"),
@@ -87,7 +87,7 @@ def test_fields_are_read() -> None:
         ("podCIDRs: ['fd44::/16', 10.244.0.0/16]", "c.yaml: podCIDRs[0]: fd44::/16: expected room for 3 nodes"),
         ("podCIDRs: [10.96.0.0/12]", "c.yaml: serviceCIDRs[0]: 10.96.0.0/16 overlaps podCIDRs[0] (10.96.0.0/12)"),
         ("serviceCIDRs: [10.89.8.0/24]", "c.yaml: serviceCIDRs[0]: 10.89.8.0/24 overlaps the fabric (10.89.0.0/16)"),
-        ("- 1", "expected `object`, got `array`"),
+        ("- 1", "expected an object, got a list"),
     ],
 )
 def test_invalid_cluster_configuration_is_an_error_with_its_field(text: str, message: str) -> None:

@@ -20,7 +20,7 @@ def test_defaults_and_configured_values() -> None:
             {"established": "maybe"},
             r"^agent\.yaml: policy\.established: 'maybe' is not valid; expected one of keep, strict",
         ),
-        ({"encapsulation": True}, r"^agent\.yaml: policy\.encapsulation: expected `str`"),
+        ({"encapsulation": True}, r"^agent\.yaml: policy\.encapsulation: expected a text"),
         (
             {"mode": "ipfw"},
             r"^agent\.yaml: policy\.mode: 'ipfw' is not a data plane of policies; expected one of auto, nft",

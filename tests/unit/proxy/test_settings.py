@@ -22,7 +22,7 @@ def test_defaults() -> None:
         ({"mode": "magic"}, "mode: 'magic' is not a data plane; expected one of nftables"),
         ({"masqueradeBit": 31}, "masqueradeBit: 31 is not between 0 and 29"),
         ({"oomScoreAdj": -1001}, "oomScoreAdj: -1001 is not between -1000 and 1000"),
-        ({"masqueradeBit": "x"}, "masqueradeBit: expected `int`"),
+        ({"masqueradeBit": "x"}, "masqueradeBit: expected a whole number"),
         ({"nodePortAddresses": ["primary", "::/0"]}, "nodePortAddresses: primary must be the only entry"),
         ({"nodePortAddresses": ["10.0.0.1/8"]}, "nodePortAddresses: 10.0.0.1/8 has host bits set"),
         (
@@ -39,9 +39,9 @@ def test_defaults() -> None:
         ({"metricsBindAddress": ":1"}, "metricsBindAddress: ':1' is not"),
         ({"healthzBindAddress": "node:10256"}, "healthzBindAddress: 'node'"),
         ({"conntrack": {"min": -1}}, "conntrack.min: -1 is less than 0"),
-        ({"conntrack.min": "x"}, "conntrack.min: expected `int`"),
+        ({"conntrack.min": "x"}, "conntrack.min: expected a whole number"),
         ({"conntrack": {"udpTimeout": "soon"}}, "conntrack.udpTimeout: 'soon' is not a time, such as 24h0m0s"),
-        ({"conntrack": 5}, "conntrack: expected `object`"),
+        ({"conntrack": 5}, "conntrack: expected an object"),
     ],
 )
 def test_a_wrong_setting_is_named(document: dict[str, Any], arguments: str) -> None:

@@ -51,7 +51,7 @@ def test_defaults_are_those_of_an_empty_section() -> None:
             "file: routing.masqueradeRules: 'ipfw' is not valid; expected one of iptables, nftables",
         ),
         ({"port": 70000}, "file: routing.port: 70000 is not in 1..65535"),
-        ({"port": "many"}, "file: routing.port: expected `int`, got `str`"),
+        ({"port": "many"}, "file: routing.port: expected a whole number, got a text"),
         (
             {"pigeon.port": 1},
             "file: routing: unknown field `pigeon`; expected one of "

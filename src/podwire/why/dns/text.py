@@ -18,6 +18,8 @@ def render(answer: DnsAnswer) -> Iterator[str]:
     if resolver is not None:
         searches = ", ".join(resolver.searches) or "no domains"
         yield f"resolver  dnsPolicy {resolver.policy}, ndots {resolver.ndots}, search {searches}"
+    elif not answer.pod:
+        yield "resolver  none: the name is looked up as it stands; --from POD adds the search path of a pod"
     yield f"server    {answer.settings}"
     for number, step in enumerate(answer.steps, 1):
         yield ""

@@ -168,7 +168,7 @@ ACTION = (*STEP, "actions", 0)
         ),
         (
             put(*ACTION, "policy", "spec", "policyTypes", "Ingress"),
-            "f.json: case one: steps[0].actions[0].policy.spec.policyTypes: expected `array`, got `str`",
+            "f.json: case one: steps[0].actions[0].policy.spec.policyTypes: expected a list, got a text",
         ),
         (
             put(*ACTION, {"op": "delete_pod", "namespace": "x", "pod": "q"}),

@@ -72,4 +72,5 @@ def test_name_without_a_server_block_is_refused() -> None:
 def test_rules_stand_before_the_reason() -> None:
     step = explain(f"rewrite name web.example {_WEB}", "web.example")
     text = list(render(DnsAnswer("web.example", "A", "", None, (step,), "ConfigMap kube-system/coredns")))
-    assert text[4] == "1. web.example: answer" and text[5].startswith("   Corefile, line 2: rewrite name")
+    assert text[2].startswith("resolver  none: the name is looked up as it stands; --from POD")
+    assert text[5] == "1. web.example: answer" and text[6].startswith("   Corefile, line 2: rewrite name")
