@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tests.e2e.driver import eventually
-
-from podwire.kernel import netns
+from tests.e2e.traffic import connect_from
 
 LINE = b"podwire-probe\n"
 PACE_S = 0.002
@@ -87,15 +86,7 @@ class Load:
         return True
 
     def _connect(self) -> socket.socket:
-        with netns.inside(self._namespace):
-            sock = socket.socket()
-        sock.settimeout(self._patience_s)
-        try:
-            sock.connect(self._target)
-        except OSError:
-            sock.close()
-            raise
-        return sock
+        return connect_from(self._namespace, self._target, self._patience_s)
 
     def _problem(self, subject: str, failure: Exception) -> None:
         self.problems.append(f"{subject} at {time.monotonic() - self._begun:.2f} s: {failure!r}")

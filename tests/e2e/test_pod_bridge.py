@@ -24,7 +24,7 @@ from tests.e2e.clusters import (
     topology,
 )
 from tests.e2e.driver import Cluster, eventually
-from tests.e2e.test_policy_on_bridges import BUSY
+from tests.e2e.test_policy_on_bridges import output_of_busy_pod
 
 from podwire.kernel import netns
 
@@ -161,19 +161,7 @@ def in_pod(cluster: Cluster, pod: str, *command: str) -> str:
 def test_pod_on_the_bridge_never_sends_what_its_policy_denies(cluster: Cluster, netfilter: str) -> None:
     cluster.apply(QUIET)
     policies_in_force(cluster)
-    script = json.dumps(BUSY % address_of(cluster, "one"))
-    cluster.apply(f"""
-apiVersion: v1
-kind: Pod
-metadata: {{name: busy, labels: {{app: busy}}}}
-spec:
-  nodeName: node-1
-  restartPolicy: Never
-  containers:
-    - {{name: main, image: busybox, command: [python3, -c, {script}]}}
-""")
-    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/busy", "--timeout=90s")
-    assert cluster.kubectl("logs", "busy").split()[3] == "0", netfilter
+    assert output_of_busy_pod(cluster, "one")[3] == "0", netfilter
     cluster.kubectl("delete", "pod/busy", "networkpolicy/quiet", "--grace-period=0", "--force")
 
 

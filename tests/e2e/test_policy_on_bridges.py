@@ -145,8 +145,9 @@ def why_answer(cluster: Cluster, source: str, target: str) -> dict[str, Any]:
     return dict(json.loads(done("why", *arguments, "--name", cluster.name, "-o", "json"))["policies"][0])
 
 
-def test_bridge_pod_is_isolated_from_its_first_instruction(cluster: Cluster) -> None:
-    script = json.dumps(BUSY % address_of(cluster, "web"))
+def output_of_busy_pod(cluster: Cluster, target: str) -> list[str]:
+    """The words that a new pod ``busy`` on the first node prints after it has tried to reach the pod ``target``."""
+    script = json.dumps(BUSY % address_of(cluster, target))
     cluster.apply(f"""
 apiVersion: v1
 kind: Pod
@@ -158,7 +159,11 @@ spec:
     - {{name: main, image: busybox, command: [python3, -c, {script}]}}
 """)
     cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/busy", "--timeout=90s")
-    fields = cluster.kubectl("logs", "busy").split()
+    return cluster.kubectl("logs", "busy").split()
+
+
+def test_bridge_pod_is_isolated_from_its_first_instruction(cluster: Cluster) -> None:
+    fields = output_of_busy_pod(cluster, "web")
     assert fields[3] == "0", fields
 
 

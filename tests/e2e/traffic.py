@@ -15,6 +15,22 @@ PACE_S = 0.02
 PATIENCE_S = 3.0
 
 
+def connect_from(namespace: str, target: tuple[str, int], patience_s: float) -> socket.socket:
+    """A TCP connection from a network namespace; nothing stays open when it fails.
+
+    Raises: OSError.
+    """
+    with netns.inside(namespace):
+        sock = socket.socket()
+    sock.settimeout(patience_s)
+    try:
+        sock.connect(target)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
 class Traffic:
     """Runs inside a ``with`` block, from the first answer on; ``problems`` lists connections that failed."""
 
@@ -58,11 +74,7 @@ class Traffic:
         return True
 
     def _connect(self) -> socket.socket:
-        with netns.inside(self._namespace):
-            sock = socket.socket()
-        sock.settimeout(PATIENCE_S)
-        sock.connect(self._target)
-        return sock
+        return connect_from(self._namespace, self._target, PATIENCE_S)
 
     def _stay(self) -> None:
         started = time.monotonic()

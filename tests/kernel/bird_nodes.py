@@ -6,15 +6,16 @@ import re
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 from tests.kernel.routing_nodes import Cluster, ClusterNode
-from tests.kernel.routing_programs import Nodes
+from tests.kernel.routing_programs import Nodes, kill_programs
 
 from podwire.bgp.process import BIRD, BIRDCL
 from podwire.kernel import netns
@@ -38,6 +39,25 @@ ROUTER_AS = 64600
 OUTSIDE = "198.51.100.0/24"
 """A network that the router announces; the address .1 of it is the router's."""
 TCP_MD5SIG = 14  # linux/tcp.h
+
+
+Make = Callable[..., Cluster]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Builds the nodes of a test, and removes them with their BIRD processes."""
+    clusters: list[Cluster] = []
+
+    def build(count: int, segments: int = 1, families: str = "4") -> Cluster:
+        clusters.append(Cluster(tmp_path, count, segments, families))
+        clusters[0].need("bgp")
+        return clusters[0]
+
+    yield build
+    kill_programs(tmp_path)
+    for cluster in clusters:
+        cluster.close()
 
 
 def settings(**section: object) -> RoutingSettings:

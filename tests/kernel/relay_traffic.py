@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import msgspec
+import pytest
 from tests.cases.service_table import ADDRESSES
 from tests.kernel.service_namespaces import by_name, path
 
@@ -22,6 +23,14 @@ from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 VIP = ("10.96.0.10", 80)
 UDP_VIP = ("10.96.0.10", 53)
 SIZE = 24 << 20
+
+
+@pytest.fixture(autouse=True)
+def used(plane: UserspaceDataPlane) -> Iterator[None]:
+    """The data plane of the test, for helpers that serve all tests."""
+    PLANES.append(plane)
+    yield
+    PLANES.pop()
 
 
 def ports(*endpoints: ResolvedEndpoint, **more: object) -> dict[str, tuple[ResolvedPort, ...]]:

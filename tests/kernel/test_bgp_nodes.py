@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 from tests.kernel import bird_nodes
 from tests.kernel.bird_nodes import (
     OUTSIDE,
+    Make,
     ask,
     control,
     established,
@@ -22,29 +22,14 @@ from tests.kernel.bird_nodes import (
     settings,
 )
 from tests.kernel.routing_nodes import ECHO_SERVER, SOURCE_REPLY_SERVER, Cluster, Talk, inside, source_seen
-from tests.kernel.routing_programs import Nodes, kill_programs, run, until
+from tests.kernel.routing_programs import Nodes, run, until
 
 from podwire.bgp.birdconf import METRIC
 from podwire.errors import ConfigError
 from podwire.routing.settings import RoutingSettings
 from podwire.runtime.clock import SystemClock
 
-Make = Callable[..., Cluster]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    clusters: list[Cluster] = []
-
-    def build(count: int, segments: int = 1, families: str = "4") -> Cluster:
-        clusters.append(Cluster(tmp_path, count, segments, families))
-        clusters[0].need("bgp")
-        return clusters[0]
-
-    yield build
-    kill_programs(tmp_path)
-    for cluster in clusters:
-        cluster.close()
+make = bird_nodes.make
 
 
 def learned(cluster: Cluster, number: int) -> str:

@@ -2,13 +2,12 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
-import pytest
+from tests.kernel import bird_nodes
 from tests.kernel.bird_nodes import (
     OUTSIDE,
     ROUTER_AS,
+    Make,
     ask,
     bgp_filter,
     configuration,
@@ -23,30 +22,15 @@ from tests.kernel.bird_nodes import (
     take,
 )
 from tests.kernel.routing_nodes import ECHO_SERVER, Cluster, ClusterNode, Talk, inside
-from tests.kernel.routing_programs import Nodes, kill_programs, run, until
+from tests.kernel.routing_programs import Nodes, run, until
 
 from podwire.bgp.sessionstate import SessionState
 from podwire.routing.backends.bgp.observe import read_sessions
 from podwire.runtime.clock import SystemClock
 
-Make = Callable[..., Cluster]
+make = bird_nodes.make
 
 SERVICES = "10.96.0.0/16"
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    clusters: list[Cluster] = []
-
-    def build(count: int, segments: int = 1, families: str = "4") -> Cluster:
-        clusters.append(Cluster(tmp_path, count, segments, families))
-        clusters[0].need("bgp")
-        return clusters[0]
-
-    yield build
-    kill_programs(tmp_path)
-    for cluster in clusters:
-        cluster.close()
 
 
 def routes_of_router(cluster: Cluster) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.cases.service_table import NODE
+from tests.kernel import relay_traffic
 from tests.kernel.relay_traffic import (
-    PLANES,
     Server,
     at,
     both_ways,
@@ -52,12 +52,7 @@ def plane(world: World) -> Iterator[UserspaceDataPlane]:
     userspace_data_plane.close()
 
 
-@pytest.fixture(autouse=True)
-def used(plane: UserspaceDataPlane) -> Iterator[None]:
-    """The data plane of the test, for helpers that serve all tests."""
-    PLANES.append(plane)
-    yield
-    PLANES.pop()
+used = relay_traffic.used
 
 
 def test_a_new_program_loses_no_byte(plane: UserspaceDataPlane) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests.cases.service_table import NODE
+from tests.kernel import relay_traffic
 from tests.kernel.relay_traffic import (
-    PLANES,
     Server,
     at,
     blocks,
@@ -55,12 +55,7 @@ def plane(world: World) -> Iterator[UserspaceDataPlane]:
     userspace_data_plane.close()
 
 
-@pytest.fixture(autouse=True)
-def used(plane: UserspaceDataPlane) -> Iterator[None]:
-    """The data plane of the test, for helpers that serve all tests."""
-    PLANES.append(plane)
-    yield
-    PLANES.pop()
+used = relay_traffic.used
 
 
 @pytest.mark.parametrize("source", ["far", "node", "outside", "one"])

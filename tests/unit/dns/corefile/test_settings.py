@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.unit.upgrade.corefile_texts import KUBEADM_1_35
 
 from podwire.cli.component import dns
 from podwire.dns.config import CacheConfig, DnsConfig, ForwardConfig, TlsConfig
@@ -12,30 +13,6 @@ from podwire.dns.corefile.settings import read_settings
 from podwire.dns.corefile.syntax import parse_corefile
 from podwire.errors import ConfigError, ConfigErrors
 
-KUBEADM = """.:53 {
-    errors
-    health {
-       lameduck 5s
-    }
-    ready
-    kubernetes cluster.local in-addr.arpa ip6.arpa {
-       pods insecure
-       fallthrough in-addr.arpa ip6.arpa
-       ttl 30
-    }
-    prometheus :9153
-    forward . /etc/resolv.conf {
-       max_concurrent 1000
-    }
-    cache 30 {
-       disable success cluster.local
-       disable denial cluster.local
-    }
-    loop
-    reload
-    loadbalance
-}
-"""
 ROOT = ". {\n kubernetes cluster.local\n %s\n}\n"
 
 
@@ -53,7 +30,7 @@ def problems(text: str) -> list[str]:
 
 
 def test_corefile_of_kubeadm_is_read_as_it_is() -> None:
-    assert read(KUBEADM) == DnsConfig(
+    assert read(KUBEADM_1_35) == DnsConfig(
         domain="cluster.local",
         ttl_seconds=30,
         pods="insecure",
@@ -195,7 +172,7 @@ def test_options_of_cache_become_settings() -> None:
 
 
 def test_settings_alone_make_no_chain_of_plugins() -> None:
-    assert read(KUBEADM).blocks == ()
+    assert read(KUBEADM_1_35).blocks == ()
     (block,) = read(ROOT % "any\n forward . 192.0.2.1").blocks
     assert (block.zones, block.cluster, block.forwards) == (("",), True, True)
     assert [directive.name for directive in block.directives] == ["any"]
@@ -234,8 +211,8 @@ def test_corefile_needs_the_cluster_and_one_port() -> None:
 
 def test_check_names_the_line_and_exits_with_status_two(tmp_path: Path) -> None:
     good, bad = tmp_path / "Corefile", tmp_path / "Broken"
-    good.write_text(KUBEADM)
-    bad.write_text(KUBEADM.replace("loop", "loops"))
+    good.write_text(KUBEADM_1_35)
+    bad.write_text(KUBEADM_1_35.replace("loop", "loops"))
     result = CliRunner().invoke(dns, ["check", str(good)])
     assert result.exit_code == 0 and "podwire answers cluster.local on port 53" in result.output
     refused = CliRunner().invoke(dns, ["check", str(bad)])
