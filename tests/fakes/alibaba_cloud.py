@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv6Network
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
@@ -33,9 +34,13 @@ class Refused(Exception):
 class AlibabaCloud:
     """One VPC with a vSwitch and a route table; instances of one type have three interfaces with four addresses."""
 
-    def __init__(self, network: str = "10.89.0.0/16", vswitch: str = "10.89.0.0/24") -> None:
+    def __init__(self, network: str = "10.89.0.0/16", vswitch: str = "10.89.0.0/24", network6: str = "") -> None:
         self.vpc, self.vswitch, self.table = "vpc-1", "vsw-1", "vtb-1"
         self._network, self._vswitch_network = network, vswitch
+        self.network6, self._vswitch6 = network6, ""
+        if network6:
+            subnet = list(IPv6Network(network6).subnets(new_prefix=64))[1]  # not that of the nodes
+            self._vswitch6, self._free6 = str(subnet), (str(subnet[number]) for number in range(0x100, 0x200))
         self.instances: dict[str, str] = {}
         """The first interface by instance."""
         self.interfaces: dict[str, Document] = {}
@@ -133,7 +138,7 @@ class AlibabaCloud:
 
     def _DescribeInstanceTypes(self, asked: Parameters) -> Document:  # noqa: N802
         assert asked["InstanceTypes.1"] == TYPE
-        one = {"InstanceTypeId": TYPE, "EniQuantity": 3, "EniPrivateIpAddressQuantity": 4}
+        one = {"InstanceTypeId": TYPE, "EniQuantity": 3, "EniPrivateIpAddressQuantity": 4, "EniIpv6AddressQuantity": 4}
         return {"InstanceTypes": {"InstanceType": [one]}}
 
     def _DescribeNetworkInterfaces(self, asked: Parameters) -> Document:  # noqa: N802
@@ -150,11 +155,13 @@ class AlibabaCloud:
 
     def _DescribeVSwitches(self, asked: Parameters) -> Document:  # noqa: N802
         assert asked["VSwitchId"] == self.vswitch
-        return {"VSwitches": {"VSwitch": [{"VSwitchId": self.vswitch, "CidrBlock": self._vswitch_network}]}}
+        blocks = {"CidrBlock": self._vswitch_network, "Ipv6CidrBlock": self._vswitch6}
+        return {"VSwitches": {"VSwitch": [{"VSwitchId": self.vswitch, **blocks}]}}
 
     def _DescribeVpcs(self, asked: Parameters) -> Document:  # noqa: N802
         assert asked["VpcId"] == self.vpc
-        return {"TotalCount": 1, "Vpcs": {"Vpc": [{"VpcId": self.vpc, "CidrBlock": self._network}]}}
+        blocks = {"CidrBlock": self._network, "Ipv6CidrBlock": self.network6}
+        return {"TotalCount": 1, "Vpcs": {"Vpc": [{"VpcId": self.vpc, **blocks}]}}
 
     def _CreateNetworkInterface(self, asked: Parameters) -> Document:  # noqa: N802
         assert (asked["VSwitchId"], asked["SecurityGroupIds.1"]) == (self.vswitch, "sg-1")
@@ -208,6 +215,18 @@ class AlibabaCloud:
         if len(addresses) + count > 4:
             raise Refused("InvalidOperation.Ipv4CountExceeded")
         addresses += [{"PrivateIpAddress": next(self._free), "Primary": False} for _ in range(count)]
+        return {}
+
+    def _AssignIpv6Addresses(self, asked: Parameters) -> Document:  # noqa: N802
+        interface, count = self._found(asked), int(asked["Ipv6AddressCount"])
+        addresses = interface.setdefault("Ipv6Sets", {"Ipv6Set": []})["Ipv6Set"]
+        if interface["Status"] != "InUse":
+            raise Refused("InvalidOperation.InvalidEniState")
+        if not self._vswitch6:
+            raise Refused("InvalidOperation.Ipv6NotSupport")
+        if len(addresses) + count > 4:
+            raise Refused("InvalidOperation.Ipv6CountExceeded")
+        addresses += [{"Ipv6Address": next(self._free6)} for _ in range(count)]
         return {}
 
     def _DetachNetworkInterface(self, asked: Parameters) -> Document:  # noqa: N802

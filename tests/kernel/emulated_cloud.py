@@ -1,14 +1,15 @@
 """The EC2 API in memory (moto), driven by the real client of AWS; moto's first call takes several seconds.
 
 moto differs from AWS in some rules, which tests bring about themselves (:func:`refuse`, :class:`Vpc`): it has no
-quotas, creates a route twice without an error, has no routes whose target no longer exists, and may give an address to
-two interfaces.
+quotas, creates a route twice without an error, has no routes whose target no longer exists, may give an address to
+two interfaces, has no prefixes of interfaces, and no state of a subnet's range of IPv6.
 """
 
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ipaddress import ip_network
 from typing import Any
 
 import boto3
@@ -50,19 +51,35 @@ def emulated() -> Iterator[Any]:
 
 
 class Vpc:
-    """A VPC with one subnet and one route table of the cluster ``demo``."""
+    """A VPC with one subnet and one route table of the cluster ``demo``; with ``ipv6`` AWS gives it a range."""
 
-    def __init__(self, ec2: Any, network: str = "10.89.0.0/16", subnet: str = "10.89.0.0/24") -> None:
+    def __init__(
+        self, ec2: Any, network: str = "10.89.0.0/16", subnet: str = "10.89.0.0/24", *, ipv6: bool = False
+    ) -> None:
         self.ec2 = ec2
-        self.id = self.ec2.create_vpc(CidrBlock=network)["Vpc"]["VpcId"]
-        self.subnet = self.ec2.create_subnet(VpcId=self.id, CidrBlock=subnet)["Subnet"]["SubnetId"]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("moto.ec2.models.vpcs.random_ipv6_cidr", lambda: "fd89::/56")
+            made = self.ec2.create_vpc(CidrBlock=network, AmazonProvidedIpv6CidrBlock=ipv6)["Vpc"]
+        self.id, self.network6 = made["VpcId"], ""
+        blocks = {"CidrBlock": subnet}
+        if ipv6:
+            self.network6 = made["Ipv6CidrBlockAssociationSet"][0]["Ipv6CidrBlock"]
+            blocks["Ipv6CidrBlock"] = str(list(ip_network(self.network6).subnets(new_prefix=64))[1])
+        self.subnet = self.ec2.create_subnet(VpcId=self.id, **blocks)["Subnet"]["SubnetId"]
         tags = [{"Key": CLUSTER_TAG + CLUSTER, "Value": "owned"}]
         specification = [{"ResourceType": "route-table", "Tags": tags}]
-        made = self.ec2.create_route_table(VpcId=self.id, TagSpecifications=specification)
-        self.table = made["RouteTable"]["RouteTableId"]
+        table = self.ec2.create_route_table(VpcId=self.id, TagSpecifications=specification)
+        self.table = table["RouteTable"]["RouteTableId"]
         self.instances: dict[str, str] = {}
         self._gone: set[str] = set()
         self._free = (f"10.89.0.{number}" for number in range(100, 250))
+        self._free_prefixes: dict[str, Iterator[str]] = {
+            "Ipv4": (f"10.89.0.{number}/28" for number in range(32, 96, 16))
+        }
+        if ipv6:
+            self._free_prefixes["Ipv6"] = map(str, ip_network(blocks["Ipv6CidrBlock"]).subnets(new_prefix=80))
+        self._prefixes: list[tuple[str, str, str]] = []
+        """Interface, family and network of each prefix."""
 
     def provider(self) -> AwsRouteTables:
         """The provider for the table of this VPC."""
@@ -71,16 +88,41 @@ class Vpc:
         made.ec2.client.meta.events.register("after-call.ec2.DescribeRouteTables", self._show_dead)
         return made
 
-    def addresses(self) -> AwsAddresses:
+    def addresses(self, *, ipv6: bool = False) -> AwsAddresses:
         """The provider of addresses for pods."""
-        settings = CloudSettings(provider="aws", cluster=CLUSTER, pods="interfaces")
+        settings = CloudSettings(provider="aws", cluster=CLUSTER, pods="interfaces", ipv6=ipv6)
         made = AwsAddresses(settings, AwsOptions(region=REGION))
         events = made.ec2.client.meta.events
         events.register("provide-client-params.ec2.AssignPrivateIpAddresses", self._choose_further)
         events.register("provide-client-params.ec2.CreateNetworkInterface", self._choose_first)
+        events.register("before-call.ec2", self._assign_prefixes)
+        events.register("after-call.ec2.DescribeNetworkInterfaces", self._show_prefixes)
+        events.register("after-call.ec2.DescribeSubnets", self._show_states)
         return made
 
+    def _assign_prefixes(self, params: dict[str, Any], **_: Any) -> tuple[AWSResponse, dict[str, Any]] | None:
+        body = params["body"]
+        family = next((family for family in ("Ipv4", "Ipv6") if f"{family}PrefixCount" in body), "")
+        if not family:
+            return None
+        for _number in range(int(body[f"{family}PrefixCount"])):
+            self._prefixes.append((body["NetworkInterfaceId"], family, next(self._free_prefixes[family])))
+        return AWSResponse("https://ec2", 200, {}, None), {"ResponseMetadata": {"HTTPStatusCode": 200}}
+
+    def _show_prefixes(self, parsed: Any, **_: Any) -> None:
+        for document in parsed.get("NetworkInterfaces", ()):
+            for interface, family, prefix in self._prefixes:
+                if interface == document["NetworkInterfaceId"]:
+                    document.setdefault(f"{family}Prefixes", []).append({f"{family}Prefix": prefix})
+
+    def _show_states(self, parsed: Any, **_: Any) -> None:
+        for document in parsed.get("Subnets", ()):
+            for block in document.get("Ipv6CidrBlockAssociationSet", ()):
+                block["Ipv6CidrBlockState"] = {"State": "associated"}
+
     def _choose_further(self, params: dict[str, Any], **_: Any) -> dict[str, Any]:
+        if "Ipv4PrefixCount" in params:
+            return params
         count = params["SecondaryPrivateIpAddressCount"]
         addresses = [next(self._free) for _ in range(count)]
         return {"NetworkInterfaceId": params["NetworkInterfaceId"], "PrivateIpAddresses": addresses}
@@ -121,9 +163,9 @@ class Vpc:
         interfaces = self.ec2.describe_network_interfaces()["NetworkInterfaces"]
         addresses = {each["NetworkInterfaceId"]: each["PrivateIpAddress"] for each in interfaces}
         return {
-            route["DestinationCidrBlock"]: addresses.get(route["NetworkInterfaceId"], route["NetworkInterfaceId"])
+            route.get("DestinationCidrBlock") or route["DestinationIpv6CidrBlock"]: addresses.get(target, target)
             for route in described
-            if "NetworkInterfaceId" in route
+            if (target := route.get("NetworkInterfaceId"))
         }
 
     def vanish(self, address: str) -> None:

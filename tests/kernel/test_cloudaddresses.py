@@ -8,7 +8,8 @@ import itertools
 import json
 import subprocess
 from collections.abc import Iterator
-from ipaddress import ip_interface
+from contextlib import contextmanager
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,15 +49,19 @@ def vpc(emulator: Any) -> Vpc:
     return Vpc(emulator)
 
 
-def synchronize(provider: AddressProvider, *demands: NodeDemand) -> tuple[SyncOutcome, dict[str, NodeInterfaces]]:
-    planned = plan(demands, provider.read({each.instance for each in demands}), TARGETS)
+def synchronize(
+    provider: AddressProvider, *demands: NodeDemand, targets: AddressTargets = TARGETS
+) -> tuple[SyncOutcome, dict[str, NodeInterfaces]]:
+    planned = plan(demands, provider.read({each.instance for each in demands}), targets)
     return asyncio.run(carry_out(provider, planned, Log("test"))), dict(planned.have)
 
 
-def settle(provider: AddressProvider, *demands: NodeDemand) -> dict[str, NodeInterfaces]:
+def settle(
+    provider: AddressProvider, *demands: NodeDemand, targets: AddressTargets = TARGETS
+) -> dict[str, NodeInterfaces]:
     """Runs until nothing changes; returns what the nodes have then."""
     for _ in range(9):
-        outcome, have = synchronize(provider, *demands)
+        outcome, have = synchronize(provider, *demands, targets=targets)
         assert not outcome.failures and not outcome.unavailable, outcome
         if not outcome.changes:
             return have
@@ -123,19 +128,28 @@ def test_an_api_that_refuses_changes_nothing(vpc: Vpc) -> None:
     assert settle(provider, node) == have
 
 
+def link_local(mac: str) -> str:
+    """The address that a device makes of its hardware address (RFC 4291, appendix A)."""
+    octets = bytes.fromhex(mac.replace(":", ""))
+    return str(ip_address(b"\xfe\x80" + bytes(6) + bytes([octets[0] ^ 2]) + octets[1:3] + b"\xff\xfe" + octets[3:]))
+
+
 def attach(fabric: Path, node: Path, have: NodeInterfaces) -> None:
     """Gives a node the devices of its interfaces, and the router of the VPC the way to their addresses."""
     for interface in have.interfaces:
         end, device = f"{node.name}e{interface.index}", f"ens{interface.index}"
-        addresses = [str(ip_interface(interface.address).ip), *(pods.partition("/")[0] for pods in interface.pods)]
+        hop = str(ip_interface(interface.address).ip) if interface.address else link_local(interface.mac)
+        if interface.address:
+            new = f"link add {end} type veth peer name {device} address {interface.mac} netns {node}"
+            ip_batch(fabric, new, f"link set {end} up", f"route add {hop}/32 dev {end}")
+            sysctl.write(f"net/ipv4/conf/{end}/rp_filter", "1", fabric)
+        else:
+            ip_batch(fabric, f"address add {interface.gateway}/128 dev {end} nodad")
         ip_batch(
             fabric,
-            f"link add {end} type veth peer name {device} address {interface.mac} netns {node}",
-            f"link set {end} up",
-            *(f"route add {address}/32 dev {end}" for address in addresses),
-            *(f"neigh add {address} lladdr {interface.mac} dev {end} nud permanent" for address in addresses),
+            f"neigh add {hop} lladdr {interface.mac} dev {end} nud permanent",
+            *(f"route add {pods} via {hop} dev {end} onlink" for pods in interface.pods),
         )
-        sysctl.write(f"net/ipv4/conf/{end}/rp_filter", "1", fabric)
 
 
 @pytest.fixture
@@ -167,12 +181,16 @@ def terway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]
 
 
 def prepare(
-    made: Cluster, vpc: Vpc | AlibabaCloud, provider: AddressProvider, layout: Literal["aws", "terway"] = "aws"
+    made: Cluster,
+    vpc: Vpc | AlibabaCloud,
+    provider: AddressProvider,
+    layout: Literal["aws", "terway"] = "aws",
+    targets: AddressTargets = TARGETS,
 ) -> None:
     """Lets the nodes have the interfaces that the controller got for them."""
     sysctl.write("net/ipv4/conf/br0/rp_filter", "1", made.fabric)
     sysctl.write("net/ipv4/conf/br0/proxy_arp", "1", made.fabric)  # A VPC answers for all of its addresses.
-    have = settle(provider, *(demand(provider, vpc, node.number, pods=4) for node in made.all))
+    have = settle(provider, *(demand(provider, vpc, node.number, pods=4) for node in made.all), targets=targets)
     for node in made.all:
         attach(made.fabric, node.place, have[node.name])
         node.annotations = have[node.name].annotation()
@@ -272,62 +290,74 @@ def test_an_agent_gives_pods_the_addresses_of_the_controller(machine: Machine, v
     assert machine.drift("node-1") == []
 
 
-def with_ipv6(have: NodeInterfaces, number: int) -> NodeInterfaces:
-    """The interfaces with addresses of IPv6, too: the router has a link-local address, as in clouds."""
-    twins = [
-        PodInterface(
-            index=each.index,
-            mac=each.mac,
-            address=f"fd89:0:0:{number}::{each.index}/64",
-            gateway="fe80::1",
-            pods=tuple(f"fd89:0:0:{number}::{each.index}{pod}/128" for pod in range(len(each.pods))),
-        )
-        for each in have.interfaces
-    ]
-    return replace(have, networks=(*have.networks, "fd89::/32"), interfaces=(*have.interfaces, *twins))
+CHECK_SOURCES = """
+table ip6 sources {
+  chain prerouting {
+    type filter hook prerouting priority raw
+    iifname "node-*" ip6 saddr != fe80::/10 fib saddr . iif oif missing drop
+  }
+}
+"""
+"""A VPC passes a packet only from the interface that has its source address; Linux has rp_filter for IPv4 alone."""
+
+
+@contextmanager
+def dual_stack(emulator: Any, kind: str) -> Iterator[tuple[Vpc | AlibabaCloud, AddressProvider]]:
+    """A cloud with a range of IPv6, and its provider."""
+    if kind == "aws":
+        vpc = Vpc(emulator, ipv6=True)
+        yield vpc, vpc.addresses(ipv6=True)
+        return
+    cloud = AlibabaCloud(network6="fd89::/56")
+    with served(cloud) as address, pytest.MonkeyPatch.context() as patched:
+        for name, value in (("ID", KEY), ("SECRET", SECRET)):
+            patched.setenv(f"ALIBABA_CLOUD_ACCESS_KEY_{name}", value)
+        patched.setattr("podwire.controllers.cloudroutes.providers.alibaba.addresses._POLL_S", 0.01)
+        options = AlibabaOptions(region="cn-hangzhou", ecs_endpoint=address, vpc_endpoint=address)
+        settings = CloudSettings(provider="alibaba", cluster="demo", ipv6=True)
+        yield cloud, AlibabaAddresses(settings, options)
 
 
 @pytest.mark.slow
-def test_interfaces_give_pods_addresses_of_both_families(tmp_path: Path, vpc: Vpc) -> None:
+@pytest.mark.parametrize(("kind", "prefixes"), [("aws", False), ("aws", True), ("terway", False)])
+def test_interfaces_give_pods_addresses_of_both_families(
+    tmp_path: Path, emulator: Any, kind: Literal["aws", "terway"], prefixes: bool
+) -> None:
     made = Cluster(tmp_path, 2, families="46")
+    targets = AddressTargets(warm=2, ipv6=True, prefixes=prefixes)
     try:
-        prepare(made, vpc, vpc.addresses())
         sysctl.write("net/ipv6/conf/all/forwarding", "1", made.fabric)
-        inside(made.fabric, "ip", "address", "add", "fd89::1/64", "dev", "br0", "nodad")
+        ip_batch(made.fabric, "address add fd89::1/64 dev br0 nodad", "address add 10.89.0.253/32 dev br0")
+        subprocess.run(
+            ["nsenter", f"--net={made.fabric}", "nft", "-f", "-"], input=CHECK_SOURCES, text=True, check=True
+        )
         for node in made.all:
-            read = read_interfaces(node.annotations)
-            assert read is not None
-            both = with_ipv6(read, node.number)
-            for each in both.interfaces[len(read.interfaces) :]:
-                end, addresses = f"{node.name}e{each.index}", [pods.partition("/")[0] for pods in each.pods]
-                ip_batch(
-                    made.fabric,
-                    f"address add fe80::1/64 dev {end} nodad",
-                    *(f"route add {address}/128 dev {end}" for address in addresses),
-                    *(f"neigh add {address} lladdr {each.mac} dev {end} nud permanent" for address in addresses),
-                )
             inside(node.place, "ip", "-6", "route", "add", "default", "via", "fd89::1")
-            node.annotations = both.annotation()
-            made.nodes[node.name] = node.object()
-            node.leases.serve(both.pod_networks, whole=True)
-        made.settle()
+        with dual_stack(emulator, kind) as (cloud, provider):
+            prepare(made, cloud, provider, kind, targets)
         first, second = made.all
+        have = read_interfaces(first.annotations)
+        assert have is not None and len(have.interfaces) == (2 if prefixes else 4)
         pods = [first.pod(f"d{number}") for number in range(5)]
         far, near = second.pod("e"), Pod(second.place, second.ip6)
-        assert {pod.address6[-2] for pod in pods} == {"1", "2"}, "pods of both interfaces"
+        used = set()
         with far.running(SOURCE_REPLY_SERVER), near.running(SOURCE_REPLY_SERVER):
             for pod in pods:
+                (index,) = (each.index for each in have.interfaces if _holds(each, pod.address6))
+                used.add(index)
+                before = packets(first, f"ens{index}")
                 assert source_seen(pod.place, far.address6) == pod.address6
+                assert packets(first, f"ens{index}") > before, "by the interface of its address"
                 assert source_seen(pod.place, far.address) == pod.address
                 assert source_seen(pod.place, near.address) == pod.address6
+        assert used == ({1} if prefixes else {1, 2}), "pods of both interfaces"
         assert "fwmark 0x80/0x80" in first.shows("ip", "-6", "rule")
-        with far.running(SOURCE_REPLY_SERVER):
-            leaving = {f"ens{index}": packets(first, f"ens{index}") for index in (1, 2)}
-            for pod in pods:
-                assert source_seen(pod.place, far.address6) == pod.address6
-            assert all(packets(first, device) > before for device, before in leaving.items()), "by their own interfaces"
     finally:
         made.close()
+
+
+def _holds(interface: PodInterface, address: str) -> bool:
+    return any(ip_address(address) in network for network in interface.networks)
 
 
 def packets(node: ClusterNode, device: str) -> int:

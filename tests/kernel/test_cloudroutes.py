@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.fakes.memory_cloud import MemoryCloud
 from tests.kernel.agent_cluster import Machine, eventually, inside
 from tests.kernel.emulated_cloud import (
@@ -41,7 +42,7 @@ from podwire.kernel import netns, sysctl
 from podwire.kube.resources import NODES
 from podwire.observe.log import Log
 
-PODS = (ip_network("10.244.0.0/16"),)
+PODS = (ip_network("10.244.0.0/16"), ip_network("fd10::/48"))
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,25 @@ def test_every_cloud_keeps_the_rules_of_a_provider(emulator: Any, kind: str) -> 
         provider.apply(AddRoute(table.id, network, "eni-0123456789abcdef0"))
     with pytest.raises(ValueError, match="expected"):
         provider.instance("gce://project/zone/instance")
+
+
+def test_each_family_of_a_node_has_its_route(emulator: Any) -> None:
+    vpc = Vpc(emulator, ipv6=True)
+    provider = vpc.provider()
+    six = [ip_network(f"fd10:0:0:{number}::/64") for number in (1, 2)]
+    first, second = (node(provider, n, vpc.run(f"10.89.0.{10 + n}")) for n in (1, 2))
+    first, second = (
+        replace(each, networks=(*each.networks, net)) for each, net in zip((first, second), six, strict=True)
+    )
+    settle(provider, first, second)
+    expected = {str(network): each.addresses[0] for each in (first, second) for network in each.networks}
+    assert vpc.routes() == expected and len(expected) == 4
+    settle(provider, replace(first, networks=second.networks), replace(second, networks=first.networks))
+    assert vpc.routes() == {
+        network: {"10.89.0.11": "10.89.0.12"}.get(hop, "10.89.0.11") for network, hop in expected.items()
+    }
+    settle(provider, replace(second, networks=second.networks[:1]))
+    assert vpc.routes() == {"10.244.2.0/24": "10.89.0.12"}
 
 
 def test_tables_with_the_cluster_tag_are_used(vpc: Vpc) -> None:

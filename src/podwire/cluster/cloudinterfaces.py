@@ -21,6 +21,7 @@ class PodInterface(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """An interface of a node: its number at the instance, hardware address, own address with prefix, and router.
 
     ``pods`` are the addresses and prefixes for pods. All are of one family: an interface with both is there twice.
+    ``address`` is empty where the device needs none: with IPv6 it speaks to its router by its link-local address.
     """
 
     index: int
@@ -67,7 +68,8 @@ def read_interfaces(annotations: Mapping[str, str]) -> NodeInterfaces | None:
     try:
         read = msgspec.json.decode(text, type=NodeInterfaces)
         for interface in read.interfaces:
-            ip_interface(interface.address)
+            if interface.address:
+                ip_interface(interface.address)
             ip_address(interface.gateway)
             for pods in interface.pods:
                 ip_network(pods)

@@ -67,7 +67,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
             networks = parse_cidrs("controller", "clusterCIDRs", self.cluster_cidrs)
             return make_provider(self.cloud), networks, self.namespace
         if name == "cloudaddresses":
-            targets = AddressTargets(self.cloud.warm_addresses, self.cloud.minimum_addresses)
+            cloud = self.cloud
+            targets = AddressTargets(cloud.warm_addresses, cloud.minimum_addresses, cloud.ipv6, cloud.prefixes)
             return make_address_provider(self.cloud), targets, self.namespace
         if name == "loadbalancer":
             return self.namespace, self.load_balancer_class

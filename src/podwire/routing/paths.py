@@ -49,10 +49,14 @@ class PeerPath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state through which a path is followed: objects of ip(8), and the values of the child processes."""
+    """The state through which a path is followed: objects of ip(8), and the values of the child processes.
+
+    ``source`` is the source address of the packet; None: it is not known.
+    """
 
     network: NetworkState
     program_values: Sequence[StateValue] = ()
+    source: Address | None = None
 
 
 @runtime_checkable
@@ -64,11 +68,11 @@ class PathExplainer(Protocol):
         ...
 
 
-def lookup(network: NetworkState, address: Address) -> Route | None:
-    """The route to an address, networks of the node's own devices included; None: there is none."""
+def lookup(network: NetworkState, address: Address, table: int = TABLE_MAIN) -> Route | None:
+    """The route to an address, in the main table networks of the node's own devices included; None: there is none."""
     best: tuple[int, int] | None = None
     chosen = None
-    for prefix, route in _routes(network, address.version):
+    for prefix, route in _routes(network, address.version, table):
         metric = route.metric or (_V6_METRIC if address.version == 6 else 0)
         rank = prefix.prefixlen, -metric
         if address in prefix and (best is None or rank > best):
@@ -76,13 +80,13 @@ def lookup(network: NetworkState, address: Address) -> Route | None:
     return chosen
 
 
-def _routes(network: NetworkState, version: int) -> Iterator[tuple[Network, Route]]:
-    for own in network.addresses:
+def _routes(network: NetworkState, version: int, table: int) -> Iterator[tuple[Network, Route]]:
+    for own in network.addresses if table == TABLE_MAIN else ():
         prefix = ip_network(own.cidr, strict=False)
         if prefix.version == version and not own.noprefixroute and prefix.prefixlen < prefix.max_prefixlen:
             yield prefix, Route(dst=str(prefix), link=own.link)
     for route in network.routes:
-        if route.table == TABLE_MAIN:
+        if route.table == table:
             prefix = _EVERYTHING[4] if route.dst == "default" else ip_network(route.dst)
             if prefix.version == version:
                 yield prefix, route
@@ -94,14 +98,20 @@ def is_default(route: Route) -> bool:
 
 
 def follow_route(
-    network: NetworkState, peer: Peer, address: Address, links: Collection[str] = (), *, any_route: bool = False
+    network: NetworkState,
+    peer: Peer,
+    address: Address,
+    links: Collection[str] = (),
+    *,
+    any_route: bool = False,
+    table: int = TABLE_MAIN,
 ) -> PeerPath:
-    """The beginning of a path: the route, its MTU, and the device.
+    """The beginning of a path: the route in a table, its MTU, and the device.
 
     The route has to lead to one of ``links`` if there are any. Unless ``any_route``, it has to be narrower than a
     default route.
     """
-    route = lookup(network, address)
+    route = lookup(network, address, table)
     cidr = next((str(cidr) for cidr in peer.pod_cidrs if address in cidr), str(address))
     if route is None:
         return PeerPath(missing=(f"no route to {cidr}",))

@@ -20,6 +20,9 @@ def node(annotations: dict[str, str]) -> Node:
 def test_an_annotation_is_read_back() -> None:
     assert read_interfaces(BOTH.annotation()) == BOTH
     assert read_interfaces({}) is None
+    six = PodInterface(index=1, mac=ONE.mac, address="", gateway="fe80:ec2::1", pods=("fd10::/80",))
+    dual = NodeInterfaces(("10.0.0.0/16", "fd10::/56"), (ONE, six))
+    assert read_interfaces(dual.annotation()) == dual
 
 
 def test_interfaces_replace_the_pod_cidrs_of_a_node() -> None:

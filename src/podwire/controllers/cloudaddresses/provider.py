@@ -12,11 +12,16 @@ import msgspec
 
 from podwire.controllers.cloudroutes.settings import CloudSettings
 
+PREFIX_LENGTHS = {4: 28, 6: 80}
+"""Lengths of the prefixes that clouds give to interfaces, by IP version; AWS and Alibaba Cloud have the same."""
+
 
 class Instance(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An instance: its subnet and security groups, the numbers of its interfaces, and the room of its type.
 
-    ``interfaces_max`` counts all interfaces, ``addresses_max`` the addresses of one interface, its own included.
+    ``interfaces_max`` counts all interfaces, ``addresses_max`` the IPv4 addresses of one interface, its own included.
+    ``addresses6_max`` counts the IPv6 addresses of one interface; 0 where its type or its subnet has no IPv6. A prefix
+    counts as one address.
     """
 
     id: str
@@ -25,12 +30,14 @@ class Instance(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     indexes: tuple[int, ...] = ()
     interfaces_max: int = 0
     addresses_max: int = 0
+    addresses6_max: int = 0
 
 
 class MarkedInterface(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An interface that podwire made for an instance; ``index`` is its number there, 0 while it is not attached.
 
-    ``address`` is its own, with the prefix length of its subnet; ``pods`` are the further ones.
+    ``address`` is its own, with the prefix length of its subnet; ``pods`` are the further addresses and prefixes, and
+    ``pods6`` all those of IPv6. ``gateway6`` is the router for IPv6, empty without it.
     """
 
     id: str
@@ -40,6 +47,8 @@ class MarkedInterface(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     gateway: str
     index: int = 0
     pods: tuple[str, ...] = ()
+    gateway6: str = ""
+    pods6: tuple[str, ...] = ()
 
 
 class AddressState(msgspec.Struct, frozen=True):
@@ -73,13 +82,16 @@ class AttachInterface(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class AssignAddresses(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Gives an interface further addresses."""
+    """Gives an interface further addresses, or prefixes of :data:`PREFIX_LENGTHS`, of the IP version ``version``."""
 
     interface: str
     count: int
+    version: int = 4
+    prefixes: bool = False
 
     def __str__(self) -> str:
-        return f"address add {self.count} to {self.interface}"
+        family = " -6" if self.version == 6 else ""
+        return f"{'prefix' if self.prefixes else 'address'}{family} add {self.count} to {self.interface}"
 
 
 class DetachInterface(msgspec.Struct, frozen=True, gc=False, tag=True):

@@ -18,8 +18,8 @@ class CloudSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     ``provider`` is a name of the registry; empty: the controllers do nothing. ``cluster`` is the name in the marks on
     the cloud's objects, different for each cluster of one account. ``pods`` is as ``routing.cloudroutes.pods`` of the
     agents: ``routes`` to pod CIDRs (controller cloudroutes), or addresses of ``interfaces`` (cloudaddresses), with
-    ``warm_addresses`` without a pod on each node, and ``minimum_addresses`` in all. ``options`` are those of the
-    provider.
+    ``warm_addresses`` without a pod on each node, and ``minimum_addresses`` in all; ``ipv6``: as many of IPv6 too;
+    ``prefixes``: whole prefixes in place of single addresses. ``options`` are those of the provider.
     """
 
     provider: str = ""
@@ -27,6 +27,8 @@ class CloudSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, f
     pods: Literal["routes", "interfaces"] = "routes"
     warm_addresses: int = 5
     minimum_addresses: int = 0
+    ipv6: bool = False
+    prefixes: bool = False
     options: dict[str, Any] = {}
 
     def check(self) -> None:

@@ -112,11 +112,12 @@ class _Routes:
 
     def both(self, peer: Node, address: Address) -> Iterator[NodeRoute]:
         """The route to a pod of a peer, and the route back."""
-        yield self._with_remarks(*explain_route(self._nodes, self._sender, peer, address))
+        yield self._with_remarks(*explain_route(self._nodes, self._sender, peer, address, source=self._client))
         if self._client is None or self._client.version != address.version:
             return
         try:
-            yield self._with_remarks(*explain_route(self._nodes, peer, self._sender, self._client, "reply"))
+            reply = explain_route(self._nodes, peer, self._sender, self._client, "reply", source=address)
+            yield self._with_remarks(*reply)
         except ClusterError as failure:
             self.notes.append(f"the route back is not shown: {failure}")
 
@@ -126,14 +127,22 @@ class _Routes:
 
 
 def explain_route(
-    nodes: Nodes, sender: Node, peer: Node, address: Address, direction: Direction = "request"
+    nodes: Nodes,
+    sender: Node,
+    peer: Node,
+    address: Address,
+    direction: Direction = "request",
+    *,
+    source: Address | None = None,
 ) -> tuple[NodeRoute, tuple[str, ...]]:
     """The route from one node to an address of another node, and notes on how the nodes were read.
+
+    ``source`` is the address of the pod that sends; None: it is not known, or the packet has a node's address.
 
     Raises: KernelError, ClusterError when the sender cannot be read.
     """
     routes = nodes.routes(sender, peer)
-    state = routes.held or routes.desired
+    state = replace(routes.held or routes.desired, source=source)
     backend, problem = _sender(routes)
     path = PeerPath(missing=(problem,)) if problem else _path(routes, backend, address, state)
     route = NodeRoute(

@@ -2,6 +2,8 @@
 
 from ipaddress import ip_network
 
+from msgspec.structs import replace
+
 from podwire.errors import KernelError
 from podwire.kernel import network
 from podwire.kernel.kinds import read_values
@@ -39,6 +41,8 @@ def routes_of(access: NodeAccess, node: Node, peer: Node, held: NetworkState | N
     """
     interface = underlay.find(held, own_node_of(node).addresses) if held is not None else None
     me, other = local_node(node, interface, access.routing_dir), peer_of(peer)
+    if held is not None:  # Backends that choose by the kernel's features have devices of these kinds.
+        me = replace(me, features=frozenset(link.kind for link in held.links if link.kind))
     backends = access.routing.load()
     if "routing" not in access.parts or not me.addresses:
         return NodeRoutes(

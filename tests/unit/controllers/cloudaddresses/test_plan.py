@@ -74,6 +74,57 @@ def test_what_a_node_has_is_said_without_empty_interfaces() -> None:
     assert made.have == {"node-1": NodeInterfaces(("10.0.0.0/16",), (interface,))}
 
 
+IPV6 = AddressTargets(warm=2, ipv6=True)
+
+
+def dual(*interfaces: MarkedInterface) -> AddressState:
+    """The same instance in a subnet with both families, where an interface has two addresses of IPv6."""
+    made = state(*(replace(interface, gateway6="fe80::1") for interface in interfaces))
+    return AddressState(
+        {"i-1": replace(made.instances["i-1"], addresses6_max=2)}, made.interfaces, ("10.0.0.0/16", "fd10::/56")
+    )
+
+
+def test_pods_of_both_families_need_as_many_of_each() -> None:
+    assert str(plan([demand(0)], dual(attached(1)), IPV6)) == "address add 2 to eni-1\naddress -6 add 2 to eni-1\n"
+    four = ("10.0.1.7", "10.0.1.8", "10.0.1.9")
+    first = replace(attached(1, *four), pods6=("fd10::7", "fd10::8"))
+    assert str(plan([demand(1)], dual(first), IPV6)) == "interface add for i-1 in subnet-a\n", "for IPv6 alone"
+    assert str(plan([demand(1)], dual(first, attached(2)), IPV6)) == "address -6 add 1 to eni-2\n"
+    second = replace(attached(2), pods6=("fd10::9", "fd10::a"))
+    made = plan([demand(5)], dual(first, second), IPV6)
+    assert str(made) == (
+        "address add 3 to eni-2\n"
+        "# node-1: instance i-1 has no room for 1 of 7 addresses: its type has 3 interfaces with 4 addresses; "
+        "instance i-1 has no room for 3 of 7 IPv6 addresses: its type has 3 interfaces with 2 addresses\n"
+    )
+    assert [(x.index, x.address, x.gateway, x.pods) for x in made.have["node-1"].interfaces if not x.address] == [
+        (1, "", "fe80::1", ("fd10::7/128", "fd10::8/128")),
+        (2, "", "fe80::1", ("fd10::9/128", "fd10::a/128")),
+    ]
+    assert made.have["node-1"].networks == ("10.0.0.0/16", "fd10::/56")
+    only_four = plan([demand(1)], dual(first), WARM).have["node-1"]
+    assert only_four.networks == ("10.0.0.0/16",) and [x.gateway for x in only_four.interfaces] == ["10.0.1.1"]
+
+
+def test_a_subnet_without_ipv6_is_a_problem_at_once() -> None:
+    made = plan([demand(0)], state(attached(1, "10.0.1.7", "10.0.1.8")), IPV6)
+    assert str(made) == "# node-1: instance i-1 has no IPv6 addresses: its type or its subnet subnet-a has none\n"
+
+
+def test_prefixes_count_as_many_addresses_in_one_place() -> None:
+    targets = AddressTargets(warm=2, ipv6=True, prefixes=True)
+    assert str(plan([demand(20)], dual(attached(1)), targets)) == "prefix add 2 to eni-1\nprefix -6 add 1 to eni-1\n"
+    filled = replace(attached(1, "10.0.1.16/28", "10.0.1.32/28"), pods6=("fd10::1:0:0:0/80",))
+    assert str(plan([demand(30)], dual(filled), targets)) == ""
+    assert str(plan([demand(46)], dual(filled), targets)) == "prefix add 1 to eni-1\n"
+    assert (
+        str(plan([demand(47)], dual(filled), targets)) == "prefix add 1 to eni-1\ninterface add for i-1 in subnet-a\n"
+    )
+    (four, six) = plan([demand(0)], dual(filled), targets).have["node-1"].interfaces
+    assert (four.pods, six.pods) == (("10.0.1.16/28", "10.0.1.32/28"), ("fd10::1:0:0:0/80",))
+
+
 def test_a_missing_instance_is_a_problem() -> None:
     made = plan([NodeDemand(name="node-1", instance="i-5")], state(), WARM)
     assert str(made) == "# node-1: instance i-5 does not exist\n"

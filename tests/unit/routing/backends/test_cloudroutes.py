@@ -10,8 +10,10 @@ from podwire.routing.backend import BackendPlan
 from podwire.routing.backends.cloudroutes.backend import CloudOptions, CloudRoutes, CloudSection
 from podwire.routing.backends.cloudroutes.interfaces import MARKS_TABLE
 from podwire.routing.nodes import ClusterView, Device, LocalNode, Peer, RoutingFacts, Underlay
+from podwire.routing.paths import PathState
 from podwire.routing.plan import plan
 from podwire.routing.settings import RoutingSettings
+from podwire.state.network import merge, parse
 from podwire.state.nft import Table
 
 ME = LocalNode(
@@ -97,6 +99,20 @@ def test_pods_leave_by_the_interface_of_their_address() -> None:
     assert not made.ready_by_controller
 
 
+def test_the_path_of_a_pod_leads_through_its_interface() -> None:
+    backend = CloudRoutes(CloudOptions(cloudroutes=CloudSection(pods="interfaces")))
+    planned = backend.plan(ON_INTERFACES, [FAR], ClusterView((FAR,))).network
+    around = parse("link eth0 up\nroute default via 10.89.0.1 dev eth0\n")
+    destination, pod = ip_address("10.0.2.44"), ip_address("10.0.1.8")
+    routes = []
+    for source in (pod, None):
+        state = PathState(network=merge((around, planned)), source=source)
+        path = backend.path(ON_INTERFACES, FAR, destination, state)
+        assert not path.missing
+        routes.append(str(path.route))
+    assert routes == ["route default via 10.0.1.1 dev eth1 onlink table 2", "route default via 10.89.0.1 dev eth0"]
+
+
 def test_a_gateway_that_translates_gets_all_packets_of_pods() -> None:
     rules = [str(rule) for rule in of_interfaces(external_nat=True).network.rules]
     assert "rule 1536 from 10.0.1.8/31 table 2" in rules and not any("10.0.0.0/16" in rule for rule in rules)
@@ -114,12 +130,13 @@ def test_terway_has_other_numbers() -> None:
 
 def test_an_interface_of_both_families_is_there_twice() -> None:
     four = INTERFACES.interfaces[0]
-    six = PodInterface(index=1, mac=MAC, address="fd89::5/64", gateway="fe80::1", pods=("fd89::8/128",))
+    six = PodInterface(index=1, mac=MAC, address="", gateway="fe80::1", pods=("fd89::8/128",))
     both = NodeInterfaces(("10.0.0.0/16", "fd89::/32"), (four, six))
     me = replace(ON_INTERFACES, annotations=both.annotation())
     options = CloudOptions(cloudroutes=CloudSection(pods="interfaces"))
     network = CloudRoutes(options).plan(me, [FAR], ClusterView((FAR,))).network
     assert [str(link) for link in network.links] == ["link eth1 mtu 9001 up"]
+    assert [str(address) for address in network.addresses] == ["address 10.0.1.5/24 dev eth1 noprefixroute"]
     assert [str(route) for route in network.routes if ":" in route.dst] == [
         "route ::/0 via fe80::1 dev eth1 onlink table 2",
         "route fe80::1/128 dev eth1 table 2",

@@ -28,6 +28,7 @@ from podwire.routing.backends.cloudroutes.interfaces import (
     device_of,
     marks_table,
     plan_interfaces,
+    table_of,
 )
 from podwire.routing.networks import NetworkUnion
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
@@ -103,8 +104,8 @@ class CloudRoutes:
         return ""
 
     def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
-        """The route that the node has, usually the default route."""
-        return follow_route(state.network, peer, address, any_route=True)
+        """The route that the node has, usually the default route; of a pod of an interface, that of its table."""
+        return follow_route(state.network, peer, address, any_route=True, table=table_of(state, address))
 
     def overhead(self, me: LocalNode) -> int:
         """0: the node encapsulates no packets."""

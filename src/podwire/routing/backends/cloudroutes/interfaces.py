@@ -21,12 +21,13 @@ Cost: two rules for each merged network of addresses; a packet passes the rules 
 """
 
 from collections.abc import Iterator, Mapping
-from ipaddress import ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_network
 
 import msgspec
 
 from podwire.cluster.cloudinterfaces import NodeInterfaces, PodInterface
 from podwire.routing.nodes import LocalNode
+from podwire.routing.paths import PathState
 from podwire.state.link import Link
 from podwire.state.network import NetworkState
 from podwire.state.nft import Chain, Table
@@ -72,7 +73,8 @@ def plan_interfaces(me: LocalNode, node: NodeInterfaces, layout: Layout, *, exte
         if not device:
             continue
         links.append(Link(name=device, mtu=me.underlay.mtu))
-        addresses.append(Address(link=device, cidr=interface.address, noprefixroute=True))
+        if interface.address:
+            addresses.append(Address(link=device, cidr=interface.address, noprefixroute=True))
         routes += _ways_out(interface, device, table)
         sysctls += _sysctls(interface, device)
         rules += _rules(interface, node, layout, external_nat=external_nat)
@@ -85,6 +87,21 @@ def plan_interfaces(me: LocalNode, node: NodeInterfaces, layout: Layout, *, exte
         rules=tuple(rules),
         sysctls=tuple(sysctls),
     )
+
+
+def table_of(state: PathState, destination: IPv4Address | IPv6Address) -> int:
+    """The table in which the route of a packet from a pod is looked up: that of its interface, else the main one."""
+    if state.source is None:
+        return TABLE_MAIN
+    for rule in sorted(state.network.rules, key=lambda rule: rule.priority):
+        from_pods = rule.priority in (layout.from_pods for layout in LAYOUTS.values())
+        if from_pods and _contains(rule.src, state.source) and (not rule.dst or _contains(rule.dst, destination)):
+            return rule.table
+    return TABLE_MAIN
+
+
+def _contains(text: str, address: IPv4Address | IPv6Address) -> bool:
+    return bool(text) and address in ip_network(text)
 
 
 def marks_table(me: LocalNode) -> Table:

@@ -1,15 +1,16 @@
 """Addresses of elastic network interfaces (ENI) for pods, laid out as Alibaba's Terway does.
 
-The vSwitch of an interface is its subnet, whose router has the third address from the end. Marks: the tag
-``podwire.io/cluster/<cluster>`` of an interface, whose value is the instance, and ``podwire.io/index`` with the number
-of the interface at its instance, because the API has no such number; both tables and rules of the node need it. The
-second tag is written before the interface is attached.
+The vSwitch of an interface is its subnet, whose router has the third address from the end in both families.
+
+Marks: the tag ``podwire.io/cluster/<cluster>`` of an interface, whose value is the instance, and ``podwire.io/index``
+with the number of the interface at its instance, because the API has no such number; both tables and rules of the node
+need it. The second tag is written before the interface is attached.
 
 An interface is attached some seconds after the call; until then the provider waits, :data:`ATTACH_S` at most, because
 the API gives no addresses to an interface that is on its way.
 
 Cost: a call for 100 instances, one for 100 marked interfaces, one each for 10 new types and for a new vSwitch when the
-state is read; four calls for a new interface.
+state is read; four calls for a new interface, and one for ten addresses or prefixes of it.
 Sources: the ECS and VPC API references; the facts about vSwitches are those of Terway.
 """
 
@@ -17,7 +18,7 @@ import re
 import threading
 from collections.abc import Collection, Mapping
 from ipaddress import ip_network
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -53,6 +54,28 @@ _ROUTER = -3
 """The address of a vSwitch's router, counted from the end."""
 _FOREIGN_INDEX = 1000
 """The first number for interfaces of others, which the API does not number; above those of podwire."""
+_ASSIGN = {
+    4: ("AssignPrivateIpAddresses", "SecondaryPrivateIpAddressCount", "Ipv4PrefixCount"),
+    6: ("AssignIpv6Addresses", "Ipv6AddressCount", "Ipv6PrefixCount"),
+}
+"""By IP version: the call that gives an interface addresses, and its parameters for single ones and for prefixes."""
+_ASSIGNED_AT_ONCE = 10
+"""What one call gives at most; the next run of the plan adds the rest."""
+
+
+class _Room(NamedTuple):
+    """How many interfaces an instance type has, and how many addresses of each family an interface has."""
+
+    interfaces: int = 0
+    four: int = 0
+    six: int = 0
+
+
+class _Vswitch(NamedTuple):
+    """The ranges of a vSwitch; the one of IPv6 is empty where it has none."""
+
+    four: str
+    six: str = ""
 
 
 class AlibabaAddresses:
@@ -64,8 +87,9 @@ class AlibabaAddresses:
     def __init__(self, settings: CloudSettings, options: AlibabaOptions) -> None:
         """Raises: ConfigError when the region or the credentials are missing."""
         self._mark = CLOUD_MARK + settings.cluster
-        self._types: dict[str, tuple[int, int]] = {}
-        self._vswitches: dict[str, str] = {}
+        self._ipv6 = settings.ipv6
+        self._types: dict[str, _Room] = {}
+        self._vswitches: dict[str, _Vswitch] = {}
         self._pause = threading.Event()
         self.api = AlibabaApi(options)
 
@@ -85,7 +109,8 @@ class AlibabaAddresses:
         self._learn_types({document["InstanceType"] for document in documents.values()})
         documents_of_mark = marked_interfaces(self.api, self._mark)
         marked = [document for document in documents_of_mark if _INSTANCE.fullmatch(tag_of(document, self._mark))]
-        self._learn_vswitches({document["VSwitchId"] for document in marked})
+        used = {document["VpcAttributes"].get("VSwitchId", "") for document in documents.values()}
+        self._learn_vswitches({document["VSwitchId"] for document in marked} | used - {""})
         numbers = {document["NetworkInterfaceId"]: self._index(document) for document in marked}
         return AddressState(
             {name: self._instance(document, numbers) for name, document in documents.items()},
@@ -110,8 +135,9 @@ class AlibabaAddresses:
         elif isinstance(change, AttachInterface):
             self._attach(change)
         elif isinstance(change, AssignAddresses):
-            count = {"SecondaryPrivateIpAddressCount": change.count}
-            self.api.call(ECS, "AssignPrivateIpAddresses", NetworkInterfaceId=change.interface, **count)
+            action, single, whole = _ASSIGN[change.version]
+            count = {whole if change.prefixes else single: min(change.count, _ASSIGNED_AT_ONCE)}
+            self.api.call(ECS, action, NetworkInterfaceId=change.interface, **count)
         else:
             self._remove(change.interface, delete=isinstance(change, DeleteInterface))
 
@@ -153,14 +179,16 @@ class AlibabaAddresses:
         foreign = (name for name in further if not numbers.get(name))
         indexes = [0, *(numbers[name] for name in further if numbers.get(name))]
         indexes += [_FOREIGN_INDEX + at for at, _ in enumerate(foreign)]
-        interfaces_max, addresses_max = self._types.get(document["InstanceType"], (0, 0))
+        room = self._types.get(document["InstanceType"], _Room())
+        vswitch = self._vswitches.get(document["VpcAttributes"].get("VSwitchId", ""))
         return Instance(
             id=document["InstanceId"],
             subnet=document["VpcAttributes"].get("VSwitchId", ""),
             groups=tuple(listed(dict(document), "SecurityGroupIds.SecurityGroupId")),
             indexes=tuple(indexes),
-            interfaces_max=interfaces_max,
-            addresses_max=addresses_max,
+            interfaces_max=room.interfaces,
+            addresses_max=room.four,
+            addresses6_max=room.six if vswitch is not None and vswitch.six else 0,
         )
 
     def _index(self, document: Mapping[str, Any]) -> int:
@@ -170,16 +198,23 @@ class AlibabaAddresses:
         return int(number) if attached and number.isdecimal() else 0
 
     def _interface(self, document: Mapping[str, Any]) -> MarkedInterface:
-        vswitch = ip_network(self._vswitches[document["VSwitchId"]])
-        addresses = listed(dict(document), "PrivateIpSets.PrivateIpSet")
+        vswitch = self._vswitches[document["VSwitchId"]]
+        subnet, of = ip_network(vswitch.four), dict(document)
+        addresses = listed(of, "PrivateIpSets.PrivateIpSet")
+        pods = [item["PrivateIpAddress"] for item in addresses if not item.get("Primary")]
+        pods += [item["Ipv4Prefix"] for item in listed(of, "Ipv4PrefixSets.Ipv4PrefixSet")]
+        six = [item["Ipv6Address"] for item in listed(of, "Ipv6Sets.Ipv6Set")]
+        six += [item["Ipv6Prefix"] for item in listed(of, "Ipv6PrefixSets.Ipv6PrefixSet")]
         return MarkedInterface(
             id=document["NetworkInterfaceId"],
             instance=tag_of(document, self._mark),
             mac=document["MacAddress"],
-            address=f"{document['PrivateIpAddress']}/{vswitch.prefixlen}",
-            gateway=str(vswitch[_ROUTER]),
+            address=f"{document['PrivateIpAddress']}/{subnet.prefixlen}",
+            gateway=str(subnet[_ROUTER]),
             index=self._index(document),
-            pods=tuple(item["PrivateIpAddress"] for item in addresses if not item.get("Primary")),
+            pods=tuple(pods),
+            gateway6=str(ip_network(vswitch.six)[_ROUTER]) if vswitch.six else "",
+            pods6=tuple(six),
         )
 
     def _learn_types(self, names: Collection[str]) -> None:
@@ -187,14 +222,17 @@ class AlibabaAddresses:
         for at in range(0, len(unknown), _TYPES_AT_ONCE):
             chosen = {"InstanceTypes": unknown[at : at + _TYPES_AT_ONCE], "MaxResults": _TYPES_AT_ONCE}
             for item in self.api.pages(ECS, "DescribeInstanceTypes", "InstanceTypes.InstanceType", **chosen):
-                room = item.get("EniQuantity", 0), item.get("EniPrivateIpAddressQuantity", 0)
-                self._types[item["InstanceTypeId"]] = room
+                four, six = item.get("EniPrivateIpAddressQuantity", 0), item.get("EniIpv6AddressQuantity", 0)
+                self._types[item["InstanceTypeId"]] = _Room(item.get("EniQuantity", 0), four, six)
 
     def _learn_vswitches(self, names: Collection[str]) -> None:
-        for name in sorted(set(names) - self._vswitches.keys()):
+        known = self._vswitches
+        for name in sorted(names):
+            if name in known and (known[name].six or not self._ipv6):
+                continue  # A vSwitch may get a range of IPv6 later.
             answer = self.api.call(VPC, "DescribeVSwitches", VSwitchId=name)
             for item in listed(answer, "VSwitches.VSwitch"):
-                self._vswitches[item["VSwitchId"]] = item["CidrBlock"]
+                known[item["VSwitchId"]] = _Vswitch(item["CidrBlock"], item.get("Ipv6CidrBlock") or "")
 
     def _networks(self, vpcs: Collection[str]) -> tuple[str, ...]:
         if not vpcs:
@@ -202,4 +240,6 @@ class AlibabaAddresses:
         networks: set[str] = set()
         for item in self.api.numbered_pages(VPC, "DescribeVpcs", "Vpcs.Vpc", VpcId=",".join(sorted(vpcs))):
             networks |= {item["CidrBlock"], *listed(item, "SecondaryCidrBlocks.SecondaryCidrBlock")}
+            networks |= {block["Ipv6CidrBlock"] for block in listed(item, "Ipv6CidrBlocks.Ipv6CidrBlock")}
+            networks |= {item["Ipv6CidrBlock"]} if item.get("Ipv6CidrBlock") else set()
         return tuple(sorted(networks))

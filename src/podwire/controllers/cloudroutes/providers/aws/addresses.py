@@ -1,18 +1,20 @@
-"""Secondary addresses of elastic network interfaces (ENI) for pods, as the VPC plugin of AWS uses them.
+"""Secondary addresses, prefixes and IPv6 of elastic network interfaces (ENI) for pods, as AWS's VPC plugin uses them.
 
 Marks: the tag ``podwire.io/cluster/<cluster>`` of an interface, whose value is the instance; an interface is created
 together with it. An interface that the controller does not know to have made does not exist for it. The source check
-of the interfaces stays on, because packets have the addresses of the interface by which they leave.
+of the interfaces stays on, because packets have the addresses of the interface by which they leave. The router of every
+subnet answers to ``fe80:ec2::1`` by IPv6.
 
 Cost: a call for the instances (100 at once), one each for marked interfaces, their subnets, the networks and instance
 types when the state is read; three calls for a new interface.
-Sources: "Elastic network interfaces" and "IP addresses per network interface per instance type" of the EC2 user guide.
+Sources: "Elastic network interfaces", "IP addresses per network interface per instance type" and "Assigning prefixes to
+network interfaces" of the EC2 user guide, "Subnet sizing for IPv6" of the VPC user guide.
 """
 
 import re
 from collections.abc import Collection, Iterator, Mapping
 from ipaddress import ip_network
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -35,6 +37,27 @@ from podwire.errors import CloudError
 
 _AT_ONCE = 100
 _INSTANCE = re.compile(r"i-[0-9a-f]+")
+_ROUTER6 = "fe80:ec2::1"
+_ASSIGN = {
+    4: ("assign_private_ip_addresses", "SecondaryPrivateIpAddressCount", "Ipv4PrefixCount"),
+    6: ("assign_ipv6_addresses", "Ipv6AddressCount", "Ipv6PrefixCount"),
+}
+"""By IP version: the call that gives an interface addresses, and its parameters for single ones and for prefixes."""
+
+
+class _Room(NamedTuple):
+    """How many interfaces an instance type has, and how many addresses of each family an interface has."""
+
+    interfaces: int = 0
+    four: int = 0
+    six: int = 0
+
+
+class _Subnet(NamedTuple):
+    """The range of a subnet, and whether it has one of IPv6."""
+
+    four: str
+    six: bool
 
 
 class AwsAddresses:
@@ -46,8 +69,9 @@ class AwsAddresses:
     def __init__(self, settings: CloudSettings, options: AwsOptions) -> None:
         """Raises: ConfigError when boto3, the region or the credentials are missing."""
         self._mark = CLOUD_MARK + settings.cluster
-        self._types: dict[str, tuple[int, int]] = {}
-        self._subnets: dict[str, str] = {}
+        self._ipv6 = settings.ipv6
+        self._types: dict[str, _Room] = {}
+        self._subnets: dict[str, _Subnet] = {}
         self.ec2 = Ec2(options)
 
     def instance(self, provider_id: str) -> str:
@@ -65,7 +89,7 @@ class AwsAddresses:
         documents = {document["InstanceId"]: document for document in self._instances(instances)}
         self._learn_types({document["InstanceType"] for document in documents.values()})
         marked = list(self._interfaces())
-        self._learn_subnets({document["SubnetId"] for document in marked})
+        self._learn_subnets({document.get("SubnetId", "") for document in (*documents.values(), *marked)} - {""})
         return AddressState(
             {name: self._instance(document) for name, document in documents.items()},
             tuple(self._interface(document) for document in marked),
@@ -90,8 +114,9 @@ class AwsAddresses:
             place = {"InstanceId": change.instance, "DeviceIndex": change.index}
             self.ec2.call("attach_network_interface", NetworkInterfaceId=change.interface, **place)
         elif isinstance(change, AssignAddresses):
-            count = {"SecondaryPrivateIpAddressCount": change.count}
-            self.ec2.call("assign_private_ip_addresses", NetworkInterfaceId=change.interface, **count)
+            operation, single, whole = _ASSIGN[change.version]
+            count = {whole if change.prefixes else single: change.count}
+            self.ec2.call(operation, NetworkInterfaceId=change.interface, **count)
         else:
             self._remove(change.interface, delete=isinstance(change, DeleteInterface))
 
@@ -118,34 +143,41 @@ class AwsAddresses:
     def _instance(self, document: Mapping[str, Any]) -> Instance:
         interfaces = document.get("NetworkInterfaces", ())
         numbers = tuple(sorted(interface["Attachment"]["DeviceIndex"] for interface in interfaces))
-        interfaces_max, addresses_max = self._types.get(document["InstanceType"], (0, 0))
+        room = self._types.get(document["InstanceType"], _Room())
+        subnet = self._subnets.get(document.get("SubnetId", ""))
         return Instance(
             id=document["InstanceId"],
             subnet=document.get("SubnetId", ""),
             groups=tuple(group["GroupId"] for group in document.get("SecurityGroups", ())),
             indexes=numbers,
-            interfaces_max=interfaces_max,
-            addresses_max=addresses_max,
+            interfaces_max=room.interfaces,
+            addresses_max=room.four,
+            addresses6_max=room.six if subnet is not None and subnet.six else 0,
         )
 
     def _learn_types(self, types: Collection[str]) -> None:
         if unknown := sorted(set(types) - self._types.keys()):
             for document in self.ec2.pages("describe_instance_types", "InstanceTypes", InstanceTypes=unknown):
                 network = document["NetworkInfo"]
-                room = network["MaximumNetworkInterfaces"], network["Ipv4AddressesPerInterface"]
+                six = network.get("Ipv6AddressesPerInterface", 0) if network.get("Ipv6Supported") else 0
+                room = _Room(network["MaximumNetworkInterfaces"], network["Ipv4AddressesPerInterface"], six)
                 self._types[document["InstanceType"]] = room
 
     def _learn_subnets(self, subnets: Collection[str]) -> None:
-        if unknown := sorted(set(subnets) - self._subnets.keys()):
+        known = self._subnets
+        # A subnet may get a range of IPv6 later.
+        unknown = sorted(name for name in subnets if name not in known or (self._ipv6 and not known[name].six))
+        if unknown:
             for document in self.ec2.pages("describe_subnets", "Subnets", SubnetIds=unknown):
-                self._subnets[document["SubnetId"]] = document["CidrBlock"]
+                six = _associated(document, "Ipv6CidrBlock")
+                known[document["SubnetId"]] = _Subnet(document["CidrBlock"], bool(six))
 
     def _networks(self, vpcs: Collection[str]) -> tuple[str, ...]:
         if not vpcs:
             return ()
-        documents = self.ec2.pages("describe_vpcs", "Vpcs", VpcIds=sorted(vpcs))
-        blocks = (block for document in documents for block in document.get("CidrBlockAssociationSet", ()))
-        live = {block["CidrBlock"] for block in blocks if block["CidrBlockState"]["State"] == "associated"}
+        live: set[str] = set()
+        for document in self.ec2.pages("describe_vpcs", "Vpcs", VpcIds=sorted(vpcs)):
+            live |= _associated(document, "CidrBlock") | _associated(document, "Ipv6CidrBlock")
         return tuple(sorted(live))
 
     def _interfaces(self) -> Iterator[dict[str, Any]]:
@@ -158,9 +190,13 @@ class AwsAddresses:
         return next((str(tag["Value"]) for tag in document.get("TagSet", ()) if tag["Key"] == self._mark), "")
 
     def _interface(self, document: Mapping[str, Any]) -> MarkedInterface:
-        subnet = ip_network(self._subnets[document["SubnetId"]])
+        known = self._subnets[document["SubnetId"]]
+        subnet = ip_network(known.four)
         attachment = document.get("Attachment") or {}
-        further = (address for address in document["PrivateIpAddresses"] if not address["Primary"])
+        further = [item["PrivateIpAddress"] for item in document["PrivateIpAddresses"] if not item["Primary"]]
+        further += [item["Ipv4Prefix"] for item in document.get("Ipv4Prefixes", ())]
+        six = [item["Ipv6Address"] for item in document.get("Ipv6Addresses", ())]
+        six += [item["Ipv6Prefix"] for item in document.get("Ipv6Prefixes", ())]
         return MarkedInterface(
             id=document["NetworkInterfaceId"],
             instance=self._owner(document),
@@ -168,5 +204,13 @@ class AwsAddresses:
             address=f"{document['PrivateIpAddress']}/{subnet.prefixlen}",
             gateway=str(subnet[1]),
             index=attachment.get("DeviceIndex", 0) if attachment.get("Status") != "detaching" else 0,
-            pods=tuple(address["PrivateIpAddress"] for address in further),
+            pods=tuple(further),
+            gateway6=_ROUTER6 if known.six else "",
+            pods6=tuple(six),
         )
+
+
+def _associated(document: Mapping[str, Any], key: str) -> set[str]:
+    """The ranges of a VPC or subnet that are in use; ``key`` is ``CidrBlock`` or ``Ipv6CidrBlock``."""
+    blocks = document.get(f"{key}AssociationSet", ())
+    return {block[key] for block in blocks if block[f"{key}State"]["State"] == "associated"}

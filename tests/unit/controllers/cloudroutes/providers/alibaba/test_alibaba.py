@@ -177,10 +177,12 @@ class Stopped(Exception):
     """The end of a run in the middle, because the cloud answers no more."""
 
 
-def balance(provider: AlibabaAddresses, *demands: addressplan.NodeDemand) -> dict[str, NodeInterfaces]:
+def balance(
+    provider: AlibabaAddresses, *demands: addressplan.NodeDemand, targets: addressplan.AddressTargets = TARGETS
+) -> dict[str, NodeInterfaces]:
     """Runs until nothing changes; returns what the nodes have then."""
     for _ in range(9):
-        planned = addressplan.plan(demands, provider.read({each.instance for each in demands}), TARGETS)
+        planned = addressplan.plan(demands, provider.read({each.instance for each in demands}), targets)
         outcome = asyncio.run(carry_out(provider, planned, Log("test")))
         if outcome.unavailable:
             raise Stopped
@@ -209,6 +211,20 @@ def test_nodes_get_interfaces_and_addresses_for_their_pods(cloud: AlibabaCloud, 
     assert balance(provider, *nodes) == have, "nothing is left to change"
     balance(provider)
     assert cloud.further() == [] and len(cloud.interfaces) == 2
+
+
+def test_interfaces_get_addresses_of_both_families(options: AlibabaOptions) -> None:
+    cloud = AlibabaCloud(network6="fd89::/56")
+    with served(cloud) as address:
+        settings = replace(SETTINGS, ipv6=True)
+        provider = AlibabaAddresses(settings, replace(options, ecs_endpoint=address, vpc_endpoint=address))
+        targets = addressplan.AddressTargets(warm=2, ipv6=True)
+        node = demand(provider, cloud, 1, pods=1)
+        have = balance(provider, node, targets=targets)["node-1"]
+    four, six = have.interfaces
+    assert (len(four.pods), len(six.pods), four.mac) == (3, 3, six.mac)
+    assert (six.address, six.gateway) == ("", "fd89::1:ffff:ffff:ffff:fffd")
+    assert have.networks == ("10.89.0.0/16", "fd89::/56")
 
 
 def test_a_stop_between_two_calls_leaves_no_interface(cloud: AlibabaCloud, options: AlibabaOptions) -> None:
