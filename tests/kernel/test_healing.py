@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.kernel.cni_node import NodeAgent, inside
-from tests.kernel.healing import PATIENCE_S, restored, with_router
+from tests.kernel.healing import PATIENCE_S, EagerClock, checking, restored, until, with_router
 from tests.kernel.routing_nodes import Cluster, ClusterNode
 from tests.kernel.routing_nodes import inside as run
 
@@ -17,6 +17,7 @@ from podwire.kernel.nft import Nft
 from podwire.kernel.nft_drift import TableWatch
 from podwire.routing.settings import RoutingSettings
 from podwire.routing.tables import MASQUERADE
+from podwire.state.chain_marks import MASQUERADE_CHAIN, MASQUERADE_PODS_CHAIN
 from podwire.state.nft import AbsentTable, Table
 
 
@@ -71,6 +72,43 @@ def test_tables_of_others_cause_no_run(node: ClusterNode) -> None:
             assert nft.generation() == generation, "something was written"
 
     with_router(node, body)
+
+
+@pytest.mark.parametrize("kind", ["nft", "legacy"])
+def test_masquerade_rules_of_iptables_come_back(tmp_path: Path, kind: str) -> None:
+    cluster = Cluster(tmp_path, 2, clock=EagerClock())
+    node, program = cluster.all[0], f"iptables-{kind}"
+    if kind == "legacy":
+        run(node.place, program, "-A", "INPUT", "-j", "ACCEPT")  # The kind of rules that are there is taken.
+    damages = (f"-F {MASQUERADE_CHAIN}", f"-D {MASQUERADE_PODS_CHAIN} 1", f"-I {MASQUERADE_CHAIN} -j ACCEPT")
+
+    async def damaged(command: str) -> None:
+        runs = node.router.applied.runs
+        run(node.place, program, "-t", "nat", *command.split())
+        await until(lambda: node.router.applied.runs > runs)
+        await restored(node)
+
+    async def body() -> None:
+        for command in (*damages, "-F"):
+            await until(lambda: node.router.settled)
+            await checking(node, lambda command=command: damaged(command))  # type: ignore[misc]
+        await until(lambda: node.router.settled)
+        runs = node.router.applied.runs
+
+        async def disturb_others() -> None:
+            run(node.place, program, "-t", "nat", "-A", "OUTPUT", "-d", "192.0.2.9", "-j", "ACCEPT")
+            await asyncio.sleep(1.5)
+
+        await checking(node, disturb_others)
+        assert kind == "legacy" or node.router.applied.runs == runs, "rules of others cause no run"
+
+    try:
+        cluster.configure(RoutingSettings(backend="hostgw", masquerade_rules="iptables"))
+        cluster.settle()
+        with_router(node, body)
+        assert MASQUERADE_CHAIN in run(node.place, f"{program}-save")
+    finally:
+        cluster.close()
 
 
 def test_a_hostport_table_changed_by_others_comes_back(make: Callable[..., NodeAgent]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_drift import TableWatch
 from podwire.routing import neighbours, underlay
+from podwire.routing.masquerade_chains import MasqueradeChains
 from podwire.routing.nodes import Address, Underlay
 from podwire.state import nft_diff
 from podwire.state.chain_marks import MASQUERADE
@@ -48,6 +50,7 @@ class KernelMachine:
         self._watched: frozenset[int] = frozenset()
         self._tunnels: frozenset[int] = frozenset()
         self._held = NetworkState()
+        self._chains = MasqueradeChains(netns_path)
         self._chains_left = True
         self._routes: set[tuple[Any, ...]] = set()
         """The keys of the routes that the kernel held after the last write."""
@@ -66,6 +69,7 @@ class KernelMachine:
             self._tables.close()
         if self._nft is not None:
             self._nft.close()
+        self._chains.close()
         self._netlink.close()
 
     def lacks(self, feature: str) -> str:
@@ -176,9 +180,11 @@ class KernelMachine:
     def drifted(self, values: Sequence[StateValue] = ()) -> bool:
         """Whether a sysctl differs from the state that was held last, or a child process lacks something of ``values``.
 
-        The kernel does not notify of most sysctls. Cost: 15 us a sysctl; values that child processes hold take 2 % of
-        one CPU at most.
+        Another program may also have changed masquerade rules of iptables. The kernel does not notify of most sysctls.
+        Cost: 15 us a sysctl; values that child processes hold take 2 % of one CPU at most.
         """
+        if self._chains.changed():
+            return True
         expected = {entry.path: entry.value.split() for entry in self._held.sysctls}
         present = {entry.path: entry.value.split() for entry in sysctl.snapshot(expected, self._netns_path)}
         return present != expected or self._values_differ(values)
@@ -189,7 +195,7 @@ class KernelMachine:
         for name, kind in KINDS.items():
             read = KERNEL_KINDS[name].sessions
             held = [value for value in values if type(value) is kind.type]
-            keys |= read(held) if read is not None and held else frozenset()
+            keys |= read(self._netns_path, held) if read is not None and held else frozenset()
         return keys
 
     def _values_differ(self, values: Sequence[StateValue]) -> bool:
@@ -264,8 +270,12 @@ class KernelMachine:
             mark = MASQUERADE if kind.type is Ruleset and self._clears_chains(desired) else kind.mark(OWNER, desired)
             if kind.type is NetworkState or mark is None:
                 continue
+            write = partial(KERNEL_KINDS[name].apply, self._netns_path, mark, desired)
             try:
-                KERNEL_KINDS[name].apply(self._netns_path, mark, desired)
+                if kind.type is Ruleset:
+                    self._chains.hold([value for value in desired if isinstance(value, Ruleset)], write)
+                else:
+                    write()
             except KernelError as failure:
                 failed.append(str(failure))
         self._expected = tuple(value for value in values if isinstance(value, Table | AbsentTable))
