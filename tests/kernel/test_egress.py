@@ -137,7 +137,7 @@ def make(tmp_path: Path) -> Iterator[Callable[[str], EgressCluster]]:
         item.close()
 
 
-@pytest.mark.parametrize("backend", ["vxlan", "hostgw", "ovs"])
+@pytest.mark.parametrize("backend", ["vxlan", "hostgw", "ovs", "bgp", "bridge"])
 def test_pods_leave_with_the_egress_address(make: Callable[[str], EgressCluster], backend: str) -> None:
     cluster = make(backend)
     pods = [cluster.pod("a", 1), cluster.pod("b", 2, app="a"), cluster.pod("c", 3, app="a")]
@@ -373,7 +373,7 @@ def not_shown(place: Path) -> list[str]:
 
 
 @pytest.mark.uml
-@pytest.mark.parametrize("backend", ["geneve", "ovs"])
+@pytest.mark.parametrize("backend", ["geneve", "ovs", "ipip", "vlan"])
 def test_marked_packets_take_the_tunnel_to_the_egress_node(make: Callable[[str], EgressCluster], backend: str) -> None:
     """The routes of a policy alone, with marks of iptables: the kernel that has these tunnels has no nftables."""
     if not Features().lacks("nftables"):

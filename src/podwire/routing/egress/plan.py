@@ -69,10 +69,13 @@ def with_egress(
     if not assignments:
         return base
     by_name = {peer.name: peer for peer in peers}
+    led = {route.dst for route in base.state.routes if route.kind == "unicast" and route.link}
     carrying = {
         name
         for name, peer in by_name.items()
-        if (sender := base.senders.get(name, "")) and backends[sender].options.routes_outside
+        if (sender := base.senders.get(name, ""))
+        and backends[sender].options.routes_outside
+        and any(str(cidr) in led for cidr in peer.pod_cidrs)
     }
     senders = {assignment.node for assignment in assignments if assignment.node and assignment.node != me.name}
     marks = marks_of(senders & carrying)

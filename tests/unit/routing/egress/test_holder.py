@@ -96,7 +96,7 @@ def test_backends_that_lead_to_pods_alone_are_named() -> None:
 
 def test_egress_policies_refuse_the_backend_cloudroutes_by_name() -> None:
     backends = tuple(name for name, backend in RoutingSettings().load().items() if backend.options.routes_outside)
-    assert set(backends) == {"vxlan", "hostgw", "geneve", "ovs"}
+    assert set(backends) == {"vxlan", "hostgw", "geneve", "ovs", "bgp", "bridge", "vlan", "ipip"}
     nodes = {"a": msgspec.structs.replace(NODES["a"], metadata=of_cloud(NODES["a"])), "b": NODES["b"]}
     problem = unsupported(nodes, backends)
     assert problem.startswith("the routing backend of a (cloudroutes) leads packets to pods alone; expected ")

@@ -72,7 +72,9 @@ class BgpSection(BgpSectionPart, frozen=True):
 
 
 class BgpOptions(BackendOptions, frozen=True):
-    """The section ``routing.bgp``."""
+    """The section ``routing.bgp``; to peers of the same subnet, plain routes lead packets outside, too."""
+
+    routes_outside = True
 
     bgp: BgpSection = BgpSection()
 

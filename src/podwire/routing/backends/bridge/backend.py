@@ -29,6 +29,8 @@ class BridgeSection(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_on
 class BridgeOptions(BackendOptions, frozen=True):
     """The section ``routing.bridge``."""
 
+    routes_outside = True
+
     bridge: BridgeSection = BridgeSection()
 
     def check(self, source: str) -> None:

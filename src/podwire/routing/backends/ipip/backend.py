@@ -33,20 +33,25 @@ _PROTOCOLS = (4, 41)
 _OVERHEAD = 20
 
 
+class IpipOptions(BackendOptions, frozen=True):
+    """``ipip`` has no options of its own."""
+
+    routes_outside = True
+
+
 class IpInIp:
     """A device per family of the pods, to all peers."""
 
     name = "ipip"
     feature = "ipip"
-    options = BackendOptions
+    options = IpipOptions
     tables = (GUARD,)
     announced = True
     crosses_routers = True
     udp_ports = ()
     outer_version = 4
 
-    def __init__(self, options: BackendOptions) -> None:
-        """``ipip`` has no options."""
+    def __init__(self, options: IpipOptions) -> None:
         self._peers = PeerStates()
 
     def announce(self, me: LocalNode) -> Mapping[str, Any]:

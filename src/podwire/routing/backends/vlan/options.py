@@ -23,6 +23,8 @@ class VlanSection(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only
 class VlanOptions(BackendOptions, frozen=True):
     """The section ``routing.vlan``."""
 
+    routes_outside = True
+
     vlan: VlanSection = VlanSection()
 
     def check(self, source: str) -> None:
