@@ -73,7 +73,6 @@ def test_without_a_tunnel_there_is_one_rule() -> None:
 def test_guard() -> None:
     table = guard_udp_port("podwire-routing", 8472, ME, ClusterView(PEERS, PODS))
     assert [str(rule) for chain in table.chains for rule in chain.rules] == [
-        'udp dport 8472 ip saddr != @nodes fib daddr type local drop comment "not from a node"',
         'udp dport 8472 ip daddr 10.89.0.11 notrack comment "outer packets"',
         'udp dport 8472 ip daddr @nodes notrack comment "outer packets"',
         'udp dport 8472 ip saddr != @nodes drop comment "not from a node"',

@@ -226,11 +226,10 @@ def _guard(port: int, datapath: Datapath, me: LocalNode, cluster: ClusterView) -
     leaving = Match(Field("iifname"), LiteralValue(f'"{UNDERLAY}"'))
     foreign = Match(Field(f"{word} saddr"), SetRef("nodes"), "!=")
     chains = {chain.name: chain for chain in table.chains}
-    dropped = chains["prerouting"].rules[0]
     chains["prerouting"] = replace(
         chains["prerouting"],
         rules=(
-            dropped,
+            Rule((outer, foreign, local, Verdict("drop")), "not from a node"),
             Rule((outer, leaving, Notrack()), "outer packets of ovs-vswitchd"),
             Rule((outer, local, from_node, Notrack(), inbound), "outer packets to ovs-vswitchd"),
         ),
