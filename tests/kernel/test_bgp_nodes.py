@@ -148,6 +148,29 @@ def test_a_changed_peer_leaves_process_and_other_sessions(make: Make) -> None:
     run(make(3), body)
 
 
+def test_another_as_number_is_in_force_in_the_same_process(make: Make) -> None:
+    async def body(cluster: Cluster, nodes: Nodes) -> None:
+        await nodes.use(settings())
+        await until(lambda: all(established(control(node), 1) for node in cluster.all))
+        numbers = [pid(node) for node in cluster.all]
+        with pods[1].running(ECHO_SERVER):
+            talk = Talk(pods[0], pods[1])
+            await nodes.use(settings(asNumber=64999))
+            for node in cluster.all:
+                await until(lambda node=node: "as 64999" in Path(control(node)).with_name("bird.conf").read_text())  # type: ignore[misc]
+                await until(
+                    lambda node=node: "Neighbor AS:      64999" in ask(control(node), "show", "protocols", "all")
+                )  # type: ignore[misc]
+                await until(lambda node=node: established(control(node), 1))  # type: ignore[misc]
+            assert talk.end() == 0, "no segment is lost"
+        assert [pid(node) for node in cluster.all] == numbers
+
+    cluster = make(2)
+    cluster.settle()
+    pods = [node.pod(f"p{node.number}") for node in cluster.all]
+    run(cluster, body)
+
+
 def test_killed_bird_and_agent_lose_no_packet(make: Make) -> None:
     talks: list[Talk] = []
     peers: list[dict[str, object]] = []

@@ -88,7 +88,7 @@ def _family(config: BgpConfiguration, version: int) -> str:
         "  accept;",
         "}",
         f"protocol kernel kernel{version} {{",
-        f"  learn; scan time 10; metric {METRIC}; merge paths on; graceful restart on;",
+        f"  learn; scan time 2; metric {METRIC}; merge paths on; graceful restart on;",
         f"  ipv{version} {{ import where {learned}; export filter kernel_out{version}; }};",
         "}",
     ]

@@ -87,7 +87,7 @@ filter kernel_out4 {
   accept;
 }
 protocol kernel kernel4 {
-  learn; scan time 10; metric 2113; merge paths on; graceful restart on;
+  learn; scan time 2; metric 2113; merge paths on; graceful restart on;
   ipv4 { import where krt_source != 112 && krt_source != 113; export filter kernel_out4; };
 }
 
