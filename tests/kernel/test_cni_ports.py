@@ -1,15 +1,18 @@
-"""hostPorts on the loopback address, for clients of UDP whose pod was replaced, and after the ledger was lost."""
+"""hostPorts: by protocol and address, on loopback, for clients of UDP whose pod was replaced, after a lost ledger."""
 
 import json
+import select
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kernel import sctp
 from tests.kernel.cni_node import NodeAgent, inside
 
 from podwire.kernel import netns
@@ -17,7 +20,7 @@ from podwire.kernel import netns
 SERVER = """
 import socket, sys
 kind, port = (socket.SOCK_DGRAM if sys.argv[1] == "udp" else socket.SOCK_STREAM), int(sys.argv[2])
-server = socket.socket(socket.AF_INET, kind)
+server = socket.socket(socket.AF_INET6 if sys.argv[1] == "tcp6" else socket.AF_INET, kind)
 server.bind(("", port))
 if kind == socket.SOCK_STREAM:
     server.listen()
@@ -155,6 +158,47 @@ def test_established_connections_of_the_node_survive_a_host_port(node: NodeAgent
             client.sendall(b"still")
             held.settimeout(10)
             assert held.recv(9) == b"still"
+
+
+@contextmanager
+def serving_sctp(place: Path, address: str, name: str) -> Iterator[None]:
+    """Answers SCTP on port 8080 in a namespace."""
+    end = threading.Event()
+    with netns.inside(place):
+        sockets = list(sctp.listeners((address,)))
+
+    def answer() -> None:
+        while not end.is_set():
+            for sock in select.select(sockets, (), (), 0.05)[0]:
+                sctp.answer(sock, name)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+        for sock in sockets:
+            sock.close()
+
+
+def test_one_port_leads_to_pods_by_protocol_and_host_address(make: Callable[..., NodeAgent]) -> None:
+    node = make("10.244.1.0/24", "fd10:0:0:1::/64")
+    addresses = {"one": ADDRESS, "two": "192.0.2.2", "six": "fd99::1"}
+    for address in addresses.values():
+        nodad = ["nodad"] * (":" in address)
+        inside(node.place, "ip", "address", "add", f"{address}/{128 if nodad else 32}", "dev", "lo", *nodad)
+    of_pods = {
+        name: node.add(name, **asked(mapping(hostIP=address), mapping(8080, 8080, "sctp", hostIP=address)))
+        for name, address in addresses.items()
+    }
+    for name, address in addresses.items():
+        pod, own = node.pods / name, of_pods[name][":" in address]
+        with serving(pod, "tcp6" if ":" in address else "tcp", name), serving_sctp(pod, own, name):
+            assert connect(node.place, address) == f"{name} {address}"
+            with netns.inside(node.place):
+                assert sctp.connect(address, 8080, "", 10) == (name, address)
 
 
 def test_one_port_leads_to_one_target(node: NodeAgent) -> None:
