@@ -111,16 +111,16 @@ class _Family:
 
     def assign(self, interface: MarkedInterface) -> Iterator[AssignAddresses]:
         """The step that fills an attached interface; none when nothing is missing or it is full."""
-        count = min(-(-self.missing // self._size), self._left(interface))
+        count = min(-(-self.missing // self._size), self._free(interface))
         if count > 0:
             self.missing -= count * self._size
             yield AssignAddresses(interface.id, count, self.version, self._prefixes)
 
     def expect(self, interface: MarkedInterface) -> None:
         """Counts the room of an interface that is not attached yet."""
-        self.missing -= max(0, self._left(interface)) * self._size
+        self.missing -= max(0, self._free(interface)) * self._size
 
-    def _left(self, interface: MarkedInterface) -> int:
+    def _free(self, interface: MarkedInterface) -> int:
         return self._room - len(self._entries(interface))
 
     def _entries(self, interface: MarkedInterface) -> tuple[str, ...]:
