@@ -6,7 +6,8 @@ entries, tables of nftables), reads the kernel and writes the difference. The fi
 for its features, and writes devices and tables. The second one reads and writes all peers; a resync finds nothing to
 write; a run for one more peer writes what differs, as does one for a peer that leaves. Memory is what
 the process has more than before the Node objects were made. CPU is user and system time of the process. As in an agent,
-modules are imported before, and left out of searches for garbage.
+modules are imported before, and left out of searches for garbage. For `bgp` the plan contains BIRD's configuration with
+a session for each peer, and for `udp` the peers of its process; neither is started.
 
 A node joins others whose routers run in this process, each in a namespace: the time begins with its Node object, and
 contains neither the API server nor the start of an agent. The first packet comes from the first node.
@@ -22,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from bench import machine
@@ -37,6 +38,7 @@ from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.routing.machine import KernelMachine
 from podwire.routing.nodes import RoutingFacts
 from podwire.routing.router import Router
+from podwire.routing.segment import segment_mac
 from podwire.routing.settings import RoutingSettings
 from podwire.routing.tunnels import tunnel_mac
 from podwire.runtime.clock import SystemClock
@@ -44,7 +46,9 @@ from podwire.state.link import Link
 from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.route import Address
 
-BACKENDS = ("vxlan", "hostgw")
+BACKENDS = ("vxlan", "hostgw", "bridge", "bgp", "udp")
+"""Those whose state this kernel can hold without programs; BIRD and the process of ``udp`` are not started."""
+JOINING = ("vxlan", "hostgw")
 COUNTS = (1_000, 5_000)
 AIMED = 1_000
 AIMS_MS = {"write all": 100.0, "resync": 30.0, "one more peer": 5.0, "one peer less": 5.0}
@@ -55,13 +59,18 @@ Times = dict[str, list[float]]
 def node(number: int, backend: str) -> Node:
     """The Node object of a number."""
     name, cidr = f"node-{number}", f"10.{100 + number // 256}.{number % 256}.0/24"
-    facts = RoutingFacts(backend, (backend,), {"mac": tunnel_mac(name)})
+    address = f"10.89.{number // 250}.{number % 250 + 1}"
+    details = {
+        "mac": tunnel_mac(name),
+        "bridge": {"mac": segment_mac(name, [ip_address(address)])},
+        "bgp": {"asNumber": 64512},
+        "udp": {"port": 8285},
+    }
+    facts = RoutingFacts(backend, (backend,), details)
     return Node(
         metadata=ObjectMeta(name=name, annotations=facts.annotations()),
         spec=NodeSpec(pod_cidr=cidr, pod_cidrs=(cidr,)),
-        status=NodeStatus(
-            addresses=(NodeAddress(type="InternalIP", address=f"10.89.{number // 250}.{number % 250 + 1}"),)
-        ),
+        status=NodeStatus(addresses=(NodeAddress(type="InternalIP", address=address),)),
     )
 
 
@@ -135,7 +144,7 @@ def collect(backend: str, count: int, *, processes: int, turns: int) -> Times:
 def joins(quick: bool) -> list[Row]:
     """The rows of a node that joins."""
     rows, count = [], 4 if quick else JOINED
-    for backend in BACKENDS:
+    for backend in JOINING:
         with tempfile.TemporaryDirectory(dir="/run") as folder:
             used = [asyncio.run(join(Path(folder), backend, count)) for _ in range(1 if quick else 5)]
         first, everywhere = zip(*used, strict=True)

@@ -45,7 +45,7 @@ from podwire.runtime.children import spawn_program
 from podwire.state.network import NetworkState
 from podwire.state.nft import AbsentTable, Table
 
-BACKENDS = ("hostgw", "bgp", "bridge", "vxlan", "udp", "wireguard")
+BACKENDS = ("hostgw", "bgp", "bridge", "vxlan", "udp", "ovs", "wireguard")
 """In the order of the table; those that the kernel lacks are left out."""
 BARE = "bare veth"
 AIMS = {"udp": 2000.0}
