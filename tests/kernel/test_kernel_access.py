@@ -248,7 +248,7 @@ def test_probes_answer_with_a_reason() -> None:
     assert [answer.name for answer in answers] == list(FEATURES)
     for answer in answers:
         assert answer.verdict == "yes" or answer.reason, answer
-        assert answer.minimum or answer.name in ("bird", "libbpf", "ovs-vswitchd", "wireguard-go"), (
+        assert answer.minimum or answer.name in ("bird", "libbpf", "ovs-vswitchd", "wireguard-engine"), (
             "all but programs came with a version"
         )
     assert features.probe("veth") and features.probe("bridge") and features.probe("nftables")

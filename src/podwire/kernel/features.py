@@ -204,6 +204,17 @@ def _program(name: str, package: str, *files: str) -> Callable[[], None]:
     return probe
 
 
+def _wireguard_engine() -> None:
+    """The program, or the kernel's WireGuard, which is asked for last, because that loads its module."""
+    try:
+        _program("wireguard-go", "wireguard-go", "/dev/net/tun")()
+    except Unsupported as missing:
+        try:
+            _link("wireguard")()
+        except Unsupported:
+            raise missing from None
+
+
 def _open_vswitch() -> None:
     """ovs-vswitchd, and a datapath for it. The kernel's is asked for last, because that loads its module."""
     _program("ovs-vswitchd", "openvswitch-switch")()
@@ -252,7 +263,7 @@ FEATURES: dict[str, Feature] = {
     "geneve": Feature("3.18", _link("geneve", u32(1, 1))),
     "ipip": Feature("2.2", _link("ipip")),
     "wireguard": Feature("5.6", _link("wireguard")),
-    "wireguard-go": Feature("", _program("wireguard-go", "wireguard-go", "/dev/net/tun")),
+    "wireguard-engine": Feature("", _wireguard_engine),
     "macvlan": Feature("2.6.23", _lower_link("macvlan")),
     "locked-vlan-port": Feature("5.18", _locked_port(Link("port", "vlan", attributes=Vlan(1)))),
     "locked-macvlan-port": Feature("5.18", _locked_port(Link("port", "macvlan", mode="private"))),

@@ -63,7 +63,7 @@ class KernelKind(NamedTuple):
     differs: Callable[[NetnsPath, Sequence[Any]], bool] | None = None
     """For a kind that notifies nobody of changes: whether something of the desired values is missing. It costs so
     little CPU time that it is called every second."""
-    sessions: Callable[[Sequence[Any]], frozenset[str]] | None = None
+    sessions: Callable[[NetnsPath, Sequence[Any]], frozenset[str]] | None = None
     """For a kind whose values have peers with public keys: those of the peers with which a session exists."""
 
 
@@ -186,21 +186,21 @@ def _apply_servers(netns_path: NetnsPath, flag: int, desired: Sequence[VirtualSe
     return tuple(map(str, steps))
 
 
-# WireGuard; a device is reached by the socket of its process, whatever the namespace
+# WireGuard; the device of a process is reached by the socket of the process, whatever the namespace
 
 
-def _read_wireguard(_netns_path: NetnsPath, marks: Sequence[WireGuardMark]) -> tuple[WireGuard, ...]:
-    return wireguard.read(marks)
+def _read_wireguard(netns_path: NetnsPath, marks: Sequence[WireGuardMark]) -> tuple[WireGuard, ...]:
+    return wireguard.read(netns_path, marks)
 
 
 def _apply_wireguard(
-    _netns_path: NetnsPath, _marks: Sequence[WireGuardMark], desired: Sequence[WireGuard]
+    netns_path: NetnsPath, _marks: Sequence[WireGuardMark], desired: Sequence[WireGuard]
 ) -> tuple[str, ...]:
     done: list[str] = []
     failures = []
     for device in desired:
         try:
-            done += wireguard.apply(device)
+            done += wireguard.apply(netns_path, device)
         except KernelError as failure:
             failures.append(failure)
     if failures:
@@ -232,7 +232,7 @@ KERNEL_KINDS: dict[str, KernelKind] = {
     "iptables": KernelKind(_read_chains, _apply_chains, _watch_chains),
     "ipset": KernelKind(_read_sets, _apply_sets, _poll),
     "ipvs": KernelKind(_read_servers, _apply_servers, _poll),
-    "wireguard": KernelKind(_read_wireguard, _apply_wireguard, _poll, sessions=wireguard.sessions),
+    "wireguard": KernelKind(_read_wireguard, _apply_wireguard, _poll, wireguard.differs, wireguard.sessions),
     "udp": KernelKind(udptunnel.read, _apply_tunnels, _poll),
     "offload": KernelKind(ethtool.read, ethtool.apply, _poll),
     "ovs": KernelKind(ovs.read, _apply_switches, _poll, _switches_differ),

@@ -1,27 +1,40 @@
-"""WireGuard devices that a process in user space runs, configured by the socket of the process.
+"""WireGuard devices: those of the kernel by generic netlink, and those of a process by the socket of the process.
 
-The process forgets its configuration when it ends. :func:`apply` reads the device, writes the difference, and writes
-nothing when there is none. Cost: one exchange for reading, one for writing; a peer is about 300 bytes of text.
+A value without ``control`` is a device of the kernel in the namespace. A process forgets its configuration when it
+ends. :func:`apply` reads the device, writes the difference, and writes nothing when there is none. Cost: one exchange
+for reading, one for writing; a peer is about 300 bytes of text, or 150 of netlink.
 """
 
 import contextlib
 import errno
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from podwire.errors import KernelError, KernelNotFound
-from podwire.kernel import wireguard_codec, x25519
+from podwire.errors import KernelError, KernelNotFound, ProtocolError
+from podwire.kernel import wireguard_codec, wireguard_messages, x25519
 from podwire.kernel.failure import refusal
-from podwire.state.wireguard import WireGuard, WireGuardMark, key_bytes
+from podwire.kernel.generic_netlink import GenericNetlink
+from podwire.kernel.netns import NetnsPath
+from podwire.state.wireguard import WireGuard, WireGuardMark, WireGuardPeer, key_bytes
 
 _ANSWER_S = 2.0
 """Time after which a process that does not answer counts as broken."""
 
 
-def read(marks: Iterable[WireGuardMark]) -> tuple[WireGuard, ...]:
-    """The devices whose process runs.
+class _Reading(NamedTuple):
+    """What a device says of itself."""
+
+    private_key: bytes
+    port: int
+    peers: tuple[WireGuardPeer, ...]
+    sessions: frozenset[str]
+
+
+def read(netns_path: NetnsPath, marks: Iterable[WireGuardMark]) -> tuple[WireGuard, ...]:
+    """The devices that exist, and whose process runs.
 
     The file of the private key is named in the value when the device has the key of that file.
 
@@ -30,26 +43,35 @@ def read(marks: Iterable[WireGuardMark]) -> tuple[WireGuard, ...]:
     devices = []
     for mark in marks:
         with contextlib.suppress(KernelNotFound):
-            devices.append(_read(mark))
+            devices.append(_read(netns_path, mark))
     return tuple(devices)
 
 
-def sessions(devices: Iterable[WireGuard]) -> frozenset[str]:
-    """The public keys of the peers that have shaken hands; those of a process that does not answer are left out."""
+def sessions(netns_path: NetnsPath, devices: Iterable[WireGuard]) -> frozenset[str]:
+    """The public keys of the peers that have shaken hands; those of a device that does not answer are left out."""
     keys: set[str] = set()
     for device in devices:
-        with contextlib.suppress(KernelError, ValueError):
-            keys.update(wireguard_codec.sessions(_exchange(device.device, device.control, wireguard_codec.GET)))
+        with contextlib.suppress(KernelError):
+            keys.update(_look(netns_path, device.device, device.control).sessions)
     return frozenset(keys)
 
 
-def _read(mark: WireGuardMark) -> WireGuard:
-    subject = f"wireguard {mark.device}"
-    answer = _exchange(mark.device, mark.control, wireguard_codec.GET)
+def _look(netns_path: NetnsPath, device: str, control: str) -> _Reading:
     try:
+        if not control:
+            with GenericNetlink(netns_path, wireguard_messages.GENL_NAME) as netlink:
+                body = wireguard_messages.encode_get(device)
+                payloads = netlink.dump(body, "read", f"wireguard {device}")
+            return _Reading(*wireguard_messages.decode(payloads))
+        answer = _exchange(device, control, wireguard_codec.GET)
         private, port, peers = wireguard_codec.parse(answer)
-    except ValueError as failure:
-        raise refusal("read", subject, errno.EPROTO, str(failure)) from failure
+        return _Reading(private, port, peers, frozenset(wireguard_codec.sessions(answer)))
+    except (ValueError, ProtocolError) as failure:
+        raise refusal("read", f"wireguard {device}", errno.EPROTO, str(failure)) from failure
+
+
+def _read(netns_path: NetnsPath, mark: WireGuardMark) -> WireGuard:
+    private, port, peers, _ = _look(netns_path, mark.device, mark.control)
     public = _public_text(private) if any(private) else ""
     return WireGuard(
         device=mark.device,
@@ -61,20 +83,40 @@ def _read(mark: WireGuardMark) -> WireGuard:
     )
 
 
-def apply(desired: WireGuard) -> tuple[str, ...]:
+def apply(netns_path: NetnsPath, desired: WireGuard) -> tuple[str, ...]:
     """Makes a device as desired; returns the lines that were added.
 
-    Raises: KernelNotFound while the process does not run; KernelError, also when the file has another key.
+    Raises: KernelNotFound while the device does not exist or its process does not run; KernelError, also when the file
+    has another key.
     """
     private, public = _file_keys(desired.private_key_file)
     if public != desired.public_key or not public:
         problem = f"{desired.private_key_file} does not hold the private key of {desired.public_key}"
         raise refusal("set", f"wireguard {desired.device}", errno.EKEYREJECTED, problem)
-    present = _read(WireGuardMark(desired.device, desired.control, desired.private_key_file))
-    if request := wireguard_codec.request(present, desired, private):
-        _exchange(desired.device, desired.control, request)
+    present = _read(netns_path, WireGuardMark(desired.device, desired.control, desired.private_key_file))
+    if desired.control:
+        if request := wireguard_codec.request(present, desired, private):
+            _exchange(desired.device, desired.control, request)
+    elif bodies := wireguard_messages.encode_set(present, desired, private):
+        with GenericNetlink(netns_path, wireguard_messages.GENL_NAME) as netlink:
+            netlink.request(bodies, "configure", f"wireguard {desired.device}")
+    return tuple(_added(present, desired))
+
+
+def _added(present: WireGuard, desired: WireGuard) -> Iterator[str]:
     old = set(present.lines())
-    return tuple(line for line in desired.lines() if line not in old) if request else ()
+    return (line for line in desired.lines() if line not in old)
+
+
+def differs(netns_path: NetnsPath, desired: Iterable[WireGuard]) -> bool:
+    """Whether a device is not as desired; one that does not answer is."""
+    for device in desired:
+        try:
+            if _read(netns_path, WireGuardMark(device.device, device.control, device.private_key_file)) != device:
+                return True
+        except KernelError:
+            return True
+    return False
 
 
 def _file_keys(file: str) -> tuple[bytes, str]:

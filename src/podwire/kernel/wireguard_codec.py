@@ -96,13 +96,22 @@ def _device_lines(present: WireGuard, desired: WireGuard, private_key: bytes) ->
         yield f"listen_port={desired.port}"
 
 
-def _peer_lines(present: WireGuard, desired: WireGuard) -> Iterator[str]:
+def peer_changes(present: WireGuard, desired: WireGuard) -> Iterator[tuple[str, WireGuardPeer | None, WireGuardPeer]]:
+    """Key, desired peer and present peer of each difference; the desired one is None for a peer to remove."""
     before = {peer.public_key: peer for peer in present.peers}
     for peer in desired.peers:
-        known = before.pop(peer.public_key, WireGuardPeer(peer.public_key))
-        if peer == known and peer in present.peers:
+        known = before.pop(peer.public_key, None)
+        if peer != known:
+            yield peer.public_key, peer, known or WireGuardPeer(peer.public_key)
+    yield from ((key, None, known) for key, known in before.items())
+
+
+def _peer_lines(present: WireGuard, desired: WireGuard) -> Iterator[str]:
+    for key, peer, known in peer_changes(present, desired):
+        yield f"public_key={key_bytes(key).hex()}"
+        if peer is None:
+            yield "remove=true"
             continue
-        yield f"public_key={key_bytes(peer.public_key).hex()}"
         if peer.endpoint and peer.endpoint != known.endpoint:
             yield f"endpoint={peer.endpoint}"
         if set(known.allowed_ips) - set(peer.allowed_ips):
@@ -110,6 +119,3 @@ def _peer_lines(present: WireGuard, desired: WireGuard) -> Iterator[str]:
         yield from (f"allowed_ip={network}" for network in peer.allowed_ips)
         if peer.keepalive_s != known.keepalive_s:
             yield f"persistent_keepalive_interval={peer.keepalive_s}"
-    for key in before:
-        yield f"public_key={key_bytes(key).hex()}"
-        yield "remove=true"

@@ -62,7 +62,8 @@ class WireGuardPeer(Value, frozen=True):
 class WireGuard(Value, frozen=True):
     """A device; ``port`` is the UDP port, ``public_key`` empty while the device has no key.
 
-    ``private_key_file`` is the file with the private key, ``control`` the socket of the process that runs the device.
+    ``private_key_file`` is the file with the private key, ``control`` the socket of the process that runs the device,
+    empty for a device of the kernel.
     ``peers`` are in the order of their keys.
     """
 
@@ -88,7 +89,7 @@ class WireGuard(Value, frozen=True):
 
 
 class WireGuardMark(NamedTuple):
-    """Selects one device: the socket by which it is reached, and the file to which its key is compared."""
+    """Selects a device: the socket of its process (empty: the kernel's), and the file to which its key is compared."""
 
     device: str
     control: str

@@ -72,14 +72,14 @@ def with_key(backend: str = "wireguard") -> dict[str, str]:
 def test_without_its_program_wireguard_refuses_packets_until_it_appears() -> None:
     async def body() -> None:
         lab = Lab()
-        lab.machine.without = {"wireguard-go"}
+        lab.machine.without = {"wireguard-engine"}
         lab.router.keys = MemoryKeys()
         lab.nodes["node-2"], lab.nodes["node-3"] = node(2, with_key()), node(3, with_key("vxlan"))
         lab.router.cidrs = (ip_network("10.244.0.0/16"),)
         lab.router.configure(RoutingSettings(backend="wireguard"))
         async with lab:
             reason = (
-                "routing.backend wireguard: the kernel has no wireguard-go; packets to and from pods of other nodes"
+                "routing.backend wireguard: the kernel has no wireguard-engine; packets to and from pods of other nodes"
             )
             assert (
                 lab.router.backends.missing == lab.router.backends.refused == f"{reason} are refused until it is there"
@@ -348,6 +348,7 @@ def test_a_key_is_announced_once_its_process_is_configured() -> None:
         async with Lab() as lab:
             programs = lab.router.programs.children = MemoryPrograms()
             lab.router.keys = MemoryKeys()
+            lab.machine.without = {"wireguard"}
             lab.machine.program_failures = ["podwire-wg: its process does not answer"]
             lab.router.configure(RoutingSettings(backend="wireguard"))
             await lab.clock.advance(1)

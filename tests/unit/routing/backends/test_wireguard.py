@@ -56,6 +56,17 @@ def backend(**options: Any) -> WireGuardTunnel:
     return WireGuardTunnel(WireGuardOptions(wireguard=WireGuardSection(**options)))
 
 
+def test_a_kernel_with_wireguard_needs_no_process() -> None:
+    me = replace(ME, features=frozenset(["wireguard"]))
+    created = backend().plan(me, [PEER], ClusterView((PEER,)))
+    assert str(created.network) == NETWORK.replace("type tun", "type wireguard")
+    (device,) = created.program_values
+    assert str(device) == DEVICE.replace(" control /run/test/podwire-wg/wireguard/podwire-wg.sock", "")
+    assert created.children == ()
+    by_process = backend(engine="process").plan(me, [PEER], ClusterView((PEER,)))
+    assert str(by_process.network) == NETWORK and len(by_process.children) == 1
+
+
 def test_a_peer_is_a_route_and_a_line() -> None:
     created = backend().plan(ME, [PEER], ClusterView((PEER,)))
     assert str(created.network) == NETWORK

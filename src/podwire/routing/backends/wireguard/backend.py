@@ -1,7 +1,8 @@
 """Pod routing by WireGuard: packets between nodes are encrypted and authenticated.
 
-The process wireguard-go reads packets from a TUN device, encrypts them and sends them in UDP packets; the device is
-persistent, so without the process packets are dropped and never leave in clear. Each node has a key pair and announces
+The kernel encrypts packets that a WireGuard device gets, and sends them in UDP packets. Where it lacks WireGuard, the
+process wireguard-go does the same with packets from a TUN device; the device is persistent, so without the process
+packets are dropped and never leave in clear. Each node has a key pair and announces
 the public key. Per peer there are: one route per pod CIDR to the device, and a peer of the device with the node's
 address as endpoint. The peer's allowed addresses are its pod CIDRs, and the node's own addresses, from which it answers
 pods: packets to these addresses go to the peer, and the peer may send from these alone. So no guard of the port is
@@ -25,7 +26,7 @@ Source: the WireGuard paper (Donenfeld 2017), sections 2 and 5.
 
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_network
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -46,6 +47,8 @@ from podwire.state.wireguard import WireGuard, WireGuardPeer, key_bytes
 NAME = "wireguard"
 DEVICES = ("podwire-wg", "podwire-wg2")
 """The devices of even and of odd generations."""
+_KERNEL = "wireguard"
+"""The feature of kernels that have WireGuard."""
 _OVERHEAD = {4: 60, 6: 80}
 _UNREACHABLE_METRIC = 4096
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -65,9 +68,11 @@ class WireGuardSection(msgspec.Struct, frozen=True, gc=False, rename="camel", kw
 
     ``keepalive`` is the time in seconds between empty packets to each peer, 0 for none. The first is sent when a peer
     becomes known, and begins the session; without it, packets may wait 5 s for the second attempt of the other side.
-    ``key_generation`` is the generation of this node's key: the next number makes a new key.
+    ``key_generation`` is the generation of this node's key: the next number makes a new key. ``engine``: the kernel's
+    WireGuard where there is one (``auto``), or always wireguard-go (``process``).
     """
 
+    engine: Literal["auto", "process"] = "auto"
     port: int = 51820
     keepalive: int = 25
     key_generation: int = 0
@@ -101,7 +106,8 @@ class WireGuardTunnel:
     """A WireGuard device per generation of keys, to all peers."""
 
     name = NAME
-    feature = "wireguard-go"
+    feature = "wireguard-engine"
+    features = (_KERNEL,)
     options = WireGuardOptions
     tables = ()
     announced = True
@@ -136,7 +142,7 @@ class WireGuardTunnel:
         return {NAME: {"generation": self._options.key_generation, "keys": keys}} if keys else {}
 
     def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
-        """Per generation a device, its process and its peers; the routes to ``peers``.
+        """Per generation a device with its peers, and its process without WireGuard in the kernel; routes to ``peers``.
 
         Every node of the cluster with a key is a peer of the device, so that this node receives from all of them.
         """
@@ -147,18 +153,22 @@ class WireGuardTunnel:
             peers, (names, sources, me.sessions), lambda peer: self._routes_to(me, peer, sources)
         )
         mtu, alias = device_mtu(me, self.overhead(me)), f"podwire/routing {NAME}"
+        kind = "wireguard" if self._in_kernel(me) else "tun"
         common = NetworkState(
-            links=tuple(Link(name=device, kind="tun", mtu=mtu, alias=alias) for device in devices),
+            links=tuple(Link(name=device, kind=kind, mtu=mtu, alias=alias) for device in devices),
             addresses=tuple(address for device in devices for address in tunnel_addresses(device, me)),
             sysctls=tuple(sysctl for device in devices for sysctl in tunnel_sysctls(device, me)),
         )
         return BackendPlan(
             network=merge([common, routes]),
-            children=tuple(_process(me, device) for device in devices),
+            children=() if self._in_kernel(me) else tuple(_process(me, device) for device in devices),
             program_values=tuple(self._value(me, name, cluster) for name in names),
             tunnels=devices,
             configured=_refusals(me, cluster),
         )
+
+    def _in_kernel(self, me: LocalNode) -> bool:
+        return _KERNEL in me.features and self._options.engine == "auto"
 
     def _routes_to(self, me: LocalNode, peer: Peer, sources: Mapping[int, str]) -> Iterable[Route]:
         name = self._common(me, peer)
@@ -173,7 +183,7 @@ class WireGuardTunnel:
                 networks = tuple(map(str, (*peer.pod_cidrs, *peer.addresses)))
                 peers.append(WireGuardPeer(key, endpoint_text(str(address), port), self._options.keepalive, networks))
         device, pair = _device(name), _keys(me)[name]
-        control = f"{_folder(me, device)}/wireguard/{device}.sock"
+        control = "" if self._in_kernel(me) else f"{_folder(me, device)}/wireguard/{device}.sock"
         return WireGuard(device, port, pair.public, pair.file, control, tuple(peers))
 
     def _common(self, me: LocalNode, peer: Peer) -> str:
