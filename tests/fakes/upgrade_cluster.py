@@ -213,7 +213,8 @@ class UpgradeCluster:
         if live is None:
             new["metadata"] |= {"uid": f"uid-{kind}-{name}", "generation": 1}
             self.objects[kind, namespace, name] = new
-            return copied(new)
+            self._control()
+            return copied(self.objects[kind, namespace, name])
         return copied(self._replace(live, new))
 
     def _replace(self, live: Json, new: Json) -> Json:
@@ -349,7 +350,9 @@ def _owner(obj: Json) -> Json:
 
 
 def _version(kind: str) -> str:
-    return {"DaemonSet": "apps/v1", "Deployment": "apps/v1", "NetworkPolicy": "networking.k8s.io/v1"}.get(kind, "v1")
+    rights = "rbac.authorization.k8s.io/v1"
+    versions = {"DaemonSet": "apps/v1", "Deployment": "apps/v1", "NetworkPolicy": "networking.k8s.io/v1"}
+    return versions.get(kind, rights if kind in ("ClusterRole", "ClusterRoleBinding") else "v1")
 
 
 def _schema(kind: str) -> Any:

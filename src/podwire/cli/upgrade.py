@@ -9,6 +9,7 @@ from podwire.cli.lazy import LazyGroup
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "plan": ("podwire.cli.upgrade_plan:plan", "Show what an upgrade would do; changes nothing."),
     "preflight": ("podwire.cli.upgrade_plan:preflight", "Check whether an upgrade can begin; changes nothing."),
+    "rehearse": ("podwire.cli.upgrade_rehearse:rehearse", "Try an upgrade in a local copy of the cluster first."),
     "backup": ("podwire.cli.upgrade_backup:backup", "Write the network of the cluster into a folder."),
     "restore": ("podwire.cli.upgrade_backup:restore", "Restore the network of the cluster from a backup."),
     "apply": ("podwire.cli.upgrade_apply:apply", "Upgrade wave by wave of nodes, with checks after each wave."),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _REWRITING = ("mirrors", "digests_file")
 """Parameters that also change a plan of a file."""
-_PLANNED = ("images", *_REWRITING, "max_unavailable", "zones", "canary", "new_defaults")
+PLANNED = ("images", *_REWRITING, "max_unavailable", "zones", "canary", "new_defaults")
 """Parameters of the plan that `--to` makes."""
 _probes_option = click.option("--no-probes", is_flag=True, help="Try no connections after waves.")
 _timeout_option = click.option(
@@ -36,6 +36,10 @@ _timeout_option = click.option(
 @click.option("--require-digests", is_flag=True, help="Refuse new images without a digest.")
 @click.option("--force-conflicts", is_flag=True, help="Change fields of controllers that may write them again.")
 @click.option("--proof", metavar="FOLDER", help="Run numbered flows meanwhile, and write the loss proof there.")
+@click.option(
+    "--proof-balancers", is_flag=True,
+    help="Flows of the proof also use a load balancer and an Ingress of others, which a cloud may bill.",
+)  # fmt: skip
 @click.option("--no-rollback", is_flag=True, help="When a gate fails, leave the step as it is.")
 def apply(kubeconfig: str | None, plan_file: str | None, target: str | None, **options: Any) -> None:
     """Upgrade wave by wave of nodes, with checks (gates) after each wave.
@@ -45,14 +49,14 @@ def apply(kubeconfig: str | None, plan_file: str | None, target: str | None, **o
     """
     if plan_file is not None and target is not None:
         raise click.UsageError("expected either --plan or --to")
-    chosen = {name: options.pop(name) for name in _PLANNED}
+    chosen = {name: options.pop(name) for name in PLANNED}
     plan = None
     if target is not None:
         plan = _planned(kubeconfig, target, chosen)
     else:
         _refuse_ignored(has_plan=plan_file is not None)
     if plan_file is not None:
-        plan = _read(plan_file)
+        plan = read_plan(plan_file)
     if plan is not None:
         plan = _rewritten(plan, options, chosen)
     _run("apply", kubeconfig, options | {"planned_now": target is not None}, plan)
@@ -67,7 +71,7 @@ def _refuse_ignored(*, has_plan: bool) -> None:
     for parameter in context.command.params:
         name = parameter.name or ""
         is_typed = context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
-        if name in _PLANNED and is_typed and not (has_plan and name in _REWRITING):
+        if name in PLANNED and is_typed and not (has_plan and name in _REWRITING):
             raise click.UsageError(f"{parameter.opts[0]} needs --to, since the plan decides it")
 
 
@@ -107,7 +111,11 @@ def status(kubeconfig: str | None, namespace: str, output: str) -> None:
         click.echo(f"{name}: {state}")
 
 
-def _read(plan_file: str) -> "UpgradePlan":
+def read_plan(plan_file: str) -> "UpgradePlan":
+    """The plan of a file.
+
+    Raises: ConfigError.
+    """
     from podwire.errors import ConfigError
     from podwire.upgrade.plan.values import parse_plan
 
@@ -165,7 +173,7 @@ def _run(action: str, kubeconfig: str | None, options: Mapping[str, Any], plan: 
     from podwire.kube.alone import run_alone
     from podwire.upgrade.apply.record import NAME
     from podwire.upgrade.apply.run import UpgradeRun
-    from podwire.upgrade.lossgate import flow_gate
+    from podwire.upgrade.lossgate import ProofOptions, flow_gate
 
     client = client_of(kubeconfig)
     settings = _options(options)
@@ -175,7 +183,13 @@ def _run(action: str, kubeconfig: str | None, options: Mapping[str, Any], plan: 
         try:
             gate = None
             if folder:
-                gate = await flow_gate(client, settings.namespace, settings.image, Path(folder), click.echo)
+                proof = ProofOptions(
+                    folder=Path(folder),
+                    namespace=settings.namespace,
+                    image=settings.image,
+                    balancers=options["proof_balancers"],
+                )
+                gate = await flow_gate(client, proof, click.echo)
             upgrade = UpgradeRun(client, settings, gate.say if gate is not None else click.echo, gate)
             body = (lambda: upgrade.apply(plan)) if action == "apply" else upgrade.rollback
             await run_alone(client, settings.namespace, NAME, body)

@@ -79,23 +79,25 @@ class FlowCluster:
         servers = []
         for node in nodes:
             servers.append(FlowServer(node, await self._pod_addresses(objects.pod_name("server", node))))
-        await self.create(SERVICES, objects.service("LoadBalancer"))
+        settings = self._settings
+        await self.create(SERVICES, objects.service(settings.balancer_class))
         service = await self._client.get(SERVICES.raw, NAME, NAMESPACE)
         (port,) = [item for item in service["spec"]["ports"] if item["name"] == f"tcp-{HTTP_PORT}"]
-        outside = self._settings.folder is not None
-        balancers = await self._balancer(SERVICES) if outside else ()
-        has_class = outside and bool((await self._client.list(INGRESSCLASSES.raw)).items)
-        if has_class:
-            await self.create(INGRESSES, objects.ingress())
-        space, name = self._settings.dns
+        outside = settings.folder is not None
+        balancers = await self._balancer(SERVICES) if outside and settings.balancer_class is not None else ()
+        ingresses: tuple[str, ...] = ()
+        if outside and settings.ingress_class is not None and (await self._client.list(INGRESSCLASSES.raw)).items:
+            await self.create(INGRESSES, objects.ingress(settings.ingress_class))
+            ingresses = await self._balancer(INGRESSES)
+        space, name = settings.dns
         return FlowAddresses(
             servers=tuple(servers),
             service=tuple(service["spec"].get("clusterIPs") or ()),
             dns=await self._service_addresses(space, name),
-            domain=self._settings.domain,
+            domain=settings.domain,
             node_ports=tuple((address, int(port["nodePort"])) for address in node_addresses) if outside else (),
             balancers=balancers,
-            ingresses=await self._balancer(INGRESSES) if has_class else (),
+            ingresses=ingresses,
         )
 
     async def _service_addresses(self, space: str, name: str) -> tuple[str, ...]:

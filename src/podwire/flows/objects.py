@@ -51,21 +51,30 @@ def policy() -> Json:
     return _object("networking.k8s.io/v1", "NetworkPolicy", spec)
 
 
-def service(kind: str) -> Json:
-    """The Service of the servers: of type ``NodePort``, or ``LoadBalancer`` where the cluster gives addresses."""
+def service(balancer_class: str | None) -> Json:
+    """The Service of the servers, with an address of a load balancer of a class (empty: the default).
+
+    None: ``NodePort``, since an address may cost money in a cloud.
+    """
     ports = [
         {"name": f"{protocol.lower()}-{port}", "protocol": protocol, "port": port, "targetPort": port}
         for protocol, port in _PORTS
     ]
-    spec = {"type": kind, "selector": {FLOWS_ROLE: "server"}, "ports": ports}
+    kind = "NodePort" if balancer_class is None else "LoadBalancer"
+    spec: Json = {"type": kind, "selector": {FLOWS_ROLE: "server"}, "ports": ports}
+    if balancer_class:
+        spec["loadBalancerClass"] = balancer_class
     return _object("v1", "Service", spec)
 
 
-def ingress() -> Json:
-    """The Ingress of the servers, of the default class."""
+def ingress(ingress_class: str) -> Json:
+    """The Ingress of the servers, of a class (empty: the default)."""
     backend = {"service": {"name": NAME, "port": {"number": HTTP_PORT}}}
     paths = [{"path": "/", "pathType": "Prefix", "backend": backend}]
-    return _object("networking.k8s.io/v1", "Ingress", {"rules": [{"host": INGRESS_HOST, "http": {"paths": paths}}]})
+    spec: Json = {"rules": [{"host": INGRESS_HOST, "http": {"paths": paths}}]}
+    if ingress_class:
+        spec["ingressClassName"] = ingress_class
+    return _object("networking.k8s.io/v1", "Ingress", spec)
 
 
 def server_pod(program: FlowProgram, node: str) -> Json:

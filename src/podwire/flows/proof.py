@@ -28,6 +28,14 @@ class StepMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node: str = ""
 
 
+class ObjectChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step changes in an object of the API; ``text`` is a diff, or a line for each changed field."""
+
+    step: str
+    object: str
+    text: str
+
+
 class LossProof(msgspec.Struct, frozen=True, kw_only=True):
     """All that was measured in the window of a change."""
 
@@ -38,6 +46,7 @@ class LossProof(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[StepMark, ...] = ()
     flows: tuple[FlowReport, ...] = ()
     changes: tuple[KernelChange, ...] = ()
+    objects: tuple[ObjectChange, ...] = ()
     format: int = FORMAT
 
 

@@ -7,6 +7,7 @@ from podwire.flows.proof import (
     BEFORE_S,
     Explanation,
     LossProof,
+    ObjectChange,
     StepMark,
     clock_time,
     counts,
@@ -28,6 +29,7 @@ def text(proof: LossProof) -> str:
     losses = explain(proof)
     if losses:
         sections.append("\n".join(line for item in losses[:_MOST_LOSSES] for line in _loss_lines(item)))
+    sections += [f"{_object_title(item)}:\n{_indented(item.text)}" for item in proof.objects]
     return "\n\n".join(sections) + "\n"
 
 
@@ -42,7 +44,18 @@ def markdown(proof: LossProof, picture: str = "") -> str:
     losses = explain(proof)
     sections.append("## Losses")
     sections.append("\n".join(_bullets(losses)) if losses else "No message was lost, and no denied message arrived.")
+    if proof.objects:
+        sections.append("## Objects")
+        sections += [f"{_object_title(item)}:\n\n```diff\n{item.text.rstrip()}\n```" for item in proof.objects]
     return "\n\n".join(sections) + "\n"
+
+
+def _object_title(item: ObjectChange) -> str:
+    return f"{item.step} changes {item.object}"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.rstrip().splitlines())
 
 
 def _bullets(losses: Sequence[Explanation]) -> list[str]:

@@ -112,9 +112,12 @@ class FlowRun:
         if file is not None:
             write_atomically(file, msgspec.json.encode(self._window))
 
-    async def silent(self) -> list[str]:
+    def senders(self) -> frozenset[str]:
+        """The sources whose senders run."""
+        return frozenset([*self._nodes, *([OUTSIDE] if self._outside is not None else [])])
+
+    def silent(self, reports: list[FlowReport]) -> list[str]:
         """The flows that had no answer lately, in words; of the denied ones those that leak."""
-        reports = await self.reports()
         current = [flow for flow in reports if flow.source != OUTSIDE or self._outside is not None]
         silent = [
             f"{_title(flow)}: no answer for {flow.silent_ms / 1000:.1f} s"
@@ -164,8 +167,7 @@ class FlowRun:
         """Why the start is not complete; empty when it is."""
         reports = await self.reports()
         sources = {flow.source for flow in reports}
-        expected = {*self._nodes, *([OUTSIDE] if self._outside is not None else [])}
-        if lacking := sorted(expected - sources):
+        if lacking := sorted(self.senders() - sources):
             return f"no counts of {', '.join(lacking)}"
         late = [
             flow

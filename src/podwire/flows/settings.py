@@ -19,6 +19,10 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     record: bool = True
     balancer_s: float = 30.0
     """How long to wait for the address of a load balancer or an Ingress, which a cluster may not give."""
+    balancer_class: str | None = ""
+    """The class of the Service with an address of a load balancer; empty: the cluster's default; None: no address."""
+    ingress_class: str | None = ""
+    """The class of the Ingress; empty: the cluster's default; None: there is no Ingress."""
     nodes: tuple[str, ...] = ()
     dns: tuple[str, str] = ("kube-system", "kube-dns")
     domain: str = "cluster.local"

@@ -1,66 +1,86 @@
 """Counts the losses of numbered flows during an upgrade, as a gate of its steps, and writes the loss proof at its end.
 
 The flows begin before the first change and go on until the last step; the proof has the lines of the run as its steps.
-In the folder are the counts of flows from outside and ``proof.json``, which ``podwire upgrade report`` shows.
+In the folder are the counts of flows from outside and the proof of each run, which ``podwire upgrade report`` shows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from podwire.errors import ClusterError, PodwireError
+from podwire.errors import NotFound, PodwireError
 from podwire.flows.changes import KernelChange
-from podwire.flows.count import FlowReport
+from podwire.flows.health import FlowHealth, WatchedFlows
 from podwire.flows.objects import FlowProgram
-from podwire.flows.proof import LossProof, StepMark, render_json
+from podwire.flows.proof import LossProof, ObjectChange, StepMark
+from podwire.flows.prooffile import write_proof
 from podwire.flows.run import FlowRun
 from podwire.flows.settings import FlowSettings
 from podwire.kube.client import Client
+from podwire.kube.resources import CONFIGMAPS
+from podwire.model.meta import Fact
 from podwire.runtime.clock import Clock
-from podwire.runtime.files import write_atomically
+from podwire.upgrade.balancers import ANY_CLASS, own_classes
+from podwire.upgrade.corefile.domain import DEFAULT_DOMAIN, domain_of
+from podwire.upgrade.inventory.inventory import SYSTEM
 from podwire.upgrade.nodecommands import agents_of
 from podwire.upgrade.nodepods import image_of
-
-PROOF = "proof.json"
-_QUIET_S = 30.0
-_POLL_S = 0.5
+from podwire.upgrade.plan.coredns import MAIN
 
 
-async def flow_gate(client: Client, namespace: str, image: str, folder: Path, say: Callable[[str], None]) -> "FlowGate":
-    """The gate of an upgrade; its pods run ``image``, or the image of podwire's agents when that is empty.
+class ProofOptions(Fact, frozen=True, kw_only=True):
+    """Where the proof goes, and what its pods run: ``image``, or that of podwire's agents when it is empty."""
 
-    Raises: ConfigError when there is no image.
+    folder: Path
+    namespace: str = "kube-system"
+    image: str = ""
+    balancers: bool = False
+    """Whether a load balancer and an Ingress are used that podwire does not serve, and that may cost money."""
+    title: str = "Upgrade"
+
+
+async def flow_gate(client: Client, options: ProofOptions, say: Callable[[str], None]) -> "FlowGate":
+    """The gate of an upgrade.
+
+    Raises: ConfigError when there is no image; ApiError, ApiUnreachable.
     """
-    probe = image_of(await agents_of(client, namespace), image)
+    probe = image_of(await agents_of(client, options.namespace), options.image)
     program = FlowProgram(
         image=probe.image,
         command=probe.command,
         pull_policy=probe.pull_policy,
         pull_secrets=probe.pull_secrets,
     )
-    flows = FlowRun(client, FlowSettings(program=program, folder=folder / "flows"), say)
-    return FlowGate(flows, GateSettings(folder=folder, title="Upgrade"), client.clock, say)
+    classes = ANY_CLASS if options.balancers else await own_classes(client, options.namespace)
+    if classes.balancer is None:
+        say("load balancers are not tested: podwire serves none here, and one may cost money (--proof-balancers)")
+    settings = FlowSettings(
+        program=program,
+        folder=options.folder / "flows",
+        balancer_class=classes.balancer,
+        ingress_class=classes.ingress,
+        domain=await _cluster_domain(client),
+    )
+    gate = GateSettings(folder=options.folder, title=options.title)
+    return FlowGate(FlowRun(client, settings, say), gate, client.clock, say)
 
 
-class Flows(Protocol):
+async def _cluster_domain(client: Client) -> str:
+    """The domain of cluster DNS by the Corefile of CoreDNS, or Kubernetes' default."""
+    try:
+        data = (await client.get(CONFIGMAPS, MAIN, SYSTEM)).get("data") or {}
+    except NotFound:
+        return DEFAULT_DOMAIN
+    return domain_of(str(data.get("Corefile", "")))
+
+
+class Flows(WatchedFlows, Protocol):
     """The flows of a cluster, as :class:`podwire.flows.run.FlowRun` runs them."""
 
     async def start(self) -> object:
         """Starts all flows, unless they run."""
-        ...
-
-    async def silent(self) -> list[str]:
-        """The flows without answers, in words."""
-        ...
-
-    async def reports(self) -> list[FlowReport]:
-        """The counts so far."""
-        ...
-
-    async def settle(self) -> list[FlowReport]:
-        """The counts when the fate of every message is known."""
         ...
 
     async def changes(self) -> list[KernelChange]:
@@ -88,8 +108,16 @@ class FlowGate:
         self._settings = settings
         self._clock = clock
         self._say = say
+        self._health = FlowHealth(flows, clock, settings.most_lost)
         self._began = 0.0
+        self.proof: LossProof | None = None
+        """That of the last run."""
         self._marks: list[StepMark] = []
+        self._objects: tuple[ObjectChange, ...] = ()
+
+    def describe(self, objects: Iterable[ObjectChange]) -> None:
+        """Sets what the steps of the run change, for its proof."""
+        self._objects = tuple(objects)
 
     def _now(self) -> float:
         return self._clock.now().timestamp()
@@ -118,21 +146,11 @@ class FlowGate:
         self._began = self._now()
 
     async def losses(self) -> list[str]:
-        """Flows that stay without an answer, and the messages lost beyond what is allowed, in words.
+        """Flows that stay without an answer, senders that hang, and messages lost beyond what is allowed, in words.
 
         It waits until the fate of all messages that were sent before is known, so that a loss counts at its step.
         """
-        try:
-            await self._flows.settle()
-        except ClusterError as failure:
-            return [str(failure)]
-        deadline = self._clock.monotonic() + _QUIET_S
-        while (silent := await self._flows.silent()) and self._clock.monotonic() < deadline:
-            await self._clock.sleep(_POLL_S)
-        lost = sum(flow.lost for flow in await self._flows.reports())
-        if lost > self._settings.most_lost:
-            silent.append(f"{lost} messages were lost, at most {self._settings.most_lost} may be")
-        return silent
+        return await self._health.problems(decided=True)
 
     async def end(self) -> None:
         """Writes the proof, and removes the flows; does nothing unless they began."""
@@ -149,7 +167,7 @@ class FlowGate:
     async def _write(self) -> None:
         ended = self._now()
         reports, changes = await self._flows.settle(), await self._flows.changes()
-        proof = LossProof(
+        self.proof = LossProof(
             title=self._settings.title,
             began=self._began,
             ended=ended,
@@ -157,8 +175,7 @@ class FlowGate:
             steps=tuple(self._marks),
             flows=tuple(reports),
             changes=tuple(changes),
+            objects=self._objects,
         )
-        self._settings.folder.mkdir(parents=True, exist_ok=True)
-        file = self._settings.folder / PROOF
-        write_atomically(file, render_json(proof).encode())
+        file = write_proof(self._settings.folder, self.proof)
         self._say(f"loss proof: {file}; `podwire upgrade report {file}` shows it")

@@ -11,7 +11,7 @@ def test_the_policy_and_the_service_leave_out_the_denied_port() -> None:
     (rule,) = objects.policy()["spec"]["ingress"]
     ports = [(port["protocol"], port["port"]) for port in rule["ports"]]
     assert ports == [("TCP", 7007), ("UDP", 7007), ("TCP", 7008)]
-    assert DENIED_PORT not in [port["port"] for port in objects.service("NodePort")["spec"]["ports"]]
+    assert DENIED_PORT not in [port["port"] for port in objects.service(None)["spec"]["ports"]]
 
 
 def test_pods_run_the_program_on_their_node() -> None:
@@ -32,5 +32,14 @@ def test_only_recorders_share_the_network_of_their_node() -> None:
 
 
 def test_an_ingress_leads_to_the_http_port() -> None:
-    (rule,) = objects.ingress()["spec"]["rules"]
+    (rule,) = objects.ingress("")["spec"]["rules"]
     assert rule["http"]["paths"][0]["backend"]["service"] == {"name": "podwire-flows", "port": {"number": 7008}}
+
+
+def test_a_load_balancer_is_used_only_where_it_is_asked_for() -> None:
+    assert objects.service(None)["spec"]["type"] == "NodePort"
+    default, own = objects.service("")["spec"], objects.service("example.com/own")["spec"]
+    assert (default["type"], own["type"]) == ("LoadBalancer", "LoadBalancer")
+    assert "loadBalancerClass" not in default and own["loadBalancerClass"] == "example.com/own"
+    assert "ingressClassName" not in objects.ingress("")["spec"]
+    assert objects.ingress("podwire")["spec"]["ingressClassName"] == "podwire"

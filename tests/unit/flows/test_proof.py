@@ -2,13 +2,23 @@
 
 import xml.etree.ElementTree as ElementTree
 
+import msgspec
 import pytest
 
 from podwire.errors import ConfigError
 from podwire.flows import prooftext
 from podwire.flows.changes import KernelChange
 from podwire.flows.count import FlowReport, LossSpan
-from podwire.flows.proof import LossProof, StepMark, counts, explain, parse_json, render_json, totals
+from podwire.flows.proof import (
+    LossProof,
+    ObjectChange,
+    StepMark,
+    counts,
+    explain,
+    parse_json,
+    render_json,
+    totals,
+)
 from podwire.flows.timeline import svg
 
 BEGAN = 1_000_000_000.0
@@ -102,3 +112,15 @@ def test_the_picture_of_a_long_run_stays_small() -> None:
     )
     picture = svg(LossProof(title="<long>", began=BEGAN, ended=BEGAN + 40, nodes=1, flows=FLOWS, changes=changes))
     assert len(picture) < 400_000 and "&lt;long&gt;" in picture
+
+
+def test_the_report_has_the_diffs_of_objects() -> None:
+    diff = "--- Corefile\n-    upstream\n+    ready\n"
+    change = ObjectChange(step="3-coredns", object="ConfigMap kube-system/coredns", text=diff)
+    proof = msgspec.structs.replace(PROOF, objects=(change,))
+    assert "3-coredns changes ConfigMap kube-system/coredns:\n  --- Corefile\n  -    upstream\n" in prooftext.text(
+        proof
+    )
+    assert "## Objects" in prooftext.markdown(proof) and "```diff\n--- Corefile" in prooftext.markdown(proof)
+    assert parse_json(render_json(proof), "p") == proof
+    assert "## Objects" not in prooftext.markdown(PROOF)

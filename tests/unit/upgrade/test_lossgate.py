@@ -11,15 +11,20 @@ from tests.fakes.clock import FakeClock
 from podwire.errors import ClusterError
 from podwire.flows.changes import KernelChange
 from podwire.flows.count import FlowReport
+from podwire.flows.health import QUIET_S
 from podwire.flows.proof import parse_json
 from podwire.upgrade.lossgate import FlowGate, GateSettings
 
 
 class CountedFlows:
-    """Flows with counts that a test sets; ``problem`` is why they cannot be counted at the end."""
+    """Flows with counts that a test sets; ``problem`` is why they cannot be counted at the end.
+
+    Each look finds one more message sent, unless the senders hang.
+    """
 
     def __init__(self) -> None:
-        self.lost = self.undecided = 0
+        self.lost = self.undecided = self.sent = 0
+        self.hanging = False
         self.quiet: list[str] = []
         self.running = False
         self.problem = ""
@@ -29,12 +34,15 @@ class CountedFlows:
         if self.problem:
             raise ClusterError(self.problem)
 
-    async def silent(self) -> list[str]:
+    def senders(self) -> frozenset[str]:
+        return frozenset(SOURCES)
+
+    def silent(self, reports: list[FlowReport]) -> list[str]:
         return list(self.quiet)
 
     async def reports(self) -> list[FlowReport]:
-        sources = ("node-1", "node-2", "outside")
-        return [FlowReport(kind="udp", target="a", source=name, sent=9, lost=self.lost) for name in sources]
+        self.sent += not self.hanging
+        return [FlowReport(kind="udp", target="a", source=name, sent=self.sent, lost=self.lost) for name in SOURCES]
 
     async def settle(self) -> list[FlowReport]:
         if self.problem:
@@ -49,6 +57,7 @@ class CountedFlows:
         self.running = False
 
 
+SOURCES = ("node-1", "node-2", "outside")
 CLOCK = FakeClock()
 T = TypeVar("T")
 
@@ -80,6 +89,7 @@ def test_flows_that_lose_nothing_pass_and_are_proven(tmp_path: Path) -> None:
     assert run(checked.losses()) == []
     run(checked.end())
     proof = parse_json((tmp_path / "proof" / "proof.json").read_bytes(), "proof.json")
+    assert proof == checked.proof
     assert [step.title for step in proof.steps] == ["1-coredns: coredns", "2-kube-proxy: kube-proxy"]
     assert (proof.nodes, len(proof.flows), len(proof.changes), flows.running) == (2, 3, 1, False)
     assert lines[-1].startswith("loss proof: ")
@@ -139,3 +149,35 @@ def test_flows_end_even_when_they_cannot_be_counted(tmp_path: Path) -> None:
     flows.problem = "no counts of the flows from node-2"
     run(checked.end())
     assert not flows.running and lines == ["there is no loss proof: no counts of the flows from node-2"]
+
+
+def test_senders_that_hang_are_named_within_a_bounded_time(tmp_path: Path) -> None:
+    flows = CountedFlows()
+    checked = gate(tmp_path, flows, [])
+    run(checked.begin())
+    assert run(checked.losses()) == []
+    flows.hanging = True
+    began = CLOCK.monotonic()
+    assert run(checked.losses()) == [
+        f"the sender of {source} sends nothing: it has sent {flows.sent} messages, as many as before"
+        for source in SOURCES
+    ]
+    assert CLOCK.monotonic() - began <= 2 * QUIET_S
+    flows.hanging = False
+    assert run(checked.losses()) == []
+
+
+def test_each_run_keeps_its_proof(tmp_path: Path) -> None:
+    files = []
+    for lost in (0, 4):
+        flows, lines = CountedFlows(), list[str]()
+        flows.lost = lost
+        checked = gate(tmp_path, flows, lines)
+        run(CLOCK.sleep(2.0))
+        run(checked.begin())
+        run(checked.end())
+        files.append(next(line for line in lines if line.startswith("loss proof: ")).split()[2].rstrip(";"))
+    kept = [parse_json(Path(file).read_bytes(), file) for file in files]
+    assert [proof.flows[0].lost for proof in kept] == [0, 4]
+    assert parse_json((tmp_path / "proof.json").read_bytes(), "proof.json") == kept[1]
+    assert len(list(tmp_path.glob("proof-*.json"))) == 2

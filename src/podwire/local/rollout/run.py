@@ -17,8 +17,10 @@ import msgspec
 from podwire.errors import ClusterError, ConfigError, PodwireError
 from podwire.flows.changes import KernelChange
 from podwire.flows.count import DENIED, FlowReport
+from podwire.flows.health import QUIET_S, FlowHealth
 from podwire.flows.objects import FlowProgram
-from podwire.flows.proof import LossProof, StepMark, render_json
+from podwire.flows.proof import LossProof, StepMark
+from podwire.flows.prooffile import is_proof, write_proof
 from podwire.flows.run import FlowRun
 from podwire.flows.settings import FlowSettings
 from podwire.kube.client import Client
@@ -38,7 +40,6 @@ from podwire.runtime.stateform import check_form
 
 Say = Callable[[str], None]
 _SERVE_S = 60.0
-_QUIET_S = 30.0
 _BALANCER_S = 3.0
 
 
@@ -120,6 +121,7 @@ class LocalUpgrade:
             program=program, interval_ms=options.interval_ms, folder=self._folder / "flows", balancer_s=_BALANCER_S
         )
         self._flows = FlowRun(client, settings, say)
+        self._health = FlowHealth(self._flows, client.clock, options.most_lost)
         self._own = own
 
     async def run(self, direction: plan.Direction) -> int:
@@ -201,9 +203,13 @@ class LocalUpgrade:
         return self._write(msgspec.structs.replace(record, direction="rollback", reason=reason, ended=0.0))
 
     def _discard(self) -> None:
-        """Removes what an earlier upgrade left: backup, record and counts."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
+        """Removes what an earlier upgrade left: backup, record and counts. The proofs of its runs stay."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path in self._folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif not is_proof(path):
+                path.unlink(missing_ok=True)
 
     def _write(self, record: LocalRecord) -> LocalRecord:
         write_atomically(self._folder / "record.json", msgspec.json.encode(record))
@@ -267,18 +273,12 @@ class LocalUpgrade:
 
         Behind the last step (``step`` None) it waits until the fate of every message is known.
 
-        Raises: ClusterError when flows stay silent, leak, or lost more than allowed.
+        Raises: ClusterError when flows stay silent, leak, or lost more than allowed, or a sender hangs.
         """
         canary = step is not None and step.node == (self._options.canary or self._nodes[0])
         await self._client.clock.sleep(self._options.canary_pause_s if canary else self._options.pause_s)
-        deadline = self._client.clock.monotonic() + _QUIET_S
-        while silent := await self._flows.silent():
-            if self._client.clock.monotonic() > deadline:
-                raise ClusterError("; ".join(silent[:3]))
-            await self._client.clock.sleep(0.5)
-        lost = _lost(await (self._flows.reports() if step is not None else self._flows.settle()))
-        if lost > self._options.most_lost:
-            raise ClusterError(f"{lost} messages were lost, at most {self._options.most_lost} may be")
+        if problems := await self._health.problems(decided=step is None):
+            raise ClusterError("; ".join(problems[:3]))
 
     async def _enough(self) -> None:
         """Waits until enough messages were sent.
@@ -289,7 +289,7 @@ class LocalUpgrade:
         most, until = -1, 0.0
         while (sent := _sent(await self._flows.reports())) < least:
             if sent > most:
-                most, until = sent, clock.monotonic() + _QUIET_S
+                most, until = sent, clock.monotonic() + QUIET_S
             elif clock.monotonic() > until:
                 raise ClusterError(f"{most} of {least} messages were sent, and the flows send no more")
             await clock.sleep(1.0)
@@ -299,7 +299,7 @@ class LocalUpgrade:
         reports = await self._flows.settle()
         self._flows.stop_outside()
         proof = proof_of(record, reports, await self._flows.changes(), len(self._nodes))
-        write_atomically(self._folder / "proof.json", render_json(proof).encode())
+        write_proof(self._folder, proof)
         self._write(record)
         await self._flows.remove()
         for line in plan.lines(record)[:2] if record.reason else plan.lines(record)[:1]:
@@ -324,10 +324,6 @@ def proof_of(record: LocalRecord, flows: list[FlowReport], changes: list[KernelC
         flows=tuple(flows),
         changes=tuple(changes),
     )
-
-
-def _lost(reports: list[FlowReport]) -> int:
-    return sum(flow.lost for flow in reports)
 
 
 def _sent(reports: list[FlowReport]) -> int:

@@ -5,10 +5,11 @@ short pods on the nodes of the wave; flows are counted by whoever implements :cl
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from podwire.errors import ClusterError
+from podwire.flows.proof import ObjectChange
 from podwire.upgrade.apply.objects import UpgradeObjects
 from podwire.upgrade.plan.values import Gate, UpgradePlan, UpgradeStep
 from podwire.upgrade.verify.checks import CheckKind, ConnectionCheck
@@ -28,6 +29,10 @@ class Breach(ClusterError):
 
 class LossGate(Protocol):
     """Counts the losses of flows that run during the upgrade."""
+
+    def describe(self, objects: Iterable[ObjectChange]) -> None:
+        """Sets what the steps of the run change, for its proof."""
+        ...
 
     async def begin(self) -> None:
         """Starts the flows, unless they run."""

@@ -57,6 +57,8 @@ class UpgradeRun:
         Raises: ConfigError when the plan does not fit the cluster; ClusterError when a gate did not hold.
         """
         record = await self._begin(plan)
+        if self._flows is not None and record.plan is not None:
+            self._flows.describe(stepchanges.described(record.plan))
         gates, steps = await self._steps()
         if not record.pending():
             await gates.take_down()

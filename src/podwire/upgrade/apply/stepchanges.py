@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from podwire.flows.proof import ObjectChange
 from podwire.upgrade.apply import fields
 from podwire.upgrade.apply.record import ObjectBefore
 from podwire.upgrade.plan.values import PlannedChange, UpgradePlan, UpgradeStep
@@ -34,6 +35,18 @@ def changes_of(step: UpgradeStep, plan: UpgradePlan) -> tuple[PlannedChange, ...
         patch={"spec": {"template": {"spec": spec}}},
     )
     return (*step.changes, change)
+
+
+def described(plan: UpgradePlan) -> list[ObjectChange]:
+    """What the steps of a plan change, in words: diffs of texts, and images."""
+    result = []
+    for step in plan.steps:
+        images = "".join(f"{image.container}: {image.before} -> {image.after}\n" for image in step.images)
+        for change in changes_of(step, plan):
+            text = change.diff or (images if change.kind in WORKLOADS else "")
+            if text:
+                result.append(ObjectChange(step=step.id, object=change.title, text=text))
+    return result
 
 
 def is_by_node(step: UpgradeStep, change: PlannedChange | ObjectBefore) -> bool:

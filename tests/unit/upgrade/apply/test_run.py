@@ -1,6 +1,7 @@
 """The order of an upgrade, gates, rollback, and that a run may end between any two of its writes."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import cast
 
 import msgspec
@@ -9,6 +10,7 @@ from tests.fakes.upgrade_cluster import Killed, UpgradeCluster, answer
 from tests.unit.upgrade.apply.scenario import COREFILE, MIGRATED, make_cluster, make_plan
 
 from podwire.errors import ClusterError, ConfigError
+from podwire.flows.proof import ObjectChange
 from podwire.kube.client import Client
 from podwire.upgrade.apply import run
 from podwire.upgrade.apply.run import ApplyOptions, UpgradeRun
@@ -234,6 +236,12 @@ def test_every_node_that_fails_is_named() -> None:
 class NoFlows:
     """Flows that get no answers."""
 
+    def __init__(self) -> None:
+        self.objects: list[ObjectChange] = []
+
+    def describe(self, objects: Iterable[ObjectChange]) -> None:
+        self.objects += objects
+
     async def begin(self) -> None:
         raise ClusterError("flows have no answers")
 
@@ -246,10 +254,14 @@ class NoFlows:
 
 def test_gates_that_cannot_begin_leave_nothing_behind() -> None:
     cluster = make_cluster()
-    run_with_flows = UpgradeRun(cast("Client", cluster), ApplyOptions(image=IMAGE), lambda _: None, NoFlows())
+    flows = NoFlows()
+    run_with_flows = UpgradeRun(cast("Client", cluster), ApplyOptions(image=IMAGE), lambda _: None, flows)
     with pytest.raises(ClusterError, match="the flows cannot be removed"):
         asyncio.run(run_with_flows.apply(make_plan()))
     assert not leftovers(cluster) and changed_fields(cluster) == {"ConfigMap/kube-system/podwire-upgrade"}
+    assert [change.object for change in flows.objects] == [
+        "DaemonSet kube-system/kube-flannel-ds", "DaemonSet kube-system/kube-proxy", "Deployment kube-system/coredns",
+    ]  # fmt: skip
 
 
 def test_fields_of_a_controller_are_refused_unless_forced() -> None:

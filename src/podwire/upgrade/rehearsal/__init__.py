@@ -1,0 +1,1 @@
+"""``podwire upgrade rehearse``: the upgrade is tried in a local copy of the cluster before the real one."""
