@@ -1,7 +1,8 @@
 """``podwire upgrade backup``, ``apply``, ``verify``, ``rollback`` and ``restore`` for workloads of others, under load.
 
 The cluster has podwire's chart without DNS. CoreDNS is a Deployment whose image is podwire's DNS server with the
-Corefile: it has a readiness probe, lameduck, and reads the Corefile as CoreDNS does. kube-proxy is a DaemonSet whose
+Corefile: it has lameduck, and reads the Corefile as CoreDNS does. Its probe of readiness fails as late as that of
+kubeadm, 30 s after the end of the pod began, and 25 s after its process has ended. kube-proxy is a DaemonSet whose
 image is the stand-in server, and one version that never gets ready; Services are served by podwire's agents.
 """
 
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,7 @@ NODES = ("node-1", "node-2", "node-3")
 PROXY, DNS = "registry.k8s.io/kube-proxy", "registry.k8s.io/coredns/coredns"
 BROKEN = f"{PROXY}:v1.37.0"
 DNS_ADDRESS = "10.96.0.10"
+PORTS = range(20_000, 20_040)
 COREFILE = """.:53 {
     errors
     health {
@@ -112,7 +115,7 @@ spec:
           args: [dns, --corefile, /etc/coredns/Corefile]
           resources: {{limits: {{memory: 300Mi}}, requests: {{cpu: 10m, memory: 70Mi}}}}
           ports: [{{containerPort: 53, protocol: UDP, name: dns}}, {{containerPort: 53, protocol: TCP, name: dns-tcp}}]
-          readinessProbe: {{httpGet: {{path: /ready, port: 8181}}, periodSeconds: 1, failureThreshold: 1}}
+          readinessProbe: {{httpGet: {{path: /ready, port: 8181}}, periodSeconds: 1, failureThreshold: 30}}
           volumeMounts: [{{name: config-volume, mountPath: /etc/coredns, readOnly: true}}]
       volumes:
         - name: config-volume
@@ -180,8 +183,8 @@ def install(cluster: Cluster, home: Path) -> None:
 
 
 class Queries(threading.Thread):
-    """Asks cluster DNS from a pod every few milliseconds, each time from a new port; ``lost`` are those without an
-    answer in five seconds."""
+    """Asks cluster DNS from a pod every few milliseconds, from a few ports in turn, so that connection tracking knows
+    the flow of each query; ``lost`` are those without an answer in five seconds."""
 
     def __init__(self, namespace: Path) -> None:
         super().__init__()
@@ -197,6 +200,7 @@ class Queries(threading.Thread):
                 opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             with opened:
                 opened.settimeout(5)
+                opened.bind(("", PORTS[self.asked % len(PORTS)]))
                 opened.connect((DNS_ADDRESS, 53))
                 self.asked += 1
                 try:
@@ -304,6 +308,29 @@ def pods_of_commands(cluster: Cluster) -> list[str]:
     return [name for name in names if name.startswith(("podwire-verify", "podwire-upgrade", "coredns-canary"))]
 
 
+@contextmanager
+def observer(cluster: Cluster) -> Iterator[str]:
+    """A server on this machine, outside of the cluster, that tells pods the source address that it sees."""
+    address = str(topology(cluster).host_address)
+    with socket.create_server((address, 0)) as chosen:
+        port = chosen.getsockname()[1]
+    process = subprocess.Popen([*podwire(), "upgrade", "node", "serve", "--port", str(port)])
+    try:
+        eventually(lambda: answers(address, port))
+        yield f"{address}:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def answers(address: str, port: int) -> bool:
+    try:
+        with socket.create_connection((address, port), timeout=5) as connection:
+            return connection.recv(64) == f"podwire {address}\n".encode()
+    except OSError:
+        return False
+
+
 def test_others_are_upgraded_and_taken_back_without_loss(cluster: Cluster, tmp_path: Path) -> None:
     file = make_plan(cluster, tmp_path, f"{PROXY}:v1.36.0", f"{DNS}:v1.14.2")
     before = spec(cluster, "deploy", "coredns"), spec(cluster, "ds", "kube-proxy")
@@ -320,7 +347,8 @@ def test_others_are_upgraded_and_taken_back_without_loss(cluster: Cluster, tmp_p
         for old, new in zip(before, after, strict=True):
             assert without_image(old) == without_image(new)
         assert upgrade(cluster, "status").splitlines() == ["upgrade: done", "1-kube-proxy: done", "2-coredns: done"]
-        verified = upgrade(cluster, "verify")
+        with observer(cluster) as outside:
+            verified = upgrade(cluster, "verify", "--observer", outside)
         print(verified)
         killed_at(cluster, "step 2-coredns: back", "rollback")
         print(upgrade(cluster, "rollback"))
@@ -361,6 +389,7 @@ def test_an_upgrade_is_planned_and_applied_by_one_command(cluster: Cluster, tmp_
         f"{node}: kube-proxy is new" for node in ("node-3", "node-1", "node-2")
     ]
     measured = proof.parse_json((tmp_path / "proof.json").read_bytes(), "proof.json")
+    assert [file.read_bytes() for file in tmp_path.glob("proof-*.json")] == [(tmp_path / "proof.json").read_bytes()]
     lost, sent, leaked, denied = proof.counts(measured)
     assert (lost, leaked) == (0, 0), prooftext.text(measured)
     assert sent > 500 and denied > 100 and any("kube-proxy" in step.title for step in measured.steps)

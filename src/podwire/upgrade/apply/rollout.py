@@ -8,6 +8,7 @@ from podwire.kube.podruns import PodRuns, is_ready
 from podwire.kube.resources import Json
 from podwire.upgrade.apply import stepchanges
 from podwire.upgrade.apply.gates import Breach
+from podwire.upgrade.apply.leaving import LeavingPods
 from podwire.upgrade.apply.objects import ObjectName, UpgradeObjects, is_current
 from podwire.upgrade.nodecommands import NodeCommands
 
@@ -108,25 +109,29 @@ class Rollout:
     async def roll(self, target: ObjectName) -> None:
         """Waits until all pods of a workload are made from its template, and available.
 
+        Pods of a DNS server that end meanwhile are taken out of their Services first (:class:`LeavingPods`).
+
         Raises: Breach when the rollout comes no further for the time of one pod. A pod that gets ready and fails again
         and again is no progress.
         """
-        clock = self._objects.client.clock
+        clock, leaving = self._objects.client.clock, LeavingPods(self._objects.client)
         until = clock.monotonic() + self._timeout_s
         furthest: int | None = None
         while True:
             workload = await self._objects.get(target)
+            are_leaving = workload["kind"] == "Deployment" and await leaving.take_out(workload)
             progress = rollout_progress(workload)
-            if progress is None:
+            if progress is None and (not are_leaving or clock.monotonic() > until):
                 return
-            _, new, available, old = progress
-            if furthest is None or new + available - old > furthest:
-                until, furthest = clock.monotonic() + self._timeout_s, new + available - old
-            elif clock.monotonic() > until:
-                meaning = "pods wanted, new, available, old"
-                numbers = ", ".join(map(str, progress))
-                problem = f"{target.kind} {target.namespace}/{target.name} makes no progress"
-                raise Breach(f"{problem} for {self._timeout_s:.0f} s ({meaning}: {numbers})")
+            if progress is not None:
+                _, new, available, old = progress
+                if furthest is None or new + available - old > furthest:
+                    until, furthest = clock.monotonic() + self._timeout_s, new + available - old
+                elif clock.monotonic() > until:
+                    meaning = "pods wanted, new, available, old"
+                    numbers = ", ".join(map(str, progress))
+                    problem = f"{target.kind} {target.namespace}/{target.name} makes no progress"
+                    raise Breach(f"{problem} for {self._timeout_s:.0f} s ({meaning}: {numbers})")
             await clock.sleep(_POLL_S)
 
     async def canary(self, pod: Json) -> tuple[str, str]:
