@@ -10,6 +10,7 @@ from tests.cases.upgrade_clusters import FOLDER, VERSIONS, node
 from tests.e2e.clusters import own_name, run, running
 from tests.e2e.driver import Cluster, eventually
 
+from podwire.local import inventory
 from podwire.upgrade.plan.values import UpgradePlan, parse_plan
 
 SYSTEM = ("-n", "kube-system")
@@ -68,6 +69,52 @@ def test_patches_of_a_plan_are_accepted_by_the_api(cluster: Cluster) -> None:
         containers = body["spec"]["template"]["spec"]["containers"]
         assert len(containers) == 1 and containers[0]["image"] in json.dumps(change.patch)
         assert containers[0]["volumeMounts"]
+
+
+SHOP = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: web, image: own.example/web:1, ports: [{containerPort: 80}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web}
+spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]}
+"""
+
+
+def test_an_upgrade_is_rehearsed_in_a_copy_without_loss(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.apply(SHOP)
+    before = [spec_of(cluster, kind, name) for kind, name in (("ds", "kube-proxy"), ("deploy", "coredns"))]
+    name, folder = own_name("rehearsal"), tmp_path / "proofs"
+    words = ("--to", "1.36", "--nodes", "2", "--name", name, "--folder", str(folder), "-o", "json")
+    done = run("upgrade", "rehearse", "--kubeconfig", cluster.kubeconfig, *words, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    assert result["steps"] == ["1-kube-proxy", "2-coredns"] and result["problems"] == []
+    assert "1 of 1 workloads behind Services have stand-ins" in result["differences"]
+    assert not [text for text in result["differences"] if "is missing" in text]
+    for direction in ("there", "back"):
+        counts = result[direction]
+        assert (counts["lost"], counts["leaked"]) == (0, 0) and counts["sent"] > 300 and counts["denied"] > 50
+    assert len(list(folder.glob("proof-*.json"))) == 2
+    assert inventory.find(name) is None, "the copy is gone"
+    assert [spec_of(cluster, kind, name) for kind, name in (("ds", "kube-proxy"), ("deploy", "coredns"))] == before
+
+
+def spec_of(cluster: Cluster, kind: str, name: str) -> object:
+    return cluster.get(kind, name, *SYSTEM)["spec"]
 
 
 def test_blocker_gives_exit_status_1_in_every_form(cluster: Cluster) -> None:

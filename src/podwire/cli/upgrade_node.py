@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from podwire.upgrade.nodepods import BIN_DIR, CONF_DIR
+from podwire.upgrade.verify.checks import PORT
 
 
 @click.group()
@@ -41,11 +42,12 @@ def write(conf_dir: str, files: tuple[str, ...]) -> None:
 
 
 @node.command()
-def serve() -> None:
-    """Answer connections and datagrams."""
+@click.option("--port", type=click.IntRange(1, 65535), default=PORT, show_default=True, help="Port, TCP and UDP.")
+def serve(port: int) -> None:
+    """Answer connections and datagrams with the address of the client."""
     from podwire.upgrade.verify.connections import serve as answer
 
-    answer()
+    answer(port)
 
 
 @node.command(name="try")

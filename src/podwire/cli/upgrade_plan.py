@@ -43,7 +43,7 @@ _output_option = click.option(
 
 _node_pods_option = click.option(
     "--node-image", metavar="IMAGE",
-    help="Also read the configurations of networks on every node, by a pod of this image, which needs `ls`.",
+    help="Also read configurations of networks and kernel modules of every node, by a pod of this image, with a shell.",
 )  # fmt: skip
 _directory_option = click.option(
     "--cni-conf-dir", "directory", metavar="DIR", default="",

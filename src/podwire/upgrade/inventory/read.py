@@ -1,11 +1,15 @@
 """Reads the inventory of a cluster from its API.
 
-About 15 requests, whatever the size of the cluster: lists of Nodes, DaemonSets, Deployments, Services, budgets and
-custom kinds, the pods of the namespaces that matter, and single ConfigMaps. A kind that the API does not serve has no
-objects; a kind that the user must not read is named in ``unreadable``.
+About 15 lists, whatever the size of the cluster: Nodes, DaemonSets, Deployments, Services, budgets and custom kinds,
+the pods of the namespaces that matter, and single ConfigMaps. Lists are read at the same time, so that this process
+decodes one while the API server makes the next; the pages of one list follow each other. A kind that the API does not
+serve has no objects; a kind that the user must not read is named in ``unreadable``.
 """
 
+import asyncio
 from typing import Any, TypeVar
+
+from msgspec import structs
 
 from podwire.errors import ApiError, NotFound
 from podwire.kube.client import Client
@@ -46,6 +50,8 @@ CONFIG_MAPS: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 """The ConfigMaps that the plan reads, where they are there."""
 
+_AT_ONCE = 4
+"""Requests at the same time; each further connection costs both sides a handshake."""
 _PAGE = 500
 """Objects of one answer: a page of 500 pods is about 3 MB."""
 
@@ -56,39 +62,57 @@ async def read_inventory(client: Client) -> Inventory:
     Raises: ApiError when the user must not read Nodes; ApiUnreachable.
     """
     reader = _Reader(client)
-    budgets = await reader.list(PODDISRUPTIONBUDGETS)
-    daemonsets = await reader.list(DAEMONSETS.raw)
+    budgets, daemonsets, rest = await asyncio.gather(
+        reader.list(PODDISRUPTIONBUDGETS), reader.list(DAEMONSETS.raw), _without_pods(client, reader)
+    )
     namespaces = {SYSTEM, *(budget.metadata.namespace for budget in budgets)}
     namespaces |= {str(item["metadata"].get("namespace", "")) for item in daemonsets}
-    pods = [pod for namespace in sorted(namespaces) for pod in await reader.list(_PODS, namespace)]
-    return Inventory(
-        cluster=await reader.cluster(),
-        version=await own_version(client),
-        servers=await all_versions(client),
-        nodes=tuple(sorted(await reader.nodes(), key=lambda node: node.name)),
-        pods=tuple(pods),
+    pods = await asyncio.gather(*(reader.list(_PODS, namespace) for namespace in sorted(namespaces)))
+    return structs.replace(
+        rest,
+        pods=tuple(pod for members in pods for pod in members),
         daemonsets=daemonsets,
-        deployments=await reader.list(DEPLOYMENTS.raw),
-        config_maps=await reader.config_maps(),
-        services=await reader.list(SERVICES),
         budgets=budgets,
-        autoscalers=await reader.list(HORIZONTALPODAUTOSCALERS.raw, SYSTEM),
+        unreadable=tuple(sorted(reader.unreadable)),
+    )
+
+
+async def _without_pods(client: Client, reader: "_Reader") -> Inventory:
+    """What does not depend on namespaces."""
+    nodes, deployments, services = await asyncio.gather(
+        reader.nodes(), reader.list(DEPLOYMENTS.raw), reader.list(SERVICES)
+    )
+    autoscalers, classes, kinds, charts = await asyncio.gather(
+        reader.list(HORIZONTALPODAUTOSCALERS.raw, SYSTEM),
+        reader.list(INGRESSCLASSES.raw),
+        reader.list(CUSTOMRESOURCEDEFINITIONS),
+        reader.list(_HELM_CHARTS),
+    )
+    cluster, version, servers, config_maps = await asyncio.gather(
+        reader.cluster(), own_version(client), all_versions(client), reader.config_maps()
+    )
+    return Inventory(
+        cluster=cluster,
+        version=version,
+        servers=servers,
+        nodes=tuple(sorted(nodes, key=lambda node: node.name)),
+        deployments=deployments,
+        config_maps=config_maps,
+        services=services,
+        autoscalers=autoscalers,
         ingress_controllers=tuple(
             IngressClassController(ingress_class=item["metadata"]["name"], controller=_controller(item))
-            for item in await reader.list(INGRESSCLASSES.raw)
+            for item in classes
         ),
-        custom_kinds=tuple(map(_storage_versions, await reader.list(CUSTOMRESOURCEDEFINITIONS))),
-        helm_charts=tuple(
-            f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
-            for item in await reader.list(_HELM_CHARTS)
-        ),
-        unreadable=tuple(reader.unreadable),
+        custom_kinds=tuple(map(_storage_versions, kinds)),
+        helm_charts=tuple(f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}" for item in charts),
     )
 
 
 class _Reader:
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._gate = asyncio.Semaphore(_AT_ONCE)
         self.unreadable: list[str] = []
 
     async def list(self, resource: Resource[T], namespace: str = "") -> tuple[T, ...]:
@@ -110,7 +134,8 @@ class _Reader:
         items: list[T] = []
         token = ""
         while True:
-            page = await self._client.list(resource, namespace, limit=_PAGE, continue_=token)
+            async with self._gate:
+                page = await self._client.list(resource, namespace, limit=_PAGE, continue_=token)
             items += page.items
             token = page.continue_
             if not token:
@@ -125,19 +150,26 @@ class _Reader:
             return ""
 
     async def config_maps(self) -> dict[str, dict[str, str]]:
-        contents: dict[str, dict[str, str]] = {}
-        for namespace, name in CONFIG_MAPS:
-            try:
+        contents = await asyncio.gather(*(self._content(namespace, name) for namespace, name in CONFIG_MAPS))
+        return {
+            f"{namespace}/{name}": content
+            for (namespace, name), content in zip(CONFIG_MAPS, contents, strict=True)
+            if content is not None
+        }
+
+    async def _content(self, namespace: str, name: str) -> dict[str, str] | None:
+        """The content of a ConfigMap; None when it is not there, or must not be read."""
+        try:
+            async with self._gate:
                 item = await self._client.get(CONFIGMAPS, name, namespace)
-            except NotFound:
-                continue
-            except ApiError as failure:
-                if failure.code != 403:
-                    raise
-                self.unreadable.append(f"ConfigMap {namespace}/{name}")
-                continue
-            contents[f"{namespace}/{name}"] = dict(item.get("data") or {})
-        return contents
+        except NotFound:
+            return None
+        except ApiError as failure:
+            if failure.code != 403:
+                raise
+            self.unreadable.append(f"ConfigMap {namespace}/{name}")
+            return None
+        return dict(item.get("data") or {})
 
 
 def _controller(item: Json) -> str:

@@ -10,6 +10,7 @@ from podwire.model.meta import Fact, is_true
 from podwire.upgrade.inventory.components import NETWORK_COMPONENTS
 from podwire.upgrade.inventory.inventory import Inventory, InventoryNode
 from podwire.upgrade.plan.compose import sorted_findings
+from podwire.upgrade.plan.kubeproxy import mode_in, read_configuration
 from podwire.upgrade.plan.steps import pods_of
 from podwire.upgrade.plan.values import Component, Severity, UpgradeFinding, UpgradePlan
 from podwire.upgrade.plan.versions import parse_version
@@ -23,6 +24,23 @@ CONFIGURATIONS: Mapping[str, str] = {
 }  # fmt: skip
 """The file of each network in /etc/cni/net.d; the container runtime takes the first by name."""
 
+_MODULES_OF_MODES: Mapping[str, tuple[str, ...]] = {
+    "iptables": ("nf_conntrack", "xt_comment", "xt_conntrack", "xt_mark"),
+    "ipvs": ("ip_set", "ip_vs", "ip_vs_rr", "nf_conntrack", "xt_set"),
+    "nftables": (
+        "nf_conntrack",
+        "nf_tables",
+        "nft_chain_nat",
+        "nft_ct",
+        "nft_fib",
+        "nft_masq",
+        "nft_nat",
+        "nft_numgen",
+    ),
+}
+"""What the kernel needs for a mode of kube-proxy (``pkg/proxy/{iptables,ipvs,nftables}``)."""
+MODULES = frozenset(name for names in _MODULES_OF_MODES.values() for name in names)
+"""The modules that are looked for."""
 _PRESSURE = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 _LISTED = 3
 _CONTAINERD_2_SINCE = 36
@@ -36,6 +54,8 @@ class PreflightSituation(Fact, frozen=True, kw_only=True):
     plan: UpgradePlan
     configurations: Mapping[str, tuple[str, ...]] = {}
     """By node the files of /etc/cni/net.d in their order, where they were read."""
+    modules: Mapping[str, frozenset[str]] = {}
+    """By node those of :data:`MODULES` that its kernel has, where they are known."""
 
     @property
     def daemonsets(self) -> tuple[Component, ...]:
@@ -160,6 +180,20 @@ def _configurations(situation: PreflightSituation) -> Iterator[UpgradeFinding]:
         yield _finding("warning", "Nodes", "/etc/cni/net.d", message, remedy)
 
 
+def _modules(situation: PreflightSituation) -> Iterator[UpgradeFinding]:
+    """Modules that the mode of kube-proxy after the upgrade needs, and that nodes lack."""
+    target = parse_version(situation.plan.to_version)
+    if target is None or not any(component.name == "kube-proxy" for component in situation.plan.components):
+        return
+    mode = mode_in(read_configuration(situation.inventory), target.minor)
+    for module in _MODULES_OF_MODES.get(mode, ()):
+        lacking = [node for node, modules in situation.modules.items() if module not in modules]
+        if lacking:
+            message = f"mode {mode} of kube-proxy needs the kernel module {module}, which {_listed(lacking)} lacks"
+            remedy = "install the package with the modules of the kernel, or choose another mode"
+            yield _finding("warning", "Nodes", "/lib/modules", message, remedy)
+
+
 def _networks(situation: PreflightSituation) -> tuple[str, ...]:
     names = (NETWORK_COMPONENTS.get(component.name) for component in situation.plan.components)
     return tuple(dict.fromkeys(name for name in names if name))
@@ -186,5 +220,5 @@ def _listed(names: list[str]) -> str:
 
 CHECKS: tuple[Callable[[PreflightSituation], Iterator[UpgradeFinding]], ...] = (
     _nodes_ready, _cordoned, _runtimes, _pods_everywhere, _mixed_images, _pod_ranges, _storage_versions,
-    _configurations,
+    _configurations, _modules,
 )  # fmt: skip

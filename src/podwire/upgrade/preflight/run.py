@@ -6,7 +6,7 @@ from podwire.upgrade.plan.compose import make_plan, sorted_findings
 from podwire.upgrade.plan.targets import Targets
 from podwire.upgrade.plan.values import UpgradeFinding
 from podwire.upgrade.preflight.checks import PreflightSituation, preflight
-from podwire.upgrade.preflight.configurations import DIRECTORIES, DIRECTORY, read_configurations
+from podwire.upgrade.preflight.nodefacts import DIRECTORIES, DIRECTORY, NodeFacts, read_facts
 
 
 async def run(client: Client, targets: Targets, node_image: str | None, directory: str) -> tuple[UpgradeFinding, ...]:
@@ -16,11 +16,16 @@ async def run(client: Client, targets: Targets, node_image: str | None, director
     """
     inventory = await read_inventory(client)
     plan = make_plan(inventory, targets)
-    configurations: dict[str, tuple[str, ...]] = {}
+    facts: dict[str, NodeFacts] = {}
     unread: tuple[UpgradeFinding, ...] = ()
     if node_image is not None:
-        names = [node.name for node in inventory.nodes if node.ready]
+        ready = [node for node in inventory.nodes if node.ready]
         chosen = directory or DIRECTORIES.get(plan.layout, DIRECTORY)
-        configurations, unread = await read_configurations(client, names, node_image, chosen)
-    situation = PreflightSituation(inventory=inventory, plan=plan, configurations=configurations)
+        facts, unread = await read_facts(client, ready, node_image, chosen)
+    situation = PreflightSituation(
+        inventory=inventory,
+        plan=plan,
+        configurations={node: entry.configurations for node, entry in facts.items()},
+        modules={node: entry.modules for node, entry in facts.items() if entry.modules is not None},
+    )
     return sorted_findings([*preflight(situation), *unread])

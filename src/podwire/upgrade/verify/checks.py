@@ -8,6 +8,11 @@
 | dns | the name of the Service resolves to its address | reached |
 | policy | to a pod that a NetworkPolicy isolates | refused |
 | egress | to an address outside of the pods' network | reached |
+| egress | to an observer, which tells the source address that it sees | see below |
+
+An observer is a pod in the network of another node, or ``podwire upgrade node serve`` on a machine outside. Networks
+differ in whether nodes see a pod or its node: an observer on a node may see either, and nothing else. A machine outside
+must see the node, or an address that the user names, such as that of a NAT gateway.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,6 +24,8 @@ from podwire.model.meta import Fact
 
 PORT = 9483
 """The port of the pods that answer, TCP and UDP."""
+NODE_PORT = 9484
+"""The port of observers in the network of a node."""
 CheckKind = Literal["pod", "service", "nodeport", "dns", "policy", "egress", "server"]
 KINDS: tuple[CheckKind, ...] = ("pod", "service", "nodeport", "dns", "policy", "egress")
 Transport = Literal["tcp", "udp", "dns", "name"]
@@ -39,6 +46,10 @@ class ConnectionCheck(Fact, frozen=True, kw_only=True):
     """For ``name``: the address to which the name must resolve; for ``dns``: the name to ask for; otherwise empty."""
     refused: bool = False
     """Whether the connection must not be made."""
+    sources: tuple[str, ...] = ()
+    """The addresses of which an observer must see one; empty: the other side is no observer."""
+    own_source: bool = False
+    """Whether an observer may also see the pod's own address."""
 
 
 class CheckResult(Fact, frozen=True, kw_only=True):

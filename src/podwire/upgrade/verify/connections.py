@@ -1,6 +1,7 @@
 """What the pods of ``podwire upgrade verify`` do: answer on a port, or try connections; blocking, one thread.
 
-A pod that answers sends one line back over each connection and one datagram for each datagram. A pod that tries has
+A pod that answers sends one line back over each connection and one datagram for each datagram; in it is the address of
+the client as the server sees it. A pod that tries has
 some seconds for each connection that should be made, since rules of the node may be written late for a new pod.
 """
 
@@ -15,7 +16,7 @@ from podwire.errors import ProtocolError
 from podwire.runtime.clock import SystemClock
 from podwire.upgrade.verify.checks import PORT, CheckResult, ConnectionCheck
 
-_ANSWER = b"podwire\n"
+_ANSWER = "podwire"
 _TRY_S = 1.5
 _PAUSE_S = 0.2
 PATIENCE_S = 15.0
@@ -45,12 +46,17 @@ def serve(port: int = PORT, *, ready: Callable[[], None] = lambda: None) -> None
 
 def _answer(opened: socket.socket, *, is_stream: bool) -> None:
     if is_stream:
-        connection, _ = opened.accept()
+        connection, peer = opened.accept()
         with connection:
-            connection.sendall(_ANSWER)
+            connection.sendall(_line(peer[0]))
     else:
         _, peer = opened.recvfrom(64)
-        opened.sendto(_ANSWER, peer)
+        opened.sendto(_line(peer[0]), peer)
+
+
+def _line(address: str) -> bytes:
+    """The answer to a client; a client of IPv4 has its own form of address, also on a socket of both families."""
+    return f"{_ANSWER} {address.removeprefix('::ffff:')}\n".encode()
 
 
 def attempt(checks: Sequence[ConnectionCheck], patience_s: float = PATIENCE_S) -> list[CheckResult]:
@@ -76,26 +82,37 @@ def _problem(check: ConnectionCheck) -> str:
             return _resolved(check)
         if check.transport == "dns":
             return _queried(check)
-        answer = _exchanged(check)
+        answer, own = _exchanged(check)
     except OSError as failure:
         return "" if check.refused else failure.strerror or str(failure) or type(failure).__name__
     if check.refused:
         return "was reached, and should be denied"
+    if check.sources:
+        return _wrong_source(answer, (*check.sources, *([own] if check.own_source else [])))
     return "" if answer or check.kind == "egress" else "gave no answer"
 
 
-def _exchanged(check: ConnectionCheck) -> bytes:
-    """The answer of the other side; for egress the connection itself is enough."""
+def _wrong_source(answer: bytes, sources: Sequence[str]) -> str:
+    """Why the address that the server saw is not as expected."""
+    name, _, address = answer.decode(errors="replace").strip().partition(" ")
+    if name != _ANSWER or not address:
+        return "did not tell the address that it saw"
+    return "" if address in sources else f"saw the address {address}, expected {' or '.join(sources)}"
+
+
+def _exchanged(check: ConnectionCheck) -> tuple[bytes, str]:
+    """The answer of the other side, and the own address; for egress without an observer no answer is awaited."""
     address = (check.address, check.port)
     if check.transport == "tcp":
         with socket.create_connection(address, timeout=_TRY_S) as connection:
-            return b"" if check.kind == "egress" else connection.recv(64)
+            awaited = check.sources or check.kind != "egress"
+            return connection.recv(64) if awaited else b"", str(connection.getsockname()[0])
     family = socket.AF_INET6 if ":" in check.address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as datagrams:
         datagrams.settimeout(_TRY_S)
         datagrams.connect(address)
         datagrams.send(b"?")
-        return datagrams.recv(64)
+        return datagrams.recv(64), str(datagrams.getsockname()[0])
 
 
 def _resolved(check: ConnectionCheck) -> str:

@@ -1,17 +1,20 @@
 """The objects of ``podwire upgrade verify``: pods that answer, a Service, a policy, and what each node tries. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from podwire.model.meta import Fact
 from podwire.upgrade import nodepods
 from podwire.upgrade.nodepods import ProbeImage
 from podwire.upgrade.verify import checks
-from podwire.upgrade.verify.checks import PORT, CheckKind, ConnectionCheck
+from podwire.upgrade.verify.checks import NODE_PORT, PORT, CheckKind, ConnectionCheck
 
 Json = dict[str, Any]
 NAME = "podwire-verify"
 """The name of the Service, and of the label of every pod."""
+ServerRole = Literal["server", "denied", "observer"]
+_OBSERVERS = 2
+"""Nodes that have an observer: each node has one on another node."""
 _SERVERS = 5
 """Nodes that have a pod that answers; more would make the matrix grow with the square of the cluster."""
 
@@ -28,6 +31,14 @@ class VerifyTargets(Fact, frozen=True, kw_only=True):
     denied: str = ""
     """The address of the pod that a policy isolates."""
     egress: tuple[tuple[str, int], ...] = ()
+    observers: Mapping[str, str] = {}
+    """By node with a pod in its network that is an observer, the node's address."""
+    outside: tuple[tuple[str, int], ...] = ()
+    """Observers outside of the cluster."""
+    own: Mapping[str, tuple[str, ...]] = {}
+    """By node its addresses."""
+    sources: tuple[str, ...] = ()
+    """The addresses that observers outside must see; empty: those of the node."""
     name: str = ""
     """The name of the Service."""
 
@@ -40,12 +51,18 @@ def server_nodes(nodes: Sequence[str], first: Sequence[str] = ()) -> tuple[str, 
     return tuple(dict.fromkeys((*(node for node in first if node in nodes), *spread)))
 
 
-def server_pod(image: ProbeImage, node: str, *, denied: bool = False) -> Json:
-    """The pod that answers on a node; ``denied``: the one that the policy isolates."""
-    role = "denied" if denied else "server"
+def server_pod(image: ProbeImage, node: str, role: ServerRole = "server") -> Json:
+    """The pod that answers on a node.
+
+    ``denied`` is the one that the policy isolates; ``observer`` answers in the network of the node.
+    """
     labels = {"app.kubernetes.io/name": NAME, "role": role}
-    pod = nodepods.plain_pod(image, f"{NAME}-{role}-{node}", node, labels, ["upgrade", "node", "serve"])
-    pod["spec"]["containers"][0]["readinessProbe"] = {"tcpSocket": {"port": PORT}, "periodSeconds": 1}
+    port = NODE_PORT if role == "observer" else PORT
+    arguments = ["upgrade", "node", "serve", *(["--port", str(port)] if port != PORT else [])]
+    pod = nodepods.plain_pod(image, f"{NAME}-{role}-{node}", node, labels, arguments)
+    if role == "observer":
+        pod["spec"] |= {"hostNetwork": True, "dnsPolicy": "Default"}
+    pod["spec"]["containers"][0]["readinessProbe"] = {"tcpSocket": {"port": port}, "periodSeconds": 1}
     return pod
 
 
@@ -79,12 +96,18 @@ def policy() -> Json:
     }
 
 
-def connections(targets: VerifyTargets, kinds: Iterable[CheckKind]) -> tuple[ConnectionCheck, ...]:
-    """What each node tries."""
+def observer_nodes(nodes: Sequence[str]) -> tuple[str, ...]:
+    """The nodes that get an observer."""
+    return tuple(nodes[:_OBSERVERS])
+
+
+def connections(targets: VerifyTargets, kinds: Sequence[CheckKind], node: str) -> tuple[ConnectionCheck, ...]:
+    """What a node tries."""
     makers = {
         "pod": _pods, "service": _service, "nodeport": _node_ports, "dns": _name, "policy": _denied, "egress": _egress,
     }  # fmt: skip
-    return tuple(check for kind in kinds if kind in makers for check in makers[kind](targets))
+    checks_of_kinds = [check for kind in kinds if kind in makers for check in makers[kind](targets)]
+    return (*checks_of_kinds, *(_source(targets, node) if "egress" in kinds else ()))
 
 
 def _pods(targets: VerifyTargets) -> Iterable[ConnectionCheck]:
@@ -123,3 +146,17 @@ def _denied(targets: VerifyTargets) -> Iterable[ConnectionCheck]:
 def _egress(targets: VerifyTargets) -> Iterable[ConnectionCheck]:
     for address, port in targets.egress:
         yield ConnectionCheck(kind="egress", target=f"{address} port {port}", address=address, port=port)
+
+
+def _source(targets: VerifyTargets, node: str) -> Iterable[ConnectionCheck]:
+    """Connections to the first observer on another node, since on the own node no address is rewritten, and outside."""
+    own = targets.own.get(node, ())
+    others = [(name, address) for name, address in targets.observers.items() if name != node]
+    for name, address in others[:1]:
+        target = f"the source address that {name} sees"
+        yield ConnectionCheck(
+            kind="egress", target=target, address=address, port=NODE_PORT, sources=own, own_source=True
+        )
+    for address, port in targets.outside:
+        target = f"the source address that {address} port {port} sees"
+        yield ConnectionCheck(kind="egress", target=target, address=address, port=port, sources=targets.sources or own)

@@ -13,19 +13,22 @@ from podwire.upgrade.apply.record import NAME
 from podwire.upgrade.nodecommands import agents_of, nodes_ready
 from podwire.upgrade.nodepods import image_of
 from podwire.upgrade.verify.checks import KINDS, CheckKind, NodeResults
-from podwire.upgrade.verify.stage import VerifyStage, take_down
+from podwire.upgrade.verify.stage import OutsideTargets, VerifyStage, take_down
 
 _LAST_PORT = 65535
 
 
 class VerifyOptions(Fact, frozen=True, kw_only=True):
-    """What the command line says; ``nodes`` empty: all; ``egress`` as ``ADDRESS:PORT``."""
+    """What the command line says; ``nodes`` empty: all; ``egress`` and ``observers`` as ``ADDRESS:PORT``."""
 
     namespace: str = "kube-system"
     image: str = ""
     nodes: tuple[str, ...] = ()
     kinds: tuple[CheckKind, ...] = KINDS
     egress: tuple[str, ...] = ()
+    observers: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    """The source addresses that observers must see; empty: those of the node."""
 
 
 async def run(client: Client, options: VerifyOptions) -> tuple[NodeResults, ...]:
@@ -33,7 +36,11 @@ async def run(client: Client, options: VerifyOptions) -> tuple[NodeResults, ...]
 
     Raises: ConfigError; ClusterError when another run is at work, or pods do not get ready; ApiError.
     """
-    outside = [address_of(text) for text in options.egress]
+    outside = OutsideTargets(
+        servers=tuple(address_of(text, "--egress") for text in options.egress),
+        observers=tuple(address_of(text, "--observer") for text in options.observers),
+        sources=options.sources,
+    )
     try:
         every = await nodes_ready(client)
         if unknown := [name for name in options.nodes if name not in every]:
@@ -66,7 +73,7 @@ async def try_from(stage: VerifyStage, every: Mapping[str, bool], options: Verif
     return tuple(sorted((*results, *absent), key=lambda entry: entry.node))
 
 
-def address_of(text: str) -> tuple[str, int]:
+def address_of(text: str, option: str) -> tuple[str, int]:
     """The address and the port of ``ADDRESS:PORT``; an IPv6 address stands in brackets.
 
     Raises: ConfigError.
@@ -74,5 +81,5 @@ def address_of(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     is_port = port.isascii() and port.isdecimal() and 0 < int(port[:6]) <= _LAST_PORT
     if not colon or not is_port or not host:
-        raise ConfigError("--egress", "", f"expected ADDRESS:PORT, got {text!r}")
+        raise ConfigError(option, "", f"expected ADDRESS:PORT, got {text!r}")
     return host.strip("[]"), int(port)

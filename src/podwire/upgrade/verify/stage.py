@@ -11,6 +11,7 @@ from podwire.errors import AlreadyExists, ClusterError, NotFound
 from podwire.kube.client import Client
 from podwire.kube.podruns import PodRuns
 from podwire.kube.resources import ENDPOINTSLICES, NETWORKPOLICIES, NODES, Json
+from podwire.model.meta import Fact
 from podwire.upgrade.nodepods import ProbeImage
 from podwire.upgrade.verify import checks, objects
 from podwire.upgrade.verify.checks import KINDS, CheckKind, ConnectionCheck, NodeResults
@@ -20,17 +21,32 @@ _AT_ONCE = 8
 _ATTEMPTS = 2
 
 
+class OutsideTargets(Fact, frozen=True, kw_only=True):
+    """Addresses and ports outside of the cluster: servers, and observers with the source addresses that they must see.
+
+    Without servers the API server is tried; without sources observers must see the node.
+    """
+
+    servers: tuple[tuple[str, int], ...] = ()
+    observers: tuple[tuple[str, int], ...] = ()
+    sources: tuple[str, ...] = ()
+
+
+NOTHING_OUTSIDE = OutsideTargets()
+"""The API server alone."""
+
+
 class VerifyStage:
     """The stage in one namespace."""
 
     def __init__(
-        self, client: Client, namespace: str, image: ProbeImage, egress: Sequence[tuple[str, int]] = ()
+        self, client: Client, namespace: str, image: ProbeImage, outside: OutsideTargets = NOTHING_OUTSIDE
     ) -> None:
         self._client = client
         self._runs = PodRuns(client, namespace)
         self._namespace = namespace
         self._image = image
-        self._egress = tuple(egress)
+        self._outside = outside
         self._targets: VerifyTargets | None = None
 
     async def set_up(self, nodes: Sequence[str], kinds: Sequence[CheckKind] = KINDS) -> None:
@@ -43,20 +59,29 @@ class VerifyStage:
             raise ClusterError("no node is Ready: connections cannot be tried")
         if "policy" in kinds:
             await self._ensure_policy()
-            await self._runs.ensure_pod(objects.server_pod(self._image, servers[0], denied=True))
+            await self._runs.ensure_pod(objects.server_pod(self._image, servers[0], "denied"))
+        observers = objects.observer_nodes(servers) if "egress" in kinds else ()
+        for node in observers:
+            await self._runs.ensure_pod(objects.server_pod(self._image, node, "observer"))
         for node in servers:
             await self._runs.ensure_pod(objects.server_pod(self._image, node))
         service = await self._runs.ensure_service(objects.service())
         pods = {node: await self._runs.address_of(f"{objects.NAME}-server-{node}") for node in servers}
         denied = await self._runs.address_of(f"{objects.NAME}-denied-{servers[0]}") if "policy" in kinds else ""
-        addresses = await self._addresses(servers) if "nodeport" in kinds else {}
+        for node in observers:
+            await self._runs.address_of(f"{objects.NAME}-observer-{node}")
+        own = await self._addresses() if "nodeport" in kinds or observers else {}
         self._targets = VerifyTargets(
             pods=pods,
             service=str(service["spec"]["clusterIP"]),
             node_port=next((int(port["nodePort"]) for port in service["spec"]["ports"] if "nodePort" in port), 0),
-            nodes=addresses,
+            nodes={name: own[name][0] for name in servers if own.get(name)},
+            observers={name: own[name][0] for name in observers if own.get(name)},
+            own=own,
             denied=denied,
-            egress=self._egress or (await self._api_servers() if "egress" in kinds else ()),
+            outside=self._outside.observers,
+            sources=self._outside.sources,
+            egress=self._outside.servers or (await self._api_servers() if "egress" in kinds else ()),
             name=f"{objects.NAME}.{self._namespace}.svc",
         )
 
@@ -66,9 +91,10 @@ class VerifyStage:
         except AlreadyExists:
             pass
 
-    async def _addresses(self, names: Sequence[str]) -> Mapping[str, str]:
-        nodes = {node["metadata"]["name"]: node for node in (await self._client.list(NODES.raw)).items}
-        return {name: address for name in names if name in nodes and (address := internal_address(nodes[name]))}
+    async def _addresses(self) -> Mapping[str, tuple[str, ...]]:
+        """By node, its addresses in the cluster."""
+        nodes = (await self._client.list(NODES.raw)).items
+        return {str(node["metadata"]["name"]): internal_addresses(node) for node in nodes}
 
     async def _api_servers(self) -> tuple[tuple[str, int], ...]:
         """The addresses of the API servers, which are outside of the pods' network."""
@@ -86,17 +112,17 @@ class VerifyStage:
         Raises: ApiError, ApiUnreachable.
         """
         assert self._targets is not None, "set_up comes first"
-        tried = objects.connections(self._targets, kinds)
-        if not tried:
-            return tuple(NodeResults(node=node) for node in nodes)
         results: list[NodeResults] = []
         for start in range(0, len(nodes), _AT_ONCE):
             batch = nodes[start : start + _AT_ONCE]
-            results += await asyncio.gather(*(self.attempt(node, tried) for node in batch))
+            tried = [objects.connections(self._targets, kinds, node) for node in batch]
+            results += await asyncio.gather(*map(self.attempt, batch, tried))
         return tuple(results)
 
     async def attempt(self, node: str, tried: Sequence[ConnectionCheck]) -> NodeResults:
         """What happens to connections from a pod of a node; a pod that gave no results is started twice."""
+        if not tried:
+            return NodeResults(node=node)
         results = NodeResults(node=node, problem="was not tried")
         for _ in range(_ATTEMPTS):
             try:
@@ -119,7 +145,7 @@ async def take_down(client: Client, namespace: str) -> None:
         pass
 
 
-def internal_address(node: Json) -> str:
-    """The address of a node in the cluster; empty without one."""
+def internal_addresses(node: Json) -> tuple[str, ...]:
+    """The addresses of a node in the cluster."""
     addresses: list[Any] = (node.get("status") or {}).get("addresses") or []
-    return next((str(entry["address"]) for entry in addresses if entry["type"] == "InternalIP"), "")
+    return tuple(str(entry["address"]) for entry in addresses if entry["type"] == "InternalIP")

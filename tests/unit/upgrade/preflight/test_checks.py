@@ -1,6 +1,8 @@
 """What the preflight finds in clusters that are not ready for an upgrade."""
 
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,7 +14,7 @@ from podwire.upgrade.plan.targets import Targets, parse_images
 from podwire.upgrade.plan.values import UpgradeFinding
 from podwire.upgrade.plan.versions import parse_target
 from podwire.upgrade.preflight.checks import PreflightSituation, preflight
-from podwire.upgrade.preflight.configurations import configurations, pod_of
+from podwire.upgrade.preflight.nodefacts import facts_of, pod_of
 
 FLANNEL = ("flannel=ghcr.io/flannel-io/flannel:v0.27.0",)
 
@@ -124,6 +126,40 @@ def test_two_networks_are_ordered_by_the_names_of_their_files() -> None:
 
 def test_listing_becomes_configurations_in_order() -> None:
     listing = "99-x.conf\n10-flannel.conflist\nREADME\n05-a.conf.bak\nflannel.json\n"
-    assert configurations(listing) == ("10-flannel.conflist", "99-x.conf", "flannel.json")
-    spec = pod_of("a", "busybox", "/cni")["spec"]
+    facts = facts_of(listing)
+    assert facts.configurations == ("10-flannel.conflist", "99-x.conf", "flannel.json")
+    assert facts.modules is None, "the node has no files of modules"
+    spec = pod_of("a", "6.1.0", "busybox", "/cni")["spec"]
     assert (spec["nodeName"], spec["volumes"][0]["hostPath"]["path"]) == ("a", "/cni")
+
+
+def listed_by(folder: Path, release: str) -> str:
+    """What the script of the pod prints for a node whose modules are in a folder."""
+    command = pod_of("a", release, "busybox", str(folder / "net.d"))["spec"]["containers"][0]["command"]
+    script = command[2].replace("/lib/modules", str(folder))
+    return subprocess.run(["sh", "-c", script, command[3]], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_pod_lists_modules_built_in_and_as_files(tmp_path: Path) -> None:
+    (tmp_path / "net.d").mkdir()
+    (tmp_path / "net.d/10-flannel.conflist").touch()
+    (tmp_path / "6.1").mkdir()
+    (tmp_path / "6.1/modules.builtin").write_text("kernel/net/netfilter/nf_conntrack.ko\n")
+    dependencies = "kernel/net/netfilter/nft_ct.ko.xz: kernel/net/netfilter/nf_conntrack.ko.xz\nkernel/my_nft_nat.ko:\n"
+    (tmp_path / "6.1/modules.dep").write_text(dependencies)
+    facts = facts_of(listed_by(tmp_path, "6.1"))
+    assert facts.configurations == ("10-flannel.conflist",)
+    assert facts.modules == {"nf_conntrack", "nft_ct"}
+    assert facts_of(listed_by(tmp_path, "6.2")).modules is None
+    assert facts_of(listed_by(tmp_path, "$(touch x)")).modules is None
+
+
+def test_modules_that_the_mode_needs_and_a_node_lacks_are_named() -> None:
+    present = inventory_of(cluster("kubeadm"), VERSIONS["kubeadm"])
+    plan = make_plan(present, Targets(version=parse_target("1.36.1", "t")))
+    whole = frozenset({"nf_conntrack", "xt_comment", "xt_conntrack", "xt_mark"})
+    modules = {"worker-1": whole, "worker-2": whole - {"xt_comment"}}
+    situation = PreflightSituation(inventory=present, plan=plan, modules=modules)
+    assert [finding.message for finding in preflight(situation) if finding.field == "/lib/modules"] == [
+        "mode iptables of kube-proxy needs the kernel module xt_comment, which node worker-2 lacks"
+    ]

@@ -1,5 +1,6 @@
 """What is tried from each node, and the table of the results."""
 
+import msgspec
 import pytest
 
 from podwire.upgrade.nodepods import ProbeImage
@@ -10,21 +11,35 @@ from podwire.upgrade.verify.objects import VerifyTargets
 TARGETS = VerifyTargets(
     pods={"a": "10.1.0.1", "b": "10.2.0.1"}, service="10.96.0.9", node_port=30001, nodes={"a": "192.0.2.1"},
     denied="10.1.0.2", egress=(("192.0.2.9", 443),), name="podwire-verify.kube-system.svc",
+    observers={"a": "192.0.2.1", "b": "192.0.2.2"}, outside=(("203.0.113.9", 9483),),
+    own={"a": ("192.0.2.1",), "b": ("192.0.2.2", "2001:db8::2")},
 )  # fmt: skip
 
 
 def test_every_kind_is_tried_with_its_expectation() -> None:
-    tried = objects.connections(TARGETS, checks.KINDS)
+    tried = objects.connections(TARGETS, checks.KINDS, "b")
     assert [(check.kind, check.transport, check.address, check.port) for check in tried] == [
         ("pod", "tcp", "10.1.0.1", checks.PORT), ("pod", "udp", "10.1.0.1", checks.PORT),
         ("pod", "tcp", "10.2.0.1", checks.PORT), ("pod", "udp", "10.2.0.1", checks.PORT),
         ("service", "tcp", "10.96.0.9", checks.PORT), ("service", "udp", "10.96.0.9", checks.PORT),
         ("nodeport", "tcp", "192.0.2.1", 30001), ("dns", "name", "podwire-verify.kube-system.svc", checks.PORT),
         ("policy", "tcp", "10.1.0.2", checks.PORT), ("egress", "tcp", "192.0.2.9", 443),
+        ("egress", "tcp", "192.0.2.1", checks.NODE_PORT), ("egress", "tcp", "203.0.113.9", 9483),
     ]  # fmt: skip
     assert [check.kind for check in tried if check.refused] == ["policy"]
-    assert objects.connections(TARGETS, ("dns",))[0].expected == "10.96.0.9"
+    assert objects.connections(TARGETS, ("dns",), "a")[0].expected == "10.96.0.9"
     assert checks.decode(checks.encode(tried)) == tried
+
+
+def test_a_node_asks_an_observer_on_another_node_and_those_outside() -> None:
+    near, far = objects.connections(TARGETS, ("egress",), "a")[1:]
+    assert (near.address, near.sources, near.own_source) == ("192.0.2.2", ("192.0.2.1",), True)
+    assert (far.address, far.sources, far.own_source) == ("203.0.113.9", ("192.0.2.1",), False)
+    named = msgspec.structs.replace(TARGETS, sources=("198.51.100.7",))
+    assert objects.connections(named, ("egress",), "a")[2].sources == ("198.51.100.7",)
+    observer = objects.server_pod(ProbeImage(image="podwire:1"), "a", "observer")
+    assert observer["spec"]["hostNetwork"] and str(checks.NODE_PORT) in observer["spec"]["containers"][0]["args"]
+    assert not objects.service()["spec"]["selector"].items() <= observer["metadata"]["labels"].items()
 
 
 def test_large_clusters_have_few_pods_that_answer() -> None:
@@ -36,7 +51,7 @@ def test_large_clusters_have_few_pods_that_answer() -> None:
 
 def test_the_policy_isolates_only_the_pod_of_its_role() -> None:
     image = ProbeImage(image="podwire:1", command=("podwire",), pull_secrets=("pull",))
-    denied, server = objects.server_pod(image, "a", denied=True), objects.server_pod(image, "a")
+    denied, server = objects.server_pod(image, "a", "denied"), objects.server_pod(image, "a")
     selector = objects.policy()["spec"]["podSelector"]["matchLabels"]
     assert selector.items() <= denied["metadata"]["labels"].items()
     assert not selector.items() <= server["metadata"]["labels"].items()

@@ -58,6 +58,29 @@ def test_refused_connections_count_as_expected_of_policies_alone(port: int) -> N
     assert tried(port, kind="policy", refused=True) == "was reached, and should be denied"
 
 
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_an_observer_must_see_an_expected_source_address(port: int, transport: str) -> None:
+    egress = {"kind": "egress", "transport": transport}
+    assert tried(port, **egress, sources=("192.0.2.1", "127.0.0.1")) == ""
+    assert tried(port, **egress, sources=("192.0.2.1",), own_source=True) == ""
+    wrong = tried(port, **egress, sources=("192.0.2.1", "192.0.2.2"))
+    assert wrong == "saw the address 127.0.0.1, expected 192.0.2.1 or 192.0.2.2"
+
+
+def test_a_server_that_tells_no_address_is_no_observer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with listener.accept()[0] as connection:
+                connection.sendall(b"220 ready\n")
+
+        worker = threading.Thread(target=answer)
+        worker.start()
+        problem = tried(listener.getsockname()[1], kind="egress", sources=("127.0.0.1",))
+        worker.join()
+    assert problem == "did not tell the address that it saw"
+
+
 def test_names_must_resolve_to_the_service() -> None:
     name = {"kind": "dns", "transport": "name", "address": "localhost"}
     assert tried(53, **name, expected="127.0.0.1") == ""

@@ -46,7 +46,7 @@ def test_without_a_ready_node_nothing_can_be_tried() -> None:
 
 
 def test_addresses_outside_are_checked() -> None:
-    assert address_of("[2001:db8::1]:443") == ("2001:db8::1", 443)
+    assert address_of("[2001:db8::1]:443", "--egress") == ("2001:db8::1", 443)
     for text in ("192.0.2.7", "192.0.2.7:", ":443", "192.0.2.7:0", "192.0.2.7:65536", "192.0.2.7:1234567", "a:\u0665"):
         with pytest.raises(ConfigError, match="--egress: expected ADDRESS:PORT"):
-            address_of(text)
+            address_of(text, "--egress")
