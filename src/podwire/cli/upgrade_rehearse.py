@@ -1,6 +1,6 @@
 """The command ``podwire upgrade rehearse``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from podwire.cli.upgrade_plan import target_options, targets_of
 if TYPE_CHECKING:
     from podwire.kube.client import Client
     from podwire.upgrade.lossgate import FlowGate
+    from podwire.upgrade.rehearsal.nodes import CopiedNode
     from podwire.upgrade.rehearsal.objects import RehearsalSource
     from podwire.upgrade.rehearsal.result import RehearsalResult
     from podwire.upgrade.rehearsal.settings import OwnCommand
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 @click.option(
     "--folder", metavar="FOLDER", default="rehearsal", show_default=True, help="Where the loss proofs are written."
 )
+@click.option(
+    "--interval-ms", type=click.IntRange(1, 1000), default=50, show_default=True, metavar="MS",
+    help="Milliseconds between two messages of a flow.",
+)  # fmt: skip
 @click.option("--timeout", type=SECONDS, default=300.0, show_default=True, help="Time for a pod to be ready.")
 @click.option("--no-rollback", is_flag=True, help="Do not try the way back.")
 @click.option("--keep", is_flag=True, help="Keep the local cluster.")
@@ -68,17 +73,42 @@ def rehearse(kubeconfig: str | None, plan_file: str | None, target: str | None, 
 def _rehearsed(
     kubeconfig: str | None, plan_file: str | None, target: str | None, options: dict[str, Any]
 ) -> "RehearsalResult":
+    """Reads the cluster, makes the copy, tries the plan there, and removes the copy.
+
+    Raises: ConfigError, ClusterError.
+    """
     import asyncio
 
     from podwire.cli.interrupt import message_when_interrupted
-    from podwire.upgrade.lossgate import ProofOptions, flow_gate
     from podwire.upgrade.rehearsal import nodes, settings
-    from podwire.upgrade.rehearsal.run import Rehearsal, RehearsalOptions
 
     name, say = options["name"], partial(click.echo, err=options["output"] == "json")
     commands = settings.parse_commands(options["commands"])
     source = asyncio.run(_read(kubeconfig, plan_file, target, options))
     chosen = nodes.choose_nodes(source.inventory, source.plan, options["nodes"])
+    ranges = settings.ranges_of(source.inventory)
+    document = settings.configuration(source, ranges, len(chosen), _own_command(), commands)
+    with message_when_interrupted(f"`podwire down --name {name}` removes what is left of the copy"):
+        try:
+            _bring_up(name, document, say)
+            return asyncio.run(_try(source, chosen, commands, options, say))
+        finally:
+            if not options["keep"]:
+                _remove(name)
+
+
+async def _try(
+    source: "RehearsalSource",
+    nodes: Sequence["CopiedNode"],
+    commands: Mapping[str, Sequence[str]],
+    options: dict[str, Any],
+    say: Callable[[str], None],
+) -> "RehearsalResult":
+    """The result of the plan in the copy."""
+    from podwire.upgrade.lossgate import ProofOptions, flow_gate
+    from podwire.upgrade.rehearsal import settings
+    from podwire.upgrade.rehearsal.run import Rehearsal, RehearsalOptions
+
     ranges = settings.ranges_of(source.inventory)
     rehearsal = RehearsalOptions(
         roles=settings.roles_of(source.plan, commands),
@@ -87,29 +117,23 @@ def _rehearsed(
         timeout_s=options["timeout"],
         back=not options["no_rollback"],
     )
-    document = settings.configuration(source, ranges, len(chosen), _own_command(), commands)
-    differences = settings.known_differences(source, ranges, commands)
-    with message_when_interrupted(f"`podwire down --name {name}` removes what is left of the copy"):
-        try:
-            _bring_up(name, document, say)
+    client = _client_of_copy(options["name"])
 
-            async def run() -> "RehearsalResult":
-                client = _client_of_copy(name)
+    async def gate(title: str) -> "FlowGate":
+        proof = ProofOptions(
+            folder=Path(options["folder"]).absolute(),
+            image=settings.PROGRAM,
+            balancers=True,
+            title=title,
+            interval_ms=options["interval_ms"],
+        )
+        return await flow_gate(client, proof, say)
 
-                async def gate(title: str) -> "FlowGate":
-                    folder = Path(options["folder"]).absolute()
-                    proof = ProofOptions(folder=folder, image=settings.PROGRAM, balancers=True, title=title)
-                    return await flow_gate(client, proof, say)
-
-                try:
-                    return await Rehearsal(client, source, chosen, rehearsal, gate).run(differences)
-                finally:
-                    await client.close()
-
-            return asyncio.run(run())
-        finally:
-            if not options["keep"]:
-                _remove(name)
+    try:
+        differences = settings.known_differences(source, ranges, commands)
+        return await Rehearsal(client, source, nodes, rehearsal, gate).run(differences)
+    finally:
+        await client.close()
 
 
 async def _read(

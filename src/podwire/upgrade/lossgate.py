@@ -39,6 +39,7 @@ class ProofOptions(Fact, frozen=True, kw_only=True):
     balancers: bool = False
     """Whether a load balancer and an Ingress are used that podwire does not serve, and that may cost money."""
     title: str = "Upgrade"
+    interval_ms: int = 50
 
 
 async def flow_gate(client: Client, options: ProofOptions, say: Callable[[str], None]) -> "FlowGate":
@@ -58,6 +59,7 @@ async def flow_gate(client: Client, options: ProofOptions, say: Callable[[str], 
         say("load balancers are not tested: podwire serves none here, and one may cost money (--proof-balancers)")
     settings = FlowSettings(
         program=program,
+        interval_ms=options.interval_ms,
         folder=options.folder / "flows",
         balancer_class=classes.balancer,
         ingress_class=classes.ingress,

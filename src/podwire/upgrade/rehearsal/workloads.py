@@ -19,7 +19,7 @@ STAND_IN = "stand-in"
 """The image of pods behind Services, which no entry of the copy's image table fits."""
 MOST_REPLICAS = 2
 """Pods of a workload behind a Service."""
-DNS_REPLICAS = 3
+DNS_REPLICAS = 2
 """Pods of a Deployment of the network."""
 _POD_FIELDS = (
     "nodeSelector", "tolerations", "affinity", "topologySpreadConstraints", "dnsPolicy",

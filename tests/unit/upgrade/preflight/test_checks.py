@@ -149,7 +149,7 @@ def test_the_pod_lists_modules_built_in_and_as_files(tmp_path: Path) -> None:
     (tmp_path / "6.1/modules.dep").write_text(dependencies)
     facts = facts_of(listed_by(tmp_path, "6.1"))
     assert facts.configurations == ("10-flannel.conflist",)
-    assert facts.modules == {"nf_conntrack", "nft_ct"}
+    assert facts.modules == frozenset({"nf_conntrack", "nft_ct"})
     assert facts_of(listed_by(tmp_path, "6.2")).modules is None
     assert facts_of(listed_by(tmp_path, "$(touch x)")).modules is None
 
