@@ -21,6 +21,11 @@ ACCOUNTS = "".join(
 )
 
 
+PROBE = "periodSeconds: {}\n            successThreshold: 1\n            failureThreshold: {}\n"
+ATTENTIVE = PROBE.format(10, 3), PROBE.format(1, 30)
+"""A probe that sees sooner that a pod has become ready, and as late that it is not ready any more."""
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two nodes, whose API also has what kubeadm and Flannel install; the images are stand-ins."""
@@ -28,7 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     config.write_text(yaml.safe_dump({"nodes": 2}))
     with running(own_name("upgrade-plan"), "--config", str(config)) as created:
         created.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: kube-flannel}\n" + ACCOUNTS)
-        created.apply((FOLDER / "kubeadm.yaml").read_text())
+        created.apply((FOLDER / "kubeadm.yaml").read_text().replace(*ATTENTIVE))
         eventually(lambda: is_complete(created), within=120)
         yield created
 

@@ -28,7 +28,7 @@ class StepMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node: str = ""
 
 
-class ObjectChange(msgspec.Struct, frozen=True, kw_only=True):
+class ObjectDiff(msgspec.Struct, frozen=True, kw_only=True):
     """What a step changes in an object of the API; ``text`` is a diff, or a line for each changed field."""
 
     step: str
@@ -46,7 +46,7 @@ class LossProof(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[StepMark, ...] = ()
     flows: tuple[FlowReport, ...] = ()
     changes: tuple[KernelChange, ...] = ()
-    objects: tuple[ObjectChange, ...] = ()
+    objects: tuple[ObjectDiff, ...] = ()
     format: int = FORMAT
 
 

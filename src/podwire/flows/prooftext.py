@@ -7,7 +7,7 @@ from podwire.flows.proof import (
     BEFORE_S,
     Explanation,
     LossProof,
-    ObjectChange,
+    ObjectDiff,
     StepMark,
     clock_time,
     counts,
@@ -50,7 +50,7 @@ def markdown(proof: LossProof, picture: str = "") -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _object_title(item: ObjectChange) -> str:
+def _object_title(item: ObjectDiff) -> str:
     return f"{item.step} changes {item.object}"
 
 

@@ -14,7 +14,7 @@ from podwire.errors import NotFound, PodwireError
 from podwire.flows.changes import KernelChange
 from podwire.flows.health import FlowHealth, WatchedFlows
 from podwire.flows.objects import FlowProgram
-from podwire.flows.proof import LossProof, ObjectChange, StepMark
+from podwire.flows.proof import LossProof, ObjectDiff, StepMark
 from podwire.flows.prooffile import write_proof
 from podwire.flows.run import FlowRun
 from podwire.flows.settings import FlowSettings
@@ -115,9 +115,9 @@ class FlowGate:
         self.proof: LossProof | None = None
         """That of the last run."""
         self._marks: list[StepMark] = []
-        self._objects: tuple[ObjectChange, ...] = ()
+        self._objects: tuple[ObjectDiff, ...] = ()
 
-    def describe(self, objects: Iterable[ObjectChange]) -> None:
+    def describe(self, objects: Iterable[ObjectDiff]) -> None:
         """Sets what the steps of the run change, for its proof."""
         self._objects = tuple(objects)
 

@@ -36,7 +36,7 @@ def test_an_ingress_leads_to_the_http_port() -> None:
     assert rule["http"]["paths"][0]["backend"]["service"] == {"name": "podwire-flows", "port": {"number": 7008}}
 
 
-def test_a_load_balancer_is_used_only_where_it_is_asked_for() -> None:
+def test_a_load_balancer_is_used_only_on_request() -> None:
     assert objects.service(None)["spec"]["type"] == "NodePort"
     default, own = objects.service("")["spec"], objects.service("example.com/own")["spec"]
     assert (default["type"], own["type"]) == ("LoadBalancer", "LoadBalancer")

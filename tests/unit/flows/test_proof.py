@@ -11,7 +11,7 @@ from podwire.flows.changes import KernelChange
 from podwire.flows.count import FlowReport, LossSpan
 from podwire.flows.proof import (
     LossProof,
-    ObjectChange,
+    ObjectDiff,
     StepMark,
     counts,
     explain,
@@ -116,7 +116,7 @@ def test_the_picture_of_a_long_run_stays_small() -> None:
 
 def test_the_report_has_the_diffs_of_objects() -> None:
     diff = "--- Corefile\n-    upstream\n+    ready\n"
-    change = ObjectChange(step="3-coredns", object="ConfigMap kube-system/coredns", text=diff)
+    change = ObjectDiff(step="3-coredns", object="ConfigMap kube-system/coredns", text=diff)
     proof = msgspec.structs.replace(PROOF, objects=(change,))
     assert "3-coredns changes ConfigMap kube-system/coredns:\n  --- Corefile\n  -    upstream\n" in prooftext.text(
         proof

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from podwire.errors import ClusterError
-from podwire.flows.proof import ObjectChange
+from podwire.flows.proof import ObjectDiff
 from podwire.upgrade.apply.objects import UpgradeObjects
 from podwire.upgrade.plan.values import Gate, UpgradePlan, UpgradeStep
 from podwire.upgrade.verify.checks import CheckKind, ConnectionCheck
@@ -30,7 +30,7 @@ class Breach(ClusterError):
 class LossGate(Protocol):
     """Counts the losses of flows that run during the upgrade."""
 
-    def describe(self, objects: Iterable[ObjectChange]) -> None:
+    def describe(self, objects: Iterable[ObjectDiff]) -> None:
         """Sets what the steps of the run change, for its proof."""
         ...
 

@@ -58,7 +58,7 @@ class UpgradeRun:
         """
         record = await self._begin(plan)
         if self._flows is not None and record.plan is not None:
-            self._flows.describe(stepchanges.described(record.plan))
+            self._flows.describe(stepchanges.object_changes(record.plan))
         gates, steps = await self._steps()
         if not record.pending():
             await gates.take_down()

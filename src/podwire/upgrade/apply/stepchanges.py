@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from podwire.flows.proof import ObjectChange
+from podwire.flows.proof import ObjectDiff
 from podwire.upgrade.apply import fields
 from podwire.upgrade.apply.record import ObjectBefore
 from podwire.upgrade.plan.values import PlannedChange, UpgradePlan, UpgradeStep
@@ -37,7 +37,7 @@ def changes_of(step: UpgradeStep, plan: UpgradePlan) -> tuple[PlannedChange, ...
     return (*step.changes, change)
 
 
-def described(plan: UpgradePlan) -> list[ObjectChange]:
+def object_changes(plan: UpgradePlan) -> list[ObjectDiff]:
     """What the steps of a plan change, in words: diffs of texts, and images."""
     result = []
     for step in plan.steps:
@@ -45,7 +45,7 @@ def described(plan: UpgradePlan) -> list[ObjectChange]:
         for change in changes_of(step, plan):
             text = change.diff or (images if change.kind in WORKLOADS else "")
             if text:
-                result.append(ObjectChange(step=step.id, object=change.title, text=text))
+                result.append(ObjectDiff(step=step.id, object=change.title, text=text))
     return result
 
 

@@ -36,7 +36,7 @@ _DEADLINE_S = 60
 """Seconds that a node has for the image, and for a directory that is missing."""
 
 
-class NodeFacts(Fact, frozen=True, kw_only=True):
+class NodeListing(Fact, frozen=True, kw_only=True):
     """What a pod read on its node."""
 
     configurations: tuple[str, ...] = ()
@@ -77,11 +77,11 @@ def pod_of(node: str, kernel: str, image: str, directory: str) -> Json:
     return step_pod(f"{NAME}-{digest}", node, {"app.kubernetes.io/name": NAME}, spec)
 
 
-def facts_of(listing: str) -> NodeFacts:
+def facts_of(listing: str) -> NodeListing:
     """What a pod listed."""
     lines = [line.strip() for line in listing.splitlines()]
     names = (line.removeprefix("/").removesuffix(".ko") for line in lines if line.startswith("/"))
-    return NodeFacts(
+    return NodeListing(
         configurations=tuple(sorted(line for line in lines if line.endswith(SUFFIXES))),
         modules=MODULES.intersection(names) if _KNOWN in lines else None,
     )
@@ -89,14 +89,14 @@ def facts_of(listing: str) -> NodeFacts:
 
 async def read_facts(
     client: Client, nodes: Iterable[InventoryNode], image: str, directory: str
-) -> tuple[dict[str, NodeFacts], tuple[UpgradeFinding, ...]]:
+) -> tuple[dict[str, NodeListing], tuple[UpgradeFinding, ...]]:
     """By node what was read there, and a warning for each node that could not be read.
 
     Raises: ApiUnreachable.
     """
     pods = PodRuns(client, NAMESPACE)
     gate = asyncio.Semaphore(_PARALLEL)
-    results: dict[str, NodeFacts] = {}
+    results: dict[str, NodeListing] = {}
     problems: dict[str, str] = {}
 
     async def read(member: InventoryNode) -> None:

@@ -6,7 +6,7 @@ from podwire.upgrade.plan.compose import make_plan, sorted_findings
 from podwire.upgrade.plan.targets import Targets
 from podwire.upgrade.plan.values import UpgradeFinding
 from podwire.upgrade.preflight.checks import PreflightSituation, preflight
-from podwire.upgrade.preflight.nodefacts import DIRECTORIES, DIRECTORY, NodeFacts, read_facts
+from podwire.upgrade.preflight.nodefacts import DIRECTORIES, DIRECTORY, NodeListing, read_facts
 
 
 async def run(client: Client, targets: Targets, node_image: str | None, directory: str) -> tuple[UpgradeFinding, ...]:
@@ -16,7 +16,7 @@ async def run(client: Client, targets: Targets, node_image: str | None, director
     """
     inventory = await read_inventory(client)
     plan = make_plan(inventory, targets)
-    facts: dict[str, NodeFacts] = {}
+    facts: dict[str, NodeListing] = {}
     unread: tuple[UpgradeFinding, ...] = ()
     if node_image is not None:
         ready = [node for node in inventory.nodes if node.ready]

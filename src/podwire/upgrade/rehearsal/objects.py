@@ -72,8 +72,8 @@ class CopiedObjects(Fact, frozen=True, kw_only=True):
 def copied_objects(source: RehearsalSource, settings: CopySettings) -> CopiedObjects:
     """All objects of the copy."""
     support = list(_support(source))
-    kept = settings.service_cidrs
-    services = [_service(item, kept, own=source.has_own_agents) for item in source.services if not _is_of_api(item)]
+    cidrs, own = settings.service_cidrs, source.has_own_agents
+    services = [_service(item, cidrs, own=own) for item in source.services if not _is_of_api(item)]
     workloads = list(_network(source, settings))
     served, behind = _served(source, settings.most_pods)
     objects = [*support, *services, *map(_portable, source.policies), *workloads, *served]

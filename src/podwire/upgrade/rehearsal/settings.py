@@ -132,7 +132,7 @@ def configuration(
     components = (*PARTS_OF_PODWIRE, "coredns") if source.has_own_agents else ("coredns",)
     names = [name for name in names_of(source.plan, components) if name not in commands]
     images = [{"name": name, **run} for name in (PROGRAM, *names)]
-    images += [{"name": name, "command": list(words)} for name, words in commands.items()]
+    images += [{"name": name, "command": list(command)} for name, command in commands.items()]
     document: Json = {"nodes": nodes, "serviceCIDRs": list(ranges.services), "images": images}
     if ranges.pods:
         document["podCIDRs"] = list(ranges.pods)

@@ -120,8 +120,8 @@ def _container(item: Json, roles: WorkloadRoles, volumes: set[str]) -> Json:
 
 def corefile_of(arguments: Iterable[str]) -> str:
     """The file that the arguments of CoreDNS name."""
-    words = [word for argument in arguments for word in str(argument).split("=", 1)]
-    names = (words[at + 1] for at, word in enumerate(words[:-1]) if word in ("-conf", "--conf"))
+    options = [option for argument in arguments for option in str(argument).split("=", 1)]
+    names = (options[at + 1] for at, option in enumerate(options[:-1]) if option in ("-conf", "--conf"))
     return next(names, _COREFILE)
 
 

@@ -151,8 +151,8 @@ def _egress(targets: VerifyTargets) -> Iterable[ConnectionCheck]:
 def _source(targets: VerifyTargets, node: str) -> Iterable[ConnectionCheck]:
     """Connections to the first observer on another node, since on the own node no address is rewritten, and outside."""
     own = targets.own.get(node, ())
-    others = [(name, address) for name, address in targets.observers.items() if name != node]
-    for name, address in others[:1]:
+    observers = [(name, address) for name, address in targets.observers.items() if name != node]
+    for name, address in observers[:1]:
         target = f"the source address that {name} sees"
         yield ConnectionCheck(
             kind="egress", target=target, address=address, port=NODE_PORT, sources=own, own_source=True

@@ -58,7 +58,7 @@ def test_a_pod_that_ends_loses_the_labels_that_services_select() -> None:
     assert labels(cluster, "new") == {**SELECTOR, "app": "own", "pod-template-hash": "1"}
 
 
-def test_a_pod_keeps_its_labels_until_its_last_queries_are_answered() -> None:
+def test_a_pod_answers_its_last_queries_before_it_leaves() -> None:
     cluster = cluster_with(old=True, new=False)
     assert looks(cluster, after_s=LAST_ANSWERS_S / 2) == [True, True]
     assert labels(cluster, "old").items() >= SELECTOR.items()

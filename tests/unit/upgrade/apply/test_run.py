@@ -10,7 +10,7 @@ from tests.fakes.upgrade_cluster import Killed, UpgradeCluster, answer
 from tests.unit.upgrade.apply.scenario import COREFILE, MIGRATED, make_cluster, make_plan
 
 from podwire.errors import ClusterError, ConfigError
-from podwire.flows.proof import ObjectChange
+from podwire.flows.proof import ObjectDiff
 from podwire.kube.client import Client
 from podwire.upgrade.apply import run
 from podwire.upgrade.apply.run import ApplyOptions, UpgradeRun
@@ -237,9 +237,9 @@ class NoFlows:
     """Flows that get no answers."""
 
     def __init__(self) -> None:
-        self.objects: list[ObjectChange] = []
+        self.objects: list[ObjectDiff] = []
 
-    def describe(self, objects: Iterable[ObjectChange]) -> None:
+    def describe(self, objects: Iterable[ObjectDiff]) -> None:
         self.objects += objects
 
     async def begin(self) -> None:

@@ -154,7 +154,7 @@ def test_the_pod_lists_modules_built_in_and_as_files(tmp_path: Path) -> None:
     assert facts_of(listed_by(tmp_path, "$(touch x)")).modules is None
 
 
-def test_modules_that_the_mode_needs_and_a_node_lacks_are_named() -> None:
+def test_modules_that_a_node_lacks_for_the_mode_are_named() -> None:
     present = inventory_of(cluster("kubeadm"), VERSIONS["kubeadm"])
     plan = make_plan(present, Targets(version=parse_target("1.36.1", "t")))
     whole = frozenset({"nf_conntrack", "xt_comment", "xt_conntrack", "xt_mark"})

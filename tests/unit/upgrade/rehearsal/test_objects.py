@@ -122,7 +122,7 @@ def test_services_keep_addresses_of_the_ranges_of_the_copy() -> None:
     assert ("Namespace", "shop") in made and ("Namespace", "kube-system") not in made
 
 
-def test_workloads_of_podwire_run_as_they_are_with_another_api_server() -> None:
+def test_workloads_of_podwire_get_only_another_api_server() -> None:
     environment = [{"name": "KUBERNETES_SERVICE_HOST", "value": "192.0.2.1"}, {"name": "NODE_NAME", "value": "x"}]
     agent = shop("podwire-agent", "DaemonSet")
     agent["spec"]["template"]["spec"]["containers"][0]["env"] = environment

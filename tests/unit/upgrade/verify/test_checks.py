@@ -31,7 +31,7 @@ def test_every_kind_is_tried_with_its_expectation() -> None:
     assert checks.decode(checks.encode(tried)) == tried
 
 
-def test_a_node_asks_an_observer_on_another_node_and_those_outside() -> None:
+def test_a_node_asks_an_observer_elsewhere_and_those_outside() -> None:
     near, far = objects.connections(TARGETS, ("egress",), "a")[1:]
     assert (near.address, near.sources, near.own_source) == ("192.0.2.2", ("192.0.2.1",), True)
     assert (far.address, far.sources, far.own_source) == ("203.0.113.9", ("192.0.2.1",), False)
