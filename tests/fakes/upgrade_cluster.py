@@ -60,6 +60,7 @@ class UpgradeCluster:
 
     def __init__(self, *nodes: str) -> None:
         self.clock = WaitingClock()
+        self.version = "v1.36.0"
         self.objects: dict[Key, Json] = {}
         self.broken: set[str] = set()
         """Images whose pods never get ready."""
@@ -166,7 +167,7 @@ class UpgradeCluster:
         headers: Mapping[str, str] | None = None,
     ) -> ApiAnswer:  # fmt: skip
         if path == "/version":
-            return ApiAnswer(200, {}, b'{"gitVersion": "v1.36.0"}')
+            return ApiAnswer(200, {}, json.dumps({"gitVersion": self.version}).encode())
         segments = path.split("/")
         if method == "GET" and segments[-1] == "log":
             pod = self._held("Pod", segments[-4], segments[-2])

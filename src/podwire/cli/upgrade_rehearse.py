@@ -123,7 +123,6 @@ async def _try(
         proof = ProofOptions(
             folder=Path(options["folder"]).absolute(),
             image=settings.PROGRAM,
-            balancers=True,
             title=title,
             interval_ms=options["interval_ms"],
         )

@@ -17,7 +17,7 @@ from podwire.upgrade.inventory.servers import own_version
 
 CONTROLLER = "podwire-controller"
 _LOCAL = "+podwire"
-"""What the version of a local cluster has, all of whose classes podwire serves."""
+"""What the version of a local cluster has."""
 
 
 class ServedClasses(Fact, frozen=True, kw_only=True):
@@ -31,12 +31,14 @@ ANY_CLASS = ServedClasses(balancer="", ingress="")
 """The defaults of the cluster, whoever serves them."""
 
 
-async def own_classes(client: Client, namespace: str) -> ServedClasses:
-    """The classes that podwire serves; ``namespace`` has podwire's controller.
+async def own_classes(client: Client, namespace: str, *, installed: bool) -> ServedClasses:
+    """The classes that podwire serves; ``namespace`` has podwire's controller, where podwire is ``installed``.
+
+    A local cluster in which nothing was installed has podwire's controllers as processes, with the default classes.
 
     Raises: ApiError, ApiUnreachable.
     """
-    if _LOCAL in await own_version(client):
+    if not installed and _LOCAL in await own_version(client):
         return ANY_CLASS
     try:
         data = (await client.get(CONFIGMAPS, CONTROLLER, namespace)).get("data") or {}

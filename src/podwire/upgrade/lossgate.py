@@ -47,14 +47,16 @@ async def flow_gate(client: Client, options: ProofOptions, say: Callable[[str], 
 
     Raises: ConfigError when there is no image; ApiError, ApiUnreachable.
     """
-    probe = image_of(await agents_of(client, options.namespace), options.image)
+    agents = await agents_of(client, options.namespace)
+    probe = image_of(agents, options.image)
     program = FlowProgram(
         image=probe.image,
         command=probe.command,
         pull_policy=probe.pull_policy,
         pull_secrets=probe.pull_secrets,
     )
-    classes = ANY_CLASS if options.balancers else await own_classes(client, options.namespace)
+    installed = agents is not None
+    classes = ANY_CLASS if options.balancers else await own_classes(client, options.namespace, installed=installed)
     if classes.balancer is None:
         say("load balancers are not tested: podwire serves none here, and one may cost money (--proof-balancers)")
     settings = FlowSettings(

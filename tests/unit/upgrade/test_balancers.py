@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.upgrade_cluster import UpgradeCluster
 
 from podwire.kube.client import Client
-from podwire.upgrade.balancers import ServedClasses, balancer_class, own_classes
+from podwire.upgrade.balancers import ANY_CLASS, ServedClasses, balancer_class, own_classes
 
 SERVED = "controller: {parts: [policystatus, loadbalancer], loadBalancerClass: example.com/own}"
 
@@ -29,6 +29,17 @@ def test_the_class_is_that_of_the_controllers_configuration(text: str, expected:
 
 def test_a_cluster_without_podwires_controller_has_no_class() -> None:
     cluster = UpgradeCluster("a")
-    assert asyncio.run(own_classes(cast("Client", cluster), "kube-system")) == ServedClasses()
+    assert served(cluster) == ServedClasses()
     cluster.put("ConfigMap", "kube-system", "podwire-controller", {"data": {"controller.yaml": SERVED}})
-    assert asyncio.run(own_classes(cast("Client", cluster), "kube-system")).balancer == "example.com/own"
+    assert served(cluster).balancer == "example.com/own"
+
+
+def test_a_local_cluster_serves_its_default_classes_itself() -> None:
+    cluster = UpgradeCluster("a")
+    cluster.version = "v1.36.0+podwire"
+    assert served(cluster, installed=False) == ANY_CLASS
+    assert served(cluster, installed=True) == ServedClasses()
+
+
+def served(cluster: UpgradeCluster, *, installed: bool = False) -> ServedClasses:
+    return asyncio.run(own_classes(cast("Client", cluster), "kube-system", installed=installed))
