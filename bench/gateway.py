@@ -3,8 +3,9 @@
 All three forward on loopback from one worker to one nginx that answers 100 bytes; wrk asks over 64 connections that
 stay open, in turns, and none writes an access log. CPU is that of the proxy alone, for each request. A change goes
 into the entry of the gateway and is measured until the first answer shows it: endpoints of one Service, and one more
-host, with few routes and with 1,000. A replacement is 100 changes of endpoints, hosts, certificates (over TLS) or
-listeners under load; answers other than 200 and broken connections are counted. nginx reloads for each, as its
+host, with few routes and with 1,000. An Ingress and an HTTPRoute with one more host are measured from their objects on,
+through the API and the controllers (bench/gateway_objects.py). A replacement is 100 changes of endpoints, hosts,
+certificates (over TLS) or listeners under load; answers other than 200 and broken connections are counted. nginx reloads for each, as its
 Ingress controllers do for routes. That engines are replaced and gateways killed without a lost request is shown by
 tests/e2e/test_gateway.py.
 
@@ -23,6 +24,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 from bench.alone import run_alone
+from bench.gateway_objects import new_objects
 from bench.machine import cpu_s, resident_mb
 from bench.table import Row
 from tests.kernel.gateway_engine import SETTINGS, ClientRequest, Engine, certificate_for, free_port
@@ -269,6 +271,10 @@ def run(quick: bool) -> list[Row]:
         rows = _speed(proxies, runs, seconds)
         for hosts in (9, 99) if quick else (9, 999):
             rows += _effects(engine, port, endpoints, hosts, 4 if quick else 20)
+            times = new_objects(engine, backend, hosts + 1, 4 if quick else 20)
+            rows += [
+                Row(f"a new {kind} to its first answer, {hosts + 1} hosts", "ms", tuple(t)) for kind, t in times.items()
+            ]
         reload = [nginx, "-c", str(folder / "nginx.conf"), "-s", "reload"]
         beside = _failures(nginx_port, lambda _number: _run(reload), 5 if quick else 20)
         return [*rows, *_loss_rows(engine, port, endpoints, beside, 5 if quick else 20)]

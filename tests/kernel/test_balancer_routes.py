@@ -283,3 +283,36 @@ def test_the_backend_bgp_announces_pods_and_load_balancers_together(make: Make) 
             assert router.established(*addresses) and router.paths("10.244.1.0/24")
 
     run(make(2), body)
+
+
+def test_a_router_is_found_by_its_device_alone(make: Make) -> None:
+    lines = [
+        f"router bgp {ROUTER_AS}",
+        " bgp router-id 10.89.0.1",
+        " no bgp ebgp-requires-policy",
+        " neighbor br0 interface remote-as 64512",
+        " neighbor br0 timers connect 1",
+        " address-family ipv6 unicast",
+        "  neighbor br0 activate",
+        " exit-address-family",
+    ]
+    unnumbered = RouterPeer(
+        name="tor", address=ip_address("::"), interface="eth0", my_as=64512, peer_as=ROUTER_AS, has_both_families=True
+    )
+
+    async def body(cluster: Cluster, nodes: Nodes) -> None:
+        (node,) = cluster.all
+        with frr_router(cluster, lines) as router:
+            addresses = (VIP, VIP6)
+            await deliver(node, planned(node, node.name, peers={"tor": unnumbered}, addresses=addresses))
+            await until(lambda: router.established("br0"))
+            await until(lambda: VIP in router.routes())
+            assert f"{VIP} nhid" in router.routes() or f"{VIP} via inet6 fe80" in router.routes()
+            shown = inside(cluster.fabric, "ip", "-6", "route", "show", VIP6)
+            assert "via fe80" in shown and "dev br0" in shown
+            with answering(node):
+                assert asked(cluster) == node.name
+            await deliver(node, ServiceRoutes())
+            await until(lambda: VIP not in router.routes())
+
+    run(make(1, "46"), body)

@@ -4,8 +4,6 @@ Gateway API lets a filter remove the header Host, Envoy does not; Envoy takes no
 """
 
 import asyncio
-import base64
-import datetime
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,12 +11,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import NameOID
 from tests.fakes import scripted_http as http
 from tests.fakes.certificates import make_certificate
+from tests.kernel.changing_api import ChangingApi, meta, tls_secret, weak_certificate
 from tests.kernel.gateway_engine import SETTINGS, Answer, ClientRequest, Engine, ask_once, hosts_of
 
 from podwire.cluster.names import GATEWAY_OF_SERVICE, GATEWAY_SERVICE
@@ -36,49 +31,6 @@ _WRONG = {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": [
 _HTTP, _HTTPS = 19871, 19872
 
 
-class ChangingApi:
-    """An API that lists objects by plural and sends what is written later to watches."""
-
-    def __init__(self, listed: dict[str, list[Json]]) -> None:
-        self._listed = listed
-        self._watches: dict[str, list[asyncio.Queue[Json | None]]] = {}
-        self._written: dict[str, list[Json]] = {}
-        self._version = 10
-
-    def write(self, plural: str, value: Json) -> None:
-        """Changes or makes an object."""
-        self._version += 1
-        value = value | {"metadata": value["metadata"] | {"resourceVersion": str(self._version)}}
-        self._written.setdefault(plural, []).append(value)
-        for queue in self._watches.get(plural, []):
-            queue.put_nowait(value)
-
-    def close(self) -> None:
-        """Ends all watches."""
-        for queue in (queue for queues in self._watches.values() for queue in queues):
-            queue.put_nowait(None)
-
-    async def answer(self, received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
-        """Answers one request."""
-        path, _, query = received.target.partition("?")
-        plural = path.rpartition("/")[2]
-        if "watch=true" not in query:
-            return http.answer(writer, {"metadata": {"resourceVersion": "2"}, "items": self._listed.get(plural, [])})
-        queue: asyncio.Queue[Json | None] = asyncio.Queue()
-        for earlier in self._written.get(plural, []):
-            queue.put_nowait(earlier)
-        self._watches.setdefault(plural, []).append(queue)
-        http.open_stream(writer)
-        while (value := await queue.get()) is not None:
-            http.chunk(writer, {"type": "MODIFIED", "object": value})
-            await writer.drain()
-        return False
-
-
-def _meta(name: str, namespace: str = "shop", **more: Any) -> Json:
-    return {"name": name, "namespace": namespace, "resourceVersion": "1", "uid": name, "generation": 1, **more}
-
-
 def _route(name: str, path: str, answer: str = "", *, is_wrong: bool = False) -> Json:
     rule: Json = {
         "matches": [{"path": {"type": "PathPrefix", "value": path}}],
@@ -91,42 +43,17 @@ def _route(name: str, path: str, answer: str = "", *, is_wrong: bool = False) ->
     if is_wrong:
         rule["filters"] = [_WRONG]
     spec = {"parentRefs": [{"name": "front"}], "rules": [rule]}
-    return {"metadata": _meta(name), "spec": spec}
-
-
-def _secret(name: str, pair: tuple[str, str]) -> Json:
-    chain, key = (base64.b64encode(text.encode()).decode() for text in pair)
-    return {"metadata": _meta(name), "type": "kubernetes.io/tls", "data": {"tls.crt": chain, "tls.key": key}}
-
-
-def _weak_certificate(host: str) -> tuple[str, str]:
-    """A certificate with a key of 1024 bits."""
-    key = rsa.generate_private_key(65537, 1024)  # noqa: S505
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    text = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return certificate.public_bytes(serialization.Encoding.PEM).decode(), text.decode()
+    return {"metadata": meta(name), "spec": spec}
 
 
 def _objects(port: int, *routes: Json) -> dict[str, list[Json]]:
     """A Gateway with an HTTP and an HTTPS port, its Service, routes, and the Service behind them."""
     tls = {"certificateRefs": [{"name": "front"}]}
     gateway = {
-        "metadata": _meta("front"),
+        "metadata": meta("front"),
         "spec": {
             "gatewayClassName": "podwire",
+            "allowedListeners": {"namespaces": {"from": "Same"}},
             "listeners": [
                 {"name": "http", "port": 80, "protocol": "HTTP"},
                 {"name": "https", "port": 443, "protocol": "HTTPS", "tls": tls},
@@ -137,23 +64,30 @@ def _objects(port: int, *routes: Json) -> dict[str, list[Json]]:
     labels = {"labels": {GATEWAY_SERVICE: "true"}, "annotations": {GATEWAY_OF_SERVICE: key}}
     ports = [{"port": 80, "targetPort": _HTTP}, {"port": 443, "targetPort": _HTTPS}]
     return {
-        "gatewayclasses": [{"metadata": _meta("podwire", ""), "spec": {"controllerName": "podwire.io/gateway"}}],
+        "gatewayclasses": [{"metadata": meta("podwire", ""), "spec": {"controllerName": "podwire.io/gateway"}}],
         "gateways": [gateway],
         "httproutes": list(routes),
-        "secrets": [_secret("front", make_certificate("first.example"))],
+        "secrets": [tls_secret("front", make_certificate("first.example"))],
         "services": [
-            {"metadata": _meta("web"), "spec": {"ports": [{"name": "http", "port": 80}]}},
-            {"metadata": _meta(service_name(key), "kube-system", **labels), "spec": {"ports": ports}},
+            {"metadata": meta("web"), "spec": {"ports": [{"name": "http", "port": 80}]}},
+            {"metadata": meta(service_name(key), "kube-system", **labels), "spec": {"ports": ports}},
         ],
         "endpointslices": [
             {
-                "metadata": _meta("web-1", labels={"kubernetes.io/service-name": "web"}),
+                "metadata": meta("web-1", labels={"kubernetes.io/service-name": "web"}),
                 "addressType": "IPv4",
                 "endpoints": [{"addresses": ["127.8.0.1"]}],
                 "ports": [{"name": "http", "port": port}],
             }
         ],
     }
+
+
+def _set(name: str, hostname: str) -> Json:
+    """A ListenerSet with a listener of HTTPS."""
+    tls = {"certificateRefs": [{"name": "front"}]}
+    listener = {"name": "own", "port": 443, "protocol": "HTTPS", "hostname": hostname, "tls": tls}
+    return {"metadata": meta(name), "spec": {"parentRef": {"name": "front"}, "listeners": [listener]}}
 
 
 class Served:
@@ -274,7 +208,7 @@ def test_a_refused_certificate_leaves_the_last_one(engine: Engine) -> None:
                 return await certificate() == ("first.example",)
 
             await served.until(is_first)
-            served.api.write("secrets", _secret("front", _weak_certificate("weak.example")))
+            served.api.write("secrets", tls_secret("front", weak_certificate("weak.example")))
 
             def conditions() -> dict[str, Condition]:
                 listeners = served.controller.translation.gateways["shop/front"].listeners
@@ -287,12 +221,40 @@ def test_a_refused_certificate_leaves_the_last_one(engine: Engine) -> None:
             assert "2048" in conditions()["Programmed"].message
             assert await is_first()
             assert (await served.ask("/a")).status == 200
-            served.api.write("secrets", _secret("front", make_certificate("second.example")))
+            served.api.write("secrets", tls_secret("front", make_certificate("second.example")))
 
             async def is_second() -> bool:
                 return await certificate() == ("second.example",)
 
             await served.until(is_second)
             assert conditions()["Programmed"].status == "True"
+
+    engine.run(scenario())
+
+
+def test_a_refused_listener_set_is_named_and_its_gateway_goes_on(engine: Engine) -> None:
+    async def scenario() -> None:
+        async with _serving(engine, _route("a", "/a")) as served:
+            await served.until(lambda: served.answers("/a", 200))
+            served.api.write("listenersets", _set("wrong", "a*.example"))
+            served.api.write("listenersets", _set("right", "b.example"))
+
+            def programmed(name: str) -> Condition:
+                status = served.controller.translation.sets.get(f"shop/{name}")
+                return status.conditions[1] if status is not None else Condition(type="Programmed")
+
+            async def is_named() -> bool:
+                return programmed("wrong").status == "False" and programmed("right").status == "True"
+
+            await served.until(is_named)
+            assert "the engine refused it" in programmed("wrong").message
+            assert served.controller.translation.gateways["shop/front"].conditions[1].reason != "Invalid"
+            assert await served.answers("/a", 200)
+
+            async def is_served() -> bool:
+                request = ClientRequest(host="b.example", server_name="b.example")
+                return (await ask_once(_HTTPS, request)).status == 404
+
+            await served.until(is_served)
 
     engine.run(scenario())

@@ -22,6 +22,7 @@ _RECOVERY_S = 30
 _LOG_BYTES = 1_000_000
 _OWN_ROUTES = (112, 113)
 """The route protocols of podwire, which BIRD does not learn."""
+_BFD_TIMES = "min rx interval 300 ms; min tx interval 300 ms; multiplier 3;"
 _LOG_CLASSES = {
     "debug": "all",
     "info": "{ info, remote, warning, error, auth, fatal, bug }",
@@ -38,6 +39,10 @@ def render(config: BgpConfiguration) -> str:
     parts = [_machine(config, families)]
     if any(session.bfd for session in sessions):
         parts.append(_bfd(config))
+        vrfs = sorted({session.vrf for session in sessions if session.bfd and session.vrf})
+        parts += [_bfd_of_vrf(vrf, number) for number, vrf in enumerate(vrfs)]
+    links = sorted({session.interface for session in sessions if session.interface})
+    parts += [_advertisements(link, number) for number, link in enumerate(links)]
     parts += [_family(config, version) for version in families]
     parts += [_session(config, session) for session in sessions]
     return "\n".join(parts)
@@ -59,8 +64,14 @@ def _machine(config: BgpConfiguration, families: Iterable[int]) -> str:
 
 
 def _bfd(config: BgpConfiguration) -> str:
-    times = "min rx interval 300 ms; min tx interval 300 ms; multiplier 3;"
-    return _lines(["protocol bfd {", f'  interface "{config.link}" {{ {times} }};', f"  multihop {{ {times} }};", "}"])
+    return _lines(
+        ["protocol bfd {", f'  interface "{config.link}" {{ {_BFD_TIMES} }};', f"  multihop {{ {_BFD_TIMES} }};", "}"]
+    )
+
+
+def _bfd_of_vrf(vrf: str, number: int) -> str:
+    every = f'  interface "*" {{ {_BFD_TIMES} }};'
+    return _lines([f"protocol bfd bfd{number} {{", f'  vrf "{vrf}";', every, f"  multihop {{ {_BFD_TIMES} }};", "}"])
 
 
 def _family(config: BgpConfiguration, version: int) -> str:
@@ -97,15 +108,16 @@ def _family(config: BgpConfiguration, version: int) -> str:
 
 def _session(config: BgpConfiguration, session: BgpSession) -> str:
     name, version = session.name, session.local.version
-    direct = session.on_link and not session.is_internal
+    direct = bool(session.interface) or (session.on_link and not session.is_internal)
     restart_s = session.restart_time_s or config.restart_time_s
     lines = [
         *_import_filter(config, session),
         *_export_filter(config, session),
         *_second_filter(session),
         f"protocol bgp {name} {{",
+        *([f'  vrf "{session.vrf}";'] if session.vrf else []),
         f"  local {f'{session.local} ' if session.has_source else ''}port {session.local_port} as {session.local_as};",
-        f"  neighbor {session.remote} port {session.remote_port} {_remote_as(session)};",
+        *_neighbor(session),
         "  direct;" if direct else f"  multihop {session.hops};" if session.hops else "  multihop;",
         f"  graceful restart {f'on; graceful restart time {restart_s}' if session.keeps_routes else 'off'};",
         f"  connect delay time 1; connect retry time {session.connect_retry_s}; error wait time 1, 10;",
@@ -115,6 +127,21 @@ def _session(config: BgpConfiguration, session: BgpSession) -> str:
         "}",
     ]
     return _lines(lines)
+
+
+def _neighbor(session: BgpSession) -> Iterable[str]:
+    """The neighbour by its address, or any on a link; each of the latter makes a session with a name of its own."""
+    if session.interface:
+        yield f'  interface "{session.interface}"; neighbor range fe80::/10 {_remote_as(session)};'
+        yield f'  dynamic name "{session.name}_";'
+    else:
+        yield f"  neighbor {session.remote} port {session.remote_port} {_remote_as(session)};"
+
+
+def _advertisements(interface: str, number: int) -> str:
+    """Router advertisements of a router that has no routes for hosts: neighbours learn its address from them."""
+    options = "max ra interval 10; default lifetime 0;"
+    return _lines([f"protocol radv radv{number} {{", f'  interface "{interface}" {{ {options} }};', "}"])
 
 
 def _engine_options(session: BgpSession) -> Iterable[str]:
@@ -177,7 +204,7 @@ def _families(sessions: Iterable[BgpSession]) -> Iterable[int]:
     for session in sessions:
         yield session.local.version
         if session.second is not None:
-            yield session.second.next_hop.version
+            yield session.second.version
 
 
 def _second_filter(session: BgpSession) -> Iterable[str]:
@@ -190,8 +217,9 @@ def _second_filter(session: BgpSession) -> Iterable[str]:
 def _second_channel(session: BgpSession) -> Iterable[str]:
     if session.second is not None:
         hop = session.second.next_hop
-        options = f"import none; export filter second_{session.name}; next hop address {hop};"
-        yield f"  ipv{hop.version} {{ {options} }};"
+        next_hop = f"next hop address {hop};" if hop is not None else "extended next hop on; next hop self;"
+        options = f"import none; export filter second_{session.name}; {next_hop}"
+        yield f"  ipv{session.second.version} {{ {options} }};"
 
 
 def _import_filter(config: BgpConfiguration, session: BgpSession) -> list[str]:

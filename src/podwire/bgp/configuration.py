@@ -62,8 +62,9 @@ class BfdTimes(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class SecondFamily(msgspec.Struct, frozen=True, kw_only=True):
     """The family of routes that is not that of a session's addresses; the speaker accepts none of the neighbour."""
 
-    next_hop: Address
-    """The next hop of sent routes; it has the family."""
+    version: Literal[4, 6]
+    next_hop: Address | None
+    """The next hop of sent routes; None: the one of the session, of the other family (RFC 8950)."""
     exports: tuple[RouteRule, ...] = ()
     """Only what these rules accept is sent."""
 
@@ -124,8 +125,18 @@ class BgpSession(msgspec.Struct, frozen=True, kw_only=True):
     """How often a received path may have the own number; None: once from another autonomous system, else never."""
     hops: int = 0
     """With more than 0, packets from farther away are dropped (RFC 5082)."""
+    interface: str = ""
+    """The device behind which the neighbour is, which alone opens the connection, from any address of the link; it
+    learns the address of this node from router advertisements. ``local`` and ``remote`` are unspecified then."""
+    vrf: str = ""
+    """The device of the VRF in which the neighbour is; empty: the main routing table."""
     second: SecondFamily | None = None
     """None: the session carries the family of its addresses alone."""
+
+    @property
+    def key(self) -> tuple[Address, str, str]:
+        """The neighbour, and where it is."""
+        return self.remote, self.vrf, self.interface
 
     @property
     def is_internal(self) -> bool:
@@ -178,10 +189,10 @@ def with_services(config: BgpConfiguration, routes: ServiceRoutes) -> BgpConfigu
     A family in which the speaker has no networks is left out.
     """
     families = {network.version for network in config.networks}
-    sessions = {session.remote: session for session in config.sessions}
+    sessions = {session.key: session for session in config.sessions}
     for session in routes.sessions:
-        known = sessions.get(session.remote)
-        second = session.second if session.second and session.second.next_hop.version in families else None
+        known = sessions.get(session.key)
+        second = session.second if session.second and session.second.version in families else None
         exports = (*session.exports, *known.exports) if known else session.exports
-        sessions[session.remote] = replace(known or session, exports=exports, second=second)
+        sessions[session.key] = replace(known or session, exports=exports, second=second)
     return replace(config, service_networks=routes.networks, sessions=tuple(sessions.values()))

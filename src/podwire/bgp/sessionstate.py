@@ -35,8 +35,13 @@ class SessionState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def parse_sessions(text: str) -> tuple[SessionState, ...]:
-    """The sessions of an answer, in the order of their names."""
-    return tuple(session for _, session in sorted(_sessions(text)))
+    """The sessions of an answer, in the order of their names.
+
+    One that waits for any neighbour of a link is left out when there is a session with such a neighbour.
+    """
+    sessions = sorted(_sessions(text))
+    accepted = {session.peer for _, session in sessions if session.address}
+    return tuple(session for _, session in sessions if session.address or session.peer not in accepted)
 
 
 def summary(sessions: tuple[SessionState, ...]) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 
 from podwire.errors import ApiError
-from podwire.gateway.api.causes import owns
 from podwire.gateway.api.controller import PART as GATEWAY_API
 from podwire.gateway.api.controller import GatewayApiController
 from podwire.gateway.api.writer import GatewayApiWriter
@@ -85,7 +84,7 @@ class _Gateway:
         self._gateway_api = GatewayApiController(
             self._environment, config.gateway_controller, config.namespace, engine_settings(config), self._feed
         )
-        self._server.on_answer = self._gateway_api.answered
+        self._server.on_answer = self._answered
         self._gateway_api_writer = GatewayApiWriter(
             self._environment, self._gateway_api, config.external_traffic_policy
         )
@@ -187,9 +186,10 @@ class _Gateway:
             names=",".join(refusal.names),
             problem=refusal.message,
         )
-        ingresses = self._feed.entries.get(INGRESS)
-        if ingresses is not None and any(owns(ingresses, refusal.kind, name) for name in refusal.names):
-            self._ingress.refused(refusal.message)
+
+    def _answered(self) -> None:
+        self._ingress.answered()
+        self._gateway_api.answered()
 
     def _report(self, name: str, failure: BaseException) -> None:
         self._log.error("task failed", failure=failure, task=name)

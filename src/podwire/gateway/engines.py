@@ -10,7 +10,7 @@ import msgspec
 
 from podwire.gateway.envoy.ads import DiscoveryServer
 from podwire.gateway.envoy.clusters import endpoints
-from podwire.gateway.envoy.resources import ENDPOINTS, MAKE_ORDER, Resources, resources
+from podwire.gateway.envoy.resources import ENDPOINTS, MAKE_ORDER, BuiltResources, Resources, resources
 from podwire.gateway.envoy.settings import EngineSettings
 from podwire.gateway.envoy.snapshot import ResourceKey
 from podwire.gateway.routes import EntryBackend, GatewayEntry
@@ -24,31 +24,31 @@ class EngineFeed:
         self._parts = frozenset(parts)
         self._server = server
         self._always = always
-        self._entries: dict[str, GatewayEntry] = {}
-        self._resources: dict[str, Resources] = {}
+        self._built: dict[str, BuiltResources] = {}
 
     def publish(self, part: str, entry: GatewayEntry, settings: EngineSettings) -> None:
         """Takes the entry of a kind of object; nothing is sent when it did not change."""
-        self._entries[part] = entry
-        self._resources[part] = resources(entry, settings)
+        before = self._built.get(part)
+        made = resources(entry, settings) if before is None else resources(entry, settings, before)
+        self._built[part] = BuiltResources(entry, settings, made)
         if self.complete:
             self._send()
 
     @property
     def complete(self) -> bool:
         """Whether all parts have handed over an entry; until then engines keep what they have."""
-        return self._parts <= self._entries.keys()
+        return self._parts <= self._built.keys()
 
     def publish_endpoints(self, part: str, backends: Mapping[str, EntryBackend]) -> None:
         """Replaces the endpoints of backends that the entry of a part has."""
-        entry = self._entries.get(part)
-        if entry is None or not backends:
+        built = self._built.get(part)
+        if built is None or not backends:
             return
-        known = {**entry.backends, **backends}
-        self._entries[part] = msgspec.structs.replace(entry, backends=known)
+        known = {**built.entry.backends, **backends}
         shared = {key for key, backend in known.items() if any(share.key in backends for share in backend.shares)}
         changed = {key: endpoints(known[key], known) for key in {*backends, *shared}}
-        self._resources[part][ENDPOINTS] |= changed
+        built.resources[ENDPOINTS] |= changed
+        self._built[part] = msgspec.structs.replace(built, entry=msgspec.structs.replace(built.entry, backends=known))
         if self.complete:
             self._server.publish_some(ENDPOINTS, changed)
 
@@ -59,11 +59,11 @@ class EngineFeed:
     @property
     def entries(self) -> Mapping[str, GatewayEntry]:
         """The entry of each kind of object."""
-        return self._entries
+        return {part: built.entry for part, built in self._built.items()}
 
     def _send(self) -> None:
         merged: Resources = {kind: dict(self._always.get(kind, {})) for kind in MAKE_ORDER}
-        for part in self._resources.values():
+        for built in self._built.values():
             for kind in MAKE_ORDER:
-                merged[kind] |= part[kind]
+                merged[kind] |= built.resources[kind]
         self._server.publish(merged)

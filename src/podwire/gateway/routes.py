@@ -128,6 +128,8 @@ class Forward(EntryValue, frozen=True):
     cookie: Cookie | None = None
     session: Session | None = None
     hash_on: str = ""
+    keeps_share: bool = False
+    """Whether a client that the cookie or ``hash_on`` tells apart stays with its share of the backends, too."""
 
 
 class HttpRedirect(EntryValue, frozen=True):
@@ -196,19 +198,21 @@ class ExternalAuth(EntryValue, frozen=True):
 class RequestRate(EntryValue, frozen=True):
     """A bucket of each client's address: ``burst`` requests, and ``requests`` more in each interval.
 
-    What is over it gets ``status``.
+    What is over it gets ``status``. Addresses of ``exempt`` are not counted.
     """
 
     requests: int
     interval: float = 1
     burst: int = 1
     status: int = 503
+    exempt: tuple[str, ...] = ()
 
 
 class RouteLimits(EntryValue, frozen=True):
     """What a request must pass before its action; CIDRs are compared with the client's address.
 
-    With ``server_names``, only connections of TLS with one of these names may ask.
+    With ``server_names``, only connections of TLS with one of these names may ask. A request waits until its body is
+    there, up to ``body_bytes``; with ``body_streams`` it does not, and is refused for its Content-Length alone.
     """
 
     allow: tuple[str, ...] = ()
@@ -218,6 +222,7 @@ class RouteLimits(EntryValue, frozen=True):
     basic_auth: BasicAuth | None = None
     external_auth: ExternalAuth | None = None
     body_bytes: int = 0
+    body_streams: bool = False
     rate: RequestRate | None = None
 
 
@@ -264,10 +269,14 @@ class StreamTarget(EntryValue, frozen=True):
 
 
 class ClientValidation(EntryValue, frozen=True):
-    """The authority of clients' certificates; where it is not ``required``, any certificate or none will do."""
+    """The authority of clients' certificates; where it is not ``required``, any certificate or none will do.
+
+    ``depth`` is how many authorities may stand between it and a certificate; None for any number.
+    """
 
     authority: str
     required: bool = True
+    depth: int | None = None
 
 
 class TlsServer(EntryValue, frozen=True):
@@ -288,6 +297,7 @@ class EntryListener(EntryValue, frozen=True):
     """A port of an entry. HTTP has a table; HTTPS has servers by name; TCP and UDP have a stream.
 
     ``client_port`` is the port that clients use, where something in front translates it; 0 is the same port.
+    ``sources`` are the objects whose listeners it serves; without one, those of its routes.
     """
 
     name: str
@@ -297,6 +307,7 @@ class EntryListener(EntryValue, frozen=True):
     table: str = ""
     servers: tuple[TlsServer, ...] = ()
     stream: StreamTarget | None = None
+    sources: tuple[str, ...] = ()
 
 
 class EntryEndpoint(EntryValue, frozen=True):
@@ -309,7 +320,8 @@ class EntryEndpoint(EntryValue, frozen=True):
 class BackendTls(EntryValue, frozen=True):
     """TLS to a backend: the server name, the authority of its certificate, and the names of which that has one.
 
-    ``names`` are host names, ``uris`` URIs. ``certificate`` is shown to the backend.
+    ``names`` are host names, ``uris`` URIs. ``certificate`` is shown to the backend. Without an authority, no
+    certificate is checked.
     """
 
     server_name: str
@@ -325,7 +337,8 @@ class EntryBackend(EntryValue, frozen=True):
     With ``fixed``, the endpoints do not follow the Service; with ``dns``, the address of the only one is a name that
     the engine resolves, again and again. With ``health_path``, endpoints get requests only while they answer 200 there.
     ``tls`` alone speaks TLS without a check of the certificate; ``verify`` says what is checked. A backend with
-    ``shares`` has the endpoints of other backends, by weight.
+    ``shares`` has the endpoints of other backends, by weight; with ``first_of``, it is the first of other backends that
+    has endpoints. ``header_kb`` is the size of the headers of answers, 0 for the engine's own limit.
     """
 
     key: str
@@ -334,6 +347,8 @@ class EntryBackend(EntryValue, frozen=True):
     tls: bool = False
     verify: BackendTls | None = None
     shares: tuple[WeightedBackend, ...] = ()
+    first_of: tuple[str, ...] = ()
+    header_kb: int = 0
     connect_timeout: float = 5
     balance: Literal["round_robin", "least_request", "ring_hash"] = "round_robin"
     fixed: bool = False

@@ -69,7 +69,7 @@ class Upstreams:
         changed = {service for item in (old, new) if item is not None for service in _service_of(item)}
         backends: dict[str, EntryBackend] = {}
         for key, backend in entry.backends.items():
-            if backend.shares:
+            if backend.shares or backend.first_of:
                 continue
             service_key, _, port = key.partition("#")[0].rpartition(":")
             if service_key in changed and not backend.fixed:

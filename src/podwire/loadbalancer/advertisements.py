@@ -9,7 +9,7 @@ import msgspec
 
 from podwire.errors import ConfigError
 from podwire.loadbalancer.pools import BalancerPool, check_selectors
-from podwire.model.metallb import L2Advertisement
+from podwire.model.metallb import L2Advertisement, PreferredNodes
 from podwire.model.node import Node
 from podwire.model.selector import LabelSelector
 from podwire.model.service import Service
@@ -45,6 +45,11 @@ class L2Scope(AdvertisementScope, frozen=True, kw_only=True):
     """An L2Advertisement whose fields are valid."""
 
     interfaces: tuple[str, ...] = ()
+    preferred: tuple[PreferredNodes, ...] = ()
+
+    def weight(self, node: Node) -> int:
+        """How much a node is preferred, 0 for not at all."""
+        return sum(item.weight for item in self.preferred if item.preference.matches(node.metadata.labels))
 
 
 def read_l2(item: L2Advertisement) -> L2Scope:
@@ -59,6 +64,11 @@ def read_l2(item: L2Advertisement) -> L2Scope:
     for index, name in enumerate(spec.interfaces):
         if not name or len(name) > 15 or "/" in name or any(letter.isspace() for letter in name):
             raise ConfigError(source, f"spec.interfaces[{index}]", f"{name!r}: expected the name of a device")
+    for index, preferred in enumerate(spec.preferred_node_selectors):
+        path = f"spec.preferredNodeSelectors[{index}]"
+        if not 1 <= preferred.weight <= 100:
+            raise ConfigError(source, f"{path}.weight", f"{preferred.weight}: expected 1 to 100")
+        check_selectors(source, f"{path}.preference", (preferred.preference,))
     return L2Scope(
         name=item.metadata.name,
         pools=frozenset(spec.ip_address_pools),
@@ -66,6 +76,7 @@ def read_l2(item: L2Advertisement) -> L2Scope:
         node_selectors=spec.node_selectors,
         service_selectors=spec.service_selectors,
         interfaces=spec.interfaces,
+        preferred=spec.preferred_node_selectors,
     )
 
 

@@ -3,7 +3,9 @@
 An object that says something wrong, or something that podwire does not honour, is refused as a whole, with its field.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv6Address
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -38,6 +40,9 @@ class RouterPeer(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     address: Address
+    """Unspecified (``::``) with an ``interface``."""
+    interface: str = ""
+    """The device behind which the router is, whose address is not known."""
     port: int = 179
     my_as: int
     peer_as: int
@@ -52,6 +57,7 @@ class RouterPeer(msgspec.Struct, frozen=True, kw_only=True):
     bfd: BfdTimes | None = None
     keeps_routes: bool = False
     is_far: bool = False
+    vrf: str = ""
     has_both_families: bool = False
     """Whether the session carries routes of both families."""
 
@@ -70,6 +76,8 @@ class RouterPeer(msgspec.Struct, frozen=True, kw_only=True):
 
         None where the node has no address of the router's family.
         """
+        if self.interface:
+            return self._unnumbered(tuple(rules))
         version: Literal[4, 6] = 4 if self.address.version == 4 else 6
         local, other = own.get(version), own.get(10 - version)
         if local is None:
@@ -79,11 +87,14 @@ class RouterPeer(msgspec.Struct, frozen=True, kw_only=True):
             exports[rule.version].append(rule)
         second = None
         if self.has_both_families and other is not None:
-            second = SecondFamily(next_hop=other, exports=tuple(exports[other.version]))
+            exported = tuple(exports[other.version])
+            second = SecondFamily(version=6 if version == 4 else 4, next_hop=other, exports=exported)
         return BgpSession(
-            name=f"router_{str(self.address).replace('.', '_').replace(':', '_')}",
+            name=re.sub(r"\W", "_", f"router_{self.address}{f'_{self.vrf}' if self.vrf else ''}"),
             peer=f"BGPPeer {self.name}",
             local=self.source or local,
+            has_source=not self.vrf or self.source is not None,
+            vrf=self.vrf,
             local_as=self.my_as,
             local_port=LISTEN_PORT,
             remote=self.address,
@@ -101,6 +112,32 @@ class RouterPeer(msgspec.Struct, frozen=True, kw_only=True):
             imports=(RouteRule(version=version, accept=False),),
             exports=tuple(exports[version]),
             second=second,
+        )
+
+    def _unnumbered(self, rules: tuple[RouteRule, ...]) -> BgpSession:
+        """The session with a router that opens it, at the port that every router knows."""
+        exports = tuple(rule for rule in rules if rule.version == 4)
+        return BgpSession(
+            name=re.sub(r"\W", "_", f"router_{self.interface}"),
+            peer=f"BGPPeer {self.name}",
+            local=self.address,
+            has_source=False,
+            local_as=self.my_as,
+            remote=self.address,
+            remote_as=self.peer_as,
+            interface=self.interface,
+            password=self.password,
+            waits=True,
+            bfd=self.bfd is not None,
+            bfd_times=self.bfd,
+            hold_s=self.hold_s,
+            keepalive_s=self.keepalive_s,
+            connect_retry_s=self.connect_retry_s,
+            keeps_routes=self.keeps_routes,
+            router_id=self.router_id,
+            imports=(RouteRule(version=6, accept=False),),
+            exports=tuple(rule for rule in rules if rule.version == 6),
+            second=SecondFamily(version=4, next_hop=None, exports=exports),
         )
 
 
@@ -212,7 +249,7 @@ def read_peer(item: MetalLbPeer, names: Vocabulary) -> RouterPeer:
     """
     spec, source = item.spec, f"BGPPeer {item.metadata.name}"
     _refuse_unsupported(source, item)
-    address = parse_address(spec.peer_address)
+    address = IPv6Address(0) if spec.interface else parse_address(spec.peer_address)
     if address is None:
         raise ConfigError(source, "spec.peerAddress", f"{spec.peer_address!r}: expected an address")
     local = parse_address(spec.source_address) if spec.source_address else None
@@ -231,6 +268,7 @@ def read_peer(item: MetalLbPeer, names: Vocabulary) -> RouterPeer:
     return RouterPeer(
         name=item.metadata.name,
         address=address,
+        interface=spec.interface,
         port=_check(source, "spec.peerPort", spec.peer_port, 1, 65535) or 179,
         my_as=_check(source, "spec.myASN", spec.my_asn, 1, (1 << 32) - 1) or 0,
         peer_as=_peer_as(source, item),
@@ -244,7 +282,8 @@ def read_peer(item: MetalLbPeer, names: Vocabulary) -> RouterPeer:
         bfd=names.profiles.get(spec.bfd_profile),
         keeps_routes=spec.enable_graceful_restart,
         is_far=spec.ebgp_multi_hop,
-        has_both_families=spec.dual_stack_address_family,
+        vrf=spec.vrf,
+        has_both_families=spec.dual_stack_address_family or bool(spec.interface),
     )
 
 
@@ -252,13 +291,26 @@ def _refuse_unsupported(source: str, item: MetalLbPeer) -> None:
     """Refuses what the engine cannot do, and fields that contradict each other."""
     spec = item.spec
     if spec.interface:
-        problem = "sessions without the address of the router (unnumbered) are not supported; set peerAddress"
-        raise ConfigError(source, "spec.interface", f"{spec.interface}: {problem}")
+        _check_device(source, "spec.interface", spec.interface)
+        others = (
+            ("peerAddress", spec.peer_address),
+            ("sourceAddress", spec.source_address),
+            ("vrf", spec.vrf),
+            ("ebgpMultiHop", spec.ebgp_multi_hop),
+            ("peerPort", spec.peer_port not in (None, 179)),
+        )
+        for field, value in others:
+            if value:
+                raise ConfigError(source, f"spec.{field}", "has no meaning with interface; leave one of them out")
     if spec.vrf:
-        problem = "is not supported, packets for Services come through the main routing table; leave it out"
-        raise ConfigError(source, "spec.vrf", f"{spec.vrf} {problem}")
+        _check_device(source, "spec.vrf", spec.vrf)
     if spec.disable_mp and spec.dual_stack_address_family:
         raise ConfigError(source, "spec.disableMP", "true contradicts dualStackAddressFamily; leave one of them out")
+
+
+def _check_device(source: str, path: str, name: str) -> None:
+    if not re.fullmatch(r"[\w.-]{1,15}", name):
+        raise ConfigError(source, path, f"{name!r}: expected the name of a device")
 
 
 def _password(source: str, item: MetalLbPeer, secrets: PasswordSecrets | None) -> str:

@@ -114,7 +114,11 @@ def _wishes(
     """By prefix and peer, the advertisements that ask for it, each with a Service."""
     scopes = [scope for scope in facts.scopes.values() if scope.has_node(node)]
     own = _own(node)
-    carried = {name: peer.families & own.keys() for name, peer in peers.items() if peer.address.version in own}
+    carried = {
+        name: peer.families if peer.interface else peer.families & own.keys()
+        for name, peer in peers.items()
+        if peer.interface or peer.address.version in own
+    }
     wishes: dict[tuple[Network, str], list[tuple[BgpScope, str]]] = {}
     for key, service in facts.services.items():
         if not _serves(service, facts.endpoints.get(key, Serving()), node.metadata.name):

@@ -3,7 +3,8 @@
 Every agent derives the same node from the same objects, without asking the others. The candidates are the nodes that an
 L2Advertisement selects, that are alive, reachable, and not excluded from load balancers; for a Service with
 ``externalTrafficPolicy: Local`` only those with an endpoint that serves. Of the candidates, the one with the lowest
-SHA-256 of ``node#address`` answers, as in MetalLB, so addresses spread over the nodes. A Service without any endpoint
+SHA-256 of ``node#address`` answers, as in MetalLB, so addresses spread over the nodes; where advertisements of the pool
+prefer nodes, the sum of their weights comes before that. A Service without any endpoint
 that serves is announced by nobody. Services that share an address are announced by one node together.
 
 Cost: one hash for each address and candidate, remembered while the candidates stay the same.
@@ -11,11 +12,12 @@ Cost: one hash for each address and candidate, remembered while the candidates s
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from podwire.loadbalancer.advertisements import L2Scope
-from podwire.loadbalancer.pools import BalancerPools
+from podwire.loadbalancer.pools import BalancerPool, BalancerPools
 from podwire.loadbalancer.ranges import Address, parse_address
 from podwire.loadbalancer.request import FROM_POOL
 from podwire.model.meta import is_true, key_of
@@ -89,11 +91,19 @@ def addresses_of(service: Service) -> tuple[Address, ...]:
     return tuple(address for address in parsed if address is not None)
 
 
+class _Ballot(NamedTuple):
+    """What the order of the candidates for an address depends on."""
+
+    address: Address
+    candidates: Candidates
+    weights: frozenset[tuple[str, int]]
+
+
 class Elector:
     """Chooses the nodes of all addresses; remembers the order of candidates."""
 
     def __init__(self) -> None:
-        self._orders: dict[tuple[Address, Candidates], tuple[str, ...]] = {}
+        self._orders: dict[_Ballot, tuple[str, ...]] = {}
 
     def choose(self, facts: L2Facts) -> dict[Address, L2Choice]:
         """The choice for each address that an L2Advertisement announces."""
@@ -120,7 +130,7 @@ class Elector:
         by_scope: Mapping[str, Candidates],
         address: Address,
         services: list[Service],
-        orders: Mapping[tuple[Address, Candidates], tuple[str, ...]],
+        orders: Mapping[_Ballot, tuple[str, ...]],
     ) -> L2Choice | None:
         pool = facts.pools.of(address)
         keys = tuple(sorted(key_of(service.metadata) for service in services))
@@ -135,8 +145,9 @@ class Elector:
         candidates, reason = _limit(facts, services, selected)
         if not candidates:
             return L2Choice(address=address, services=keys, node="", reason=reason)
-        order = orders.get((address, candidates)) or _order(address, candidates)
-        self._orders[address, candidates] = order
+        ballot = _Ballot(address, candidates, _weights(facts, pool, candidates))
+        order = orders.get(ballot) or _order(ballot)
+        self._orders[ballot] = order
         best = facts.nodes[order[0]]
         devices = [scope.interfaces for scope in scopes if scope.has_node(best)]
         interfaces = frozenset().union(*devices) if all(devices) else frozenset[str]()
@@ -159,6 +170,20 @@ def _limit(facts: L2Facts, services: Collection[Service], selected: Candidates) 
     return alive, "" if alive else "externalTrafficPolicy is Local, and no node that may announce has an endpoint"
 
 
-def _order(address: Address, candidates: Candidates) -> tuple[str, ...]:
-    text = f"#{address}"
-    return tuple(sorted(candidates, key=lambda node: hashlib.sha256((node + text).encode()).digest()))
+def _weights(facts: L2Facts, pool: BalancerPool | None, candidates: Candidates) -> frozenset[tuple[str, int]]:
+    """The candidates that advertisements of a pool prefer, with the sums of their weights.
+
+    As with MetalLB, it does not matter which Services an advertisement selects.
+    """
+    scopes = [scope for scope in facts.scopes.values() if scope.preferred and pool is not None and scope.has_pool(pool)]
+    sums = {node: sum(scope.weight(facts.nodes[node]) for scope in scopes) for node in (candidates if scopes else ())}
+    return frozenset((node, weight) for node, weight in sums.items() if weight)
+
+
+def _order(ballot: _Ballot) -> tuple[str, ...]:
+    weights, text = dict(ballot.weights), f"#{ballot.address}"
+
+    def rank(node: str) -> tuple[int, bytes]:
+        return -weights.get(node, 0), hashlib.sha256((node + text).encode()).digest()
+
+    return tuple(sorted(ballot.candidates, key=rank))

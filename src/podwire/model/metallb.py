@@ -54,12 +54,20 @@ class IpAddressPool(Fact, frozen=True):
     status: IpAddressPoolStatus = IpAddressPoolStatus()
 
 
+class PreferredNodes(Fact, frozen=True):
+    """Nodes that are preferred with a weight of 1 to 100."""
+
+    weight: int = 0
+    preference: LabelSelector = LabelSelector()
+
+
 class L2AdvertisementSpec(Fact, frozen=True):
     """The pools, nodes and devices of announcements by ARP and NDP; without pools all pools."""
 
     ip_address_pools: tuple[str, ...] = ()
     ip_address_pool_selectors: tuple[LabelSelector, ...] = ()
     node_selectors: tuple[LabelSelector, ...] = ()
+    preferred_node_selectors: tuple[PreferredNodes, ...] = ()
     interfaces: tuple[str, ...] = ()
     service_selectors: tuple[LabelSelector, ...] = ()
 

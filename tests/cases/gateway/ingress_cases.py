@@ -33,6 +33,8 @@ class CaseRequest(msgspec.Struct, frozen=True, rename=lambda name: name.replace(
     body: int = 0
     repeat: int = 1
     keeps_cookies: bool = False
+    not_counted: int = 0
+    """How many of the first answers are left out."""
     status: int = 0
     service: str = ""
     location: tuple[str, ...] = ()
@@ -79,6 +81,7 @@ class IngressCase(msgspec.Struct, frozen=True, rename=lambda name: name.replace(
     settings: dict[str, str] = {}
     certificates: dict[str, tuple[str, ...]] = {}
     users: dict[str, dict[str, str]] = {}
+    config_maps: dict[str, dict[str, str]] = {}
     without_endpoints: tuple[str, ...] = ()
     endpoints: dict[str, int] = {}
 
@@ -120,6 +123,7 @@ def facts_of(
         upstreams=UpstreamFacts(services=services, slices=lambda key: (slices[key],)),
         certificate=certificate,
         users=lambda key, _kind: _htpasswd(users[key]) if key in users else None,
+        config_map=lambda key: case.config_maps.get(key.removeprefix(f"{NAMESPACE}/")),
         default_certificate=certificates.get("", Certificate(name="default", chain="")),
         defaults=read_defaults(case.settings)[0],
         ports=ports,

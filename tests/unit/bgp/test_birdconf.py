@@ -267,6 +267,7 @@ TWO_FAMILIES = replace(
     NODE,
     exports=(RouteRule(version=4, accept=True, network=SERVICES[0], operator="equal"),),
     second=SecondFamily(
+        version=6,
         next_hop=ip_address("fd89::11"),
         exports=(RouteRule(version=6, accept=True, network=SERVICES[1], operator="equal", local_pref=7),),
     ),
@@ -286,6 +287,40 @@ def test_the_second_family_is_sent_alone_and_by_its_rules() -> None:
     assert "  route 2001:db8::1/128 blackhole;\n" in text
 
 
+NOWHERE = ip_address("::")
+UNNUMBERED = BgpSession(
+    name="router_eth1",
+    local=NOWHERE,
+    has_source=False,
+    local_as=64512,
+    remote=NOWHERE,
+    remote_as=0,
+    interface="eth1",
+    waits=True,
+    bfd=True,
+    exports=(RouteRule(version=6, accept=True, network=SERVICES[1], operator="equal"),),
+    second=SecondFamily(
+        version=4,
+        next_hop=None,
+        exports=(RouteRule(version=4, accept=True, network=SERVICES[0], operator="equal"),),
+    ),
+)
+
+
+def test_a_neighbour_of_a_link_opens_the_session() -> None:
+    text = render(replace(CONFIG, networks=(), sessions=(UNNUMBERED,), service_networks=SERVICES))
+    assert '  interface "eth1"; neighbor range fe80::/10 external;\n  dynamic name "router_eth1_";\n' in text
+    assert '  interface "eth1" { max ra interval 10; default lifetime 0; };\n' in text
+    options = "import none; export filter second_router_eth1; extended next hop on; next hop self;"
+    assert f"  ipv4 {{ {options} }};\n" in text
+
+
+def test_a_session_of_a_vrf_has_its_own_bfd() -> None:
+    text = render(replace(CONFIG, sessions=(replace(NODE, vrf="red", bfd=True),)))
+    assert '  vrf "red";\n  local ' in text
+    assert 'protocol bfd bfd0 {\n  vrf "red";\n' in text
+
+
 @pytest.mark.skipif(not BIRD.exists(), reason="bird2 is not installed")
 @pytest.mark.parametrize(
     "config",
@@ -300,8 +335,23 @@ def test_the_second_family_is_sent_alone_and_by_its_rules() -> None:
         replace(BOTH, gateways=WITH_RULES.gateways, tags=WITH_RULES.tags, unsent=WITH_RULES.unsent, log_level="error"),
         replace(CONFIG, strict_bind=True, sessions=(NODE, RULED, replace(ROUTER, hops=1, next_hop="self"))),
         replace(CONFIG, networks=(), sessions=(TWO_FAMILIES,), service_networks=SERVICES),
+        replace(CONFIG, networks=(), sessions=(UNNUMBERED,), service_networks=SERVICES),
+        replace(CONFIG, sessions=(replace(NODE, vrf="red", bfd=True),)),
     ],
-    ids=["mesh", "both", "alone", "debug", "ipv6", "other family", "rules", "both with gateways", "strict", "second"],
+    ids=[
+        "mesh",
+        "both",
+        "alone",
+        "debug",
+        "ipv6",
+        "other family",
+        "rules",
+        "both with gateways",
+        "strict",
+        "second",
+        "link",
+        "vrf",
+    ],
 )
 def test_bird_accepts_the_text(config: BgpConfiguration, tmp_path: Path) -> None:
     file = tmp_path / "bird.conf"

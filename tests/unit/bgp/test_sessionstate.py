@@ -62,6 +62,26 @@ def test_each_session_has_state_peer_routes_and_error() -> None:
     assert parse_sessions(ANSWER) == (NODE, down, ROUTER)
 
 
+def test_a_session_for_any_neighbour_gives_way_to_those_that_came() -> None:
+    waiting = """\
+router_eth1 BGP        ---        start  2026-11-24 04:08:00  Passive
+  Description:    BGPPeer tor
+  BGP state:          Passive
+    Neighbor range:   fe80::/10
+"""
+    accepted = """
+router_eth1_1 BGP        ---        up     2026-11-24 04:08:01  Established
+  Description:    BGPPeer tor
+  BGP state:          Established
+    Neighbor address: fe80::12%eth1
+    Neighbor AS:      64600
+"""
+    (session,) = parse_sessions(waiting)
+    assert (session.peer, session.state, session.address) == ("BGPPeer tor", "Passive", "")
+    (session,) = parse_sessions(waiting + accepted)
+    assert (session.state, session.address) == ("Established", "fe80::12")
+
+
 def test_answer_without_sessions_is_empty() -> None:
     assert parse_sessions("") == parse_sessions("BIRD 2.0.12 ready.\nAccess restricted\n") == ()
 

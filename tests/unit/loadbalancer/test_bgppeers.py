@@ -76,6 +76,13 @@ def test_a_peer_may_have_both_families() -> None:
     assert read_peer(parsed(MetalLbPeer, **PEER, disableMP=True), NAMES).families == {4}
 
 
+def test_a_peer_may_be_known_by_its_device_alone() -> None:
+    peer = read_peer(parsed(MetalLbPeer, **PEER | {"peerAddress": "", "interface": "eth1"}), NAMES)
+    session = peer.session({}, ())
+    assert session is not None
+    assert (session.interface, session.waits, session.local_port, peer.families) == ("eth1", True, 179, {4, 6})
+
+
 @pytest.mark.parametrize("namespace", ["", "kube-system"])
 def test_a_password_comes_from_a_secret(namespace: str) -> None:
     item = parsed(MetalLbPeer, **PEER, passwordSecret={"name": "tor", "namespace": namespace})
@@ -92,12 +99,11 @@ def test_the_number_of_a_peer_may_be_dynamic(dynamic: str, want: int) -> None:
     ("spec", "message"),
     [
         ({"peerAddress": "x"}, "BGPPeer x: spec.peerAddress: 'x': expected an address"),
-        (
-            {"interface": "eth1"},
-            r"spec.interface: eth1: sessions without the address .* are not supported; set peerAdd",
-        ),
-        ({"peerAddress": "", "interface": "eth1"}, "spec.interface: eth1: sessions without the address"),
-        ({"vrf": "red"}, "spec.vrf: red is not supported"),
+        ({"interface": "eth1"}, "spec.peerAddress: has no meaning with interface"),
+        ({"peerAddress": "", "interface": "a/b"}, "spec.interface: 'a/b': expected the name of a device"),
+        ({"peerAddress": "", "interface": "eth1", "vrf": "red"}, "spec.vrf: has no meaning with interface"),
+        ({"peerAddress": "", "interface": "eth1", "peerPort": 1179}, "spec.peerPort: has no meaning with interface"),
+        ({"vrf": "a/b"}, "spec.vrf: 'a/b': expected the name of a device"),
         (
             {"password": "a", "passwordSecret": {"name": "tor"}},
             "spec.passwordSecret: expected either password or passwordSecret",

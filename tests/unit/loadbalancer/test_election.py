@@ -5,12 +5,13 @@ from ipaddress import ip_address
 
 import pytest
 
+from podwire.errors import ConfigError
 from podwire.loadbalancer.advertisements import L2Scope, read_l2, read_l2_scopes
 from podwire.loadbalancer.election import Elector, L2Choice, L2Facts, Serving, addresses_of, serving
 from podwire.loadbalancer.pools import BalancerPool, BalancerPools
 from podwire.loadbalancer.ranges import parse_range
 from podwire.model.meta import Condition, ObjectMeta
-from podwire.model.metallb import L2Advertisement, L2AdvertisementSpec
+from podwire.model.metallb import L2Advertisement, L2AdvertisementSpec, PreferredNodes
 from podwire.model.node import Node, NodeStatus
 from podwire.model.selector import LabelSelector, Requirement
 from podwire.model.service import (
@@ -181,3 +182,51 @@ def test_advertisements_are_read_and_keep_their_last_good_form() -> None:
     selector = LabelSelector(match_expressions=(Requirement(key="a", operator="Is"),))
     _, problems = read_l2_scopes([advertisement("a", node_selectors=(selector,))], {})
     assert "spec.nodeSelectors[0].matchExpressions[0].operator: 'Is'" in problems["a"]
+
+
+def test_preferred_nodes_come_before_the_hash() -> None:
+    last = order(*NODES)[-1]
+    zone = NODES[last].metadata.labels["zone"]
+    scope = read_l2(
+        L2Advertisement(
+            metadata=ObjectMeta(name="all"),
+            spec=L2AdvertisementSpec(
+                preferred_node_selectors=(
+                    PreferredNodes(weight=60, preference=LabelSelector(match_labels={"zone": zone})),
+                )
+            ),
+        )
+    )
+    choice = choose(scopes={"all": scope})
+    assert choice is not None
+    assert choice.candidates == (last, *order(*NODES)[:-1])
+    rest = frozenset(NODES) - {last}
+    choice = choose(scopes={"all": scope}, alive=rest)
+    assert choice is not None
+    assert choice.candidates == order(*rest)
+
+
+def test_weights_of_all_advertisements_add_up() -> None:
+    first, second, third = order(*NODES)
+
+    def scope(name: str, weight: int, node: str, **fields: object) -> L2Scope:
+        labels = {"zone": NODES[node].metadata.labels["zone"]}
+        preferred = PreferredNodes(weight=weight, preference=LabelSelector(match_labels=labels))
+        return L2Scope(name=name, preferred=(preferred,), **fields)  # type: ignore[arg-type]
+
+    scopes = {
+        "a": scope("a", 40, third, service_selectors=(LabelSelector(match_labels={"app": "other"}),)),
+        "b": scope("b", 40, third),
+        "c": scope("c", 70, second),
+        "d": scope("d", 100, first, pools=frozenset({"other"})),
+    }
+    choice = choose(scopes=scopes)
+    assert choice is not None
+    assert choice.candidates == (third, second, first)
+
+
+@pytest.mark.parametrize("weight", [0, 101])
+def test_a_weight_out_of_range_is_refused(weight: int) -> None:
+    spec = L2AdvertisementSpec(preferred_node_selectors=(PreferredNodes(weight=weight),))
+    with pytest.raises(ConfigError, match=r"spec.preferredNodeSelectors\[0\].weight: .*expected 1 to 100"):
+        read_l2(L2Advertisement(metadata=ObjectMeta(name="all"), spec=spec))

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from podwire.gateway.api.backendtls import PolicyTable, ServicePortName
+from podwire.gateway.api.backendtls import CheckedPolicy, PolicyTable, ServicePortName
 from podwire.gateway.api.references import (
     NO_PROBLEM,
     ReferenceProblem,
@@ -15,7 +15,8 @@ from podwire.gateway.api.references import (
     is_granted,
     not_granted,
 )
-from podwire.gateway.backends import UpstreamFacts, resolve
+from podwire.gateway.backends import Resolved, UpstreamFacts, resolve
+from podwire.gateway.lookups import BackendLookups, Recorder, Transport
 from podwire.gateway.routes import EntryBackend, TrustedAuthority
 from podwire.model.gatewayapi import BackendReference, ReferenceGrant
 from podwire.model.gatewayroutes import ApiRoute
@@ -35,6 +36,62 @@ class BackendFacts(msgspec.Struct, frozen=True, kw_only=True):
     upstreams: UpstreamFacts
     policies: PolicyTable
     client_certificate: str = ""
+
+    def granted(self, kind: str, namespace: str, target: ReferenceTarget) -> bool:
+        """Whether objects of a kind in a namespace may refer to a target."""
+        return is_granted(self.grants, kind, namespace, target)
+
+    def resolve(self, namespace: str, name: str, port: int, transport: Transport) -> Resolved:
+        """The backend of a Service port."""
+        return resolve(self.upstreams, namespace, name, port, transport)
+
+    def policy(self, port: ServicePortName) -> CheckedPolicy | None:
+        """The policy of a Service port."""
+        return self.policies.of_port(port)
+
+
+class ApiLookups:
+    """Answers the questions of routes about other objects; known from one translation to the next."""
+
+    def __init__(self) -> None:
+        self._backends = BackendLookups()
+        self._facts: BackendFacts | None = None
+
+    def renew(self, facts: BackendFacts) -> None:
+        """Takes the facts of the next translation."""
+        self._backends.renew(facts.upstreams)
+        self._facts = facts
+
+    def granted(self, kind: str, namespace: str, target: ReferenceTarget) -> bool:
+        """Whether objects of a kind in a namespace may refer to a target."""
+        return self._facts is not None and self._facts.granted(kind, namespace, target)
+
+    def resolve(self, namespace: str, name: str, port: int, transport: Transport) -> Resolved:
+        """The backend of a Service port."""
+        return self._backends.resolve(namespace, name, port, transport)
+
+    def policy(self, port: ServicePortName) -> CheckedPolicy | None:
+        """The policy of a Service port."""
+        return self._facts.policy(port) if self._facts is not None else None
+
+
+class RecordedFacts(BackendFacts, frozen=True, kw_only=True):
+    """The facts of one route, with what it asked."""
+
+    lookups: ApiLookups
+    recorder: Recorder
+
+    def granted(self, kind: str, namespace: str, target: ReferenceTarget) -> bool:
+        """Whether objects of a kind in a namespace may refer to a target."""
+        return self.recorder.ask(self.lookups.granted, kind, namespace, target)
+
+    def resolve(self, namespace: str, name: str, port: int, transport: Transport) -> Resolved:
+        """The backend of a Service port."""
+        return self.recorder.ask(self.lookups.resolve, namespace, name, port, transport)
+
+    def policy(self, port: ServicePortName) -> CheckedPolicy | None:
+        """The policy of a Service port."""
+        return self.recorder.ask(self.lookups.policy, port)
 
 
 class BackendCollector:
@@ -68,10 +125,10 @@ class BackendCollector:
             text = f"{path}: expected a Service, got {reference.kind} of group {reference.group!r}"
             return ReferenceProblem("InvalidKind", text)
         target = ReferenceTarget(kind="Service", namespace=namespace, name=reference.name)
-        if not is_granted(self._facts.grants, route.kind, route.metadata.namespace, target):
+        if not self._facts.granted(route.kind, route.metadata.namespace, target):
             return not_granted(path, target)
-        transport: Literal["TCP", "UDP"] = "UDP" if use == "udp" else "TCP"
-        result = resolve(self._facts.upstreams, namespace, reference.name, reference.port or 0, transport)
+        transport: Transport = "UDP" if use == "udp" else "TCP"
+        result = self._facts.resolve(namespace, reference.name, reference.port or 0, transport)
         if result.backend is None or result.port is None:
             return ReferenceProblem(result.reason, f"{path}: {result.problem}")
         if use == "udp":
@@ -91,7 +148,7 @@ class BackendCollector:
             backend = msgspec.structs.replace(backend, key=f"{backend.key}{VARIANT}-grpc", protocol="h2c")
         else:
             backend = msgspec.structs.replace(backend, key=f"{backend.key}{VARIANT}")
-        policy = self._facts.policies.of_port(port)
+        policy = self._facts.policy(port)
         if policy is None:
             if app_protocol in _TLS_PROTOCOLS:
                 text = f"{path}: appProtocol {app_protocol} needs a BackendTLSPolicy"

@@ -14,18 +14,15 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from podwire.gateway.api.acceptance import Acceptance, ResourceRefusal
-from podwire.gateway.api.causes import contributors, owns
+from podwire.gateway.api.compiler import CompilerMemo
 from podwire.gateway.api.listenersets import parent_of
-from podwire.gateway.api.served import ServedCertificates
 from podwire.gateway.api.services import addresses_of_service, engine_ports, gateway_services
 from podwire.gateway.api.translate import ApiTranslation, GatewayApiFacts, translate_api
 from podwire.gateway.backends import Place
 from podwire.gateway.certificates import system_authorities
 from podwire.gateway.engines import EngineFeed
-from podwire.gateway.envoy.resources import SECRET
 from podwire.gateway.envoy.settings import EngineSettings
-from podwire.gateway.envoy.snapshot import ResourceKey
+from podwire.gateway.refusals import RefusalSearch
 from podwire.gateway.upstreams import Upstreams
 from podwire.kube.controller import Environment
 from podwire.kube.informer import Informer
@@ -68,7 +65,6 @@ class GatewayApiController:
         self.namespace = namespace
         self._client = client
         self._settings = settings
-        self._feed = feed
         self._upstreams = Upstreams(environment, feed, PART)
         self._namespaces = environment.of(NAMESPACES)
         self._services = environment.of(SERVICES)
@@ -91,10 +87,8 @@ class GatewayApiController:
             self.grants,
         )
         self._loop = environment.loop(PART, self._reconcile, interval_s=_INTERVAL_S)
-        self._acceptance = Acceptance[Any]()
-        self._served_certificates = ServedCertificates()
-        self._published = 0
-        self._learned: tuple[int, dict[ResourceKey, str]] = (0, {})
+        self._memo = CompilerMemo()
+        self._search = RefusalSearch[Any](feed, PART)
         self.translation = ApiTranslation()
         self.translated = False
         self.on_translated: Callable[[], None] = lambda: None
@@ -130,14 +124,15 @@ class GatewayApiController:
         routes = {
             (informer.resource.kind, key): route for informer in self.routes for key, route in informer.objects.items()
         }
-        certificate = self._served_certificates.of(self._upstreams.certificate)
-        choice = self._acceptance.choose({key: value.spec for key, value in (gateways | routes).items()})
+        certificate = self._search.certificates.of(self._upstreams.certificate)
+        sets = {("ListenerSet", key): value for key, value in self.sets.objects.items()}
+        choice = self._search.choose({key: value.spec for key, value in (gateways | sets | routes).items()})
         translation = translate_api(
             GatewayApiFacts(
                 controller=self.controller,
                 classes=tuple(self.classes.objects.values()),
                 gateways=tuple(_with_spec(value, choice.objects.get(key)) for key, value in gateways.items()),
-                sets=tuple(self.sets.objects.values()),
+                sets=tuple(_with_spec(value, choice.objects.get(key)) for key, value in sets.items()),
                 routes=tuple(_with_spec(value, choice.objects.get(key)) for key, value in routes.items()),
                 policies=tuple(self.policies.objects.values()),
                 grants=tuple(self.grants.objects.values()),
@@ -148,13 +143,13 @@ class GatewayApiController:
                 certificate=certificate,
                 authority=self._upstreams.authority,
                 system=self._system,
-                refused=self._acceptance.refused | self._served_certificates.refused,
+                refused=self._search.refused,
                 withheld=choice.withheld,
-            )
+            ),
+            self._memo,
         )
-        self._feed.publish(PART, translation.entry, self._settings)
-        self._published += 1
-        if not self._acceptance.searching or not self.translated:
+        self._search.publish(translation.entry, self._settings)
+        if not self._search.searching or not self.translated:
             self.translation = translation
             self.translated = True
             self.on_translated()
@@ -162,22 +157,12 @@ class GatewayApiController:
 
     def answered(self) -> None:
         """Takes the answers of engines to what was published last, once all have answered."""
-        refused = self._feed.refused()
-        entry = self._feed.entries.get(PART)
-        if refused is None or entry is None or (self._published, refused) == self._learned:
-            return
-        self._learned = (self._published, refused)
-        own = {key: message for key, message in refused.items() if owns(entry, *key)}
-        names = {name: message for (kind, name), message in own.items() if kind == SECRET}
-        is_new = self._served_certificates.learn(entry.certificates.values(), names)
-        refusals = [
-            ResourceRefusal(objects, message) for key, message in own.items() if (objects := contributors(entry, *key))
-        ]
-        was_searching = self._acceptance.searching
-        if self._acceptance.learn(refusals) or is_new or was_searching:
+        if self._search.answered():
             self._loop.touch(_ALL)
 
 
 def _with_spec(value: T, spec: Any) -> T:
     """An object with the specification that is served; its own where none is."""
-    return value if spec is None else cast("T", msgspec.structs.replace(cast("Any", value), spec=spec))
+    if spec is None or cast("Any", value).spec is spec:
+        return value
+    return cast("T", msgspec.structs.replace(cast("Any", value), spec=spec))

@@ -6,9 +6,11 @@ those of older sets before those of newer ones.
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from podwire.gateway.api.attachment import allows
 from podwire.gateway.api.listeners import CheckedListener
-from podwire.gateway.api.references import ReferenceProblem
+from podwire.gateway.api.references import NO_PROBLEM, ReferenceProblem
 from podwire.gateway.api.status import condition, listener_status
 from podwire.model.gatewayapi import GROUP, Gateway, GatewayStatus, ListenerSet, ListenerSetStatus
 from podwire.model.meta import Condition, key_of
@@ -45,14 +47,21 @@ def attached_sets(
     return tuple(sorted(allowed, key=lambda entry: (entry.metadata.creation_timestamp or "", key_of(entry.metadata))))
 
 
-def refused_set(value: ListenerSet) -> ListenerSetStatus:
-    """The status of a ListenerSet that its Gateway does not allow."""
+class ParentView(msgspec.Struct, frozen=True):
+    """The Gateway of a ListenerSet: its status, the routes of each listener, and the ports that its Service has."""
+
+    status: GatewayStatus
+    attached: Mapping[str, int]
+    open_ports: frozenset[int]
+
+
+def refused_set(value: ListenerSet, engine: ReferenceProblem = NO_PROBLEM) -> ListenerSetStatus:
+    """The status of a ListenerSet that its Gateway does not allow, or of which engines took no version."""
     generation = value.metadata.generation
+    accepted = NO_PROBLEM if engine.reason else _NOT_ALLOWED
+    programmed = engine if engine.reason else _NOT_ALLOWED
     return ListenerSetStatus(
-        conditions=(
-            condition("Accepted", _NOT_ALLOWED, generation),
-            condition("Programmed", _NOT_ALLOWED, generation),
-        )
+        conditions=(condition("Accepted", accepted, generation), condition("Programmed", programmed, generation))
     )
 
 
@@ -73,25 +82,23 @@ def waiting_set(generation: int) -> ListenerSetStatus:
 
 
 def set_status(
-    value: ListenerSet,
-    listeners: Iterable[CheckedListener],
-    gateway: GatewayStatus,
-    attached: Mapping[str, int],
-    open_ports: frozenset[int],
+    value: ListenerSet, listeners: Iterable[CheckedListener], gateway: ParentView, engine: ReferenceProblem = NO_PROBLEM
 ) -> ListenerSetStatus:
-    """The status of a ListenerSet with its own listeners at a Gateway with a status."""
+    """The status of a ListenerSet with its own listeners; ``engine`` is what engines refuse of it."""
     generation = value.metadata.generation
     own = tuple(listeners)
-    accepted_parent = next(entry for entry in gateway.conditions if entry.type == "Accepted")
+    accepted_parent = next(entry for entry in gateway.status.conditions if entry.type == "Accepted")
     parent = None
     if accepted_parent.status != "True":
         parent = ReferenceProblem("ParentNotAccepted", "the Gateway is not served")
-    statuses = tuple(listener_status(entry, parent, attached, open_ports, generation) for entry in own)
+    statuses = tuple(listener_status(entry, parent, gateway.attached, gateway.open_ports, generation) for entry in own)
     problem = parent
     if problem is None and not any(entry.served for entry in own):
         problem = _NOT_VALID
     programmed = problem
-    if programmed is None and not any(
+    if programmed is None and engine.reason:
+        programmed = engine
+    elif programmed is None and not any(
         entry.type == "Programmed" and entry.status == "True" for status in statuses for entry in status.conditions
     ):
         programmed = ReferenceProblem("Pending", "the Service of the Gateway does not have the ports yet")

@@ -8,13 +8,10 @@ answers 421. On TCP and UDP ports the oldest route serves everything.
 import msgspec
 
 from podwire.gateway.api.attachment import ANY_HOST, RouteAttachment, by_age, covers
-from podwire.gateway.api.backendrefs import BackendFacts
+from podwire.gateway.api.compiler import RouteCompiler
 from podwire.gateway.api.filters import Scheme
-from podwire.gateway.api.grpc import compile_grpc
 from podwire.gateway.api.hosts import HostRoutes, misdirected, own_host, virtual_hosts
 from podwire.gateway.api.listeners import CheckedListener
-from podwire.gateway.api.rules import CompiledRoute, compile_route
-from podwire.gateway.api.streams import CompiledStream, compile_stream
 from podwire.gateway.routes import (
     Certificate,
     EntryBackend,
@@ -25,41 +22,11 @@ from podwire.gateway.routes import (
     TlsServer,
     TrustedAuthority,
 )
+from podwire.gateway.served import certificate_name
 from podwire.model.gatewayapi import HttpRoute
 from podwire.model.gatewayroutes import ApiRoute, GrpcRoute
 
 Attached = list[tuple[ApiRoute, RouteAttachment]]
-
-
-class RouteCompiler:
-    """Compiles routes for the listeners of a Gateway, each once for a scheme."""
-
-    def __init__(self, facts: BackendFacts) -> None:
-        self._facts = facts
-        self._requests: dict[tuple[str, str, Scheme], CompiledRoute] = {}
-        self._streams: dict[tuple[str, str], CompiledStream] = {}
-
-    def requests(self, route: HttpRoute | GrpcRoute, scheme: Scheme) -> CompiledRoute:
-        """A route of requests."""
-        key = (route.kind, f"{route.metadata.namespace}/{route.metadata.name}", scheme)
-        if key not in self._requests:
-            if isinstance(route, GrpcRoute):
-                self._requests[key] = compile_grpc(route, self._facts)
-            else:
-                self._requests[key] = compile_route(route, scheme, self._facts)
-        return self._requests[key]
-
-    def stream(self, route: ApiRoute) -> CompiledStream:
-        """A route of connections or datagrams."""
-        assert not isinstance(route, HttpRoute | GrpcRoute)
-        key = (route.kind, f"{route.metadata.namespace}/{route.metadata.name}")
-        if key not in self._streams:
-            self._streams[key] = compile_stream(route, self._facts)
-        return self._streams[key]
-
-    def compiled(self, route: ApiRoute, scheme: Scheme) -> CompiledRoute | CompiledStream:
-        """A route of any kind."""
-        return self.requests(route, scheme) if isinstance(route, HttpRoute | GrpcRoute) else self.stream(route)
 
 
 class EntryBuilder:
@@ -124,7 +91,9 @@ class EntryBuilder:
                 {"name": name, "port": engine_port, "client_port": port, "protocol": protocol}, EntryListener
             )
             added = msgspec.structs.replace(added, stream=stream)
-        self._listeners.append(added)
+        sets = dict.fromkeys(entry.set_key for entry in listeners if entry.set_key)
+        sources = (f"Gateway {gateway}", *(f"ListenerSet {key}" for key in sets))
+        self._listeners.append(msgspec.structs.replace(added, sources=sources))
 
     def _servers(
         self,
@@ -185,11 +154,6 @@ class EntryBuilder:
                 self._backends |= compiled.backends
                 return compiled.target
         return None
-
-
-def certificate_name(secret: str) -> str:
-    """The name of the certificate of a Secret in the entry."""
-    return f"gateway {secret}"
 
 
 def _belongs(host: str, own: str, rivals: list[str]) -> bool:

@@ -18,13 +18,14 @@ from podwire.gateway.api.attachment import (
 from podwire.gateway.api.authorities import ClientChecks
 from podwire.gateway.api.backendrefs import BackendFacts
 from podwire.gateway.api.backendtls import PolicyTable, ServicePortName
+from podwire.gateway.api.compiler import CompilerMemo, RouteCompiler
 from podwire.gateway.api.filters import Scheme
 from podwire.gateway.api.listeners import CheckedListener, ListenerChecker, checked_certificate
-from podwire.gateway.api.listenersets import attached_sets, parent_of, refused_set, set_status
+from podwire.gateway.api.listenersets import ParentView, attached_sets, parent_of, refused_set, set_status
 from podwire.gateway.api.references import NO_PROBLEM, ReferenceProblem
 from podwire.gateway.api.rules import CompiledRoute
 from podwire.gateway.api.services import ServedPort
-from podwire.gateway.api.serving import Attached, EntryBuilder, RouteCompiler
+from podwire.gateway.api.serving import Attached, EntryBuilder
 from podwire.gateway.api.status import (
     GatewayProblems,
     class_status,
@@ -108,23 +109,26 @@ class _CheckedGateway(msgspec.Struct):
     used: set[ServicePortName]
 
 
-def translate_api(facts: GatewayApiFacts) -> ApiTranslation:
-    """The entry and the status of all objects."""
-    return _ApiTranslator(facts).run()
+def translate_api(facts: GatewayApiFacts, memo: CompilerMemo | None = None) -> ApiTranslation:
+    """The entry and the status of all objects; ``memo`` has what earlier translations compiled."""
+    return _ApiTranslator(facts, memo or CompilerMemo()).run()
 
 
 class _ApiTranslator:
     """One translation."""
 
-    def __init__(self, facts: GatewayApiFacts) -> None:
+    def __init__(self, facts: GatewayApiFacts, memo: CompilerMemo) -> None:
         self._facts = facts
         self._builder = EntryBuilder()
         self._policies = PolicyTable(facts.policies, facts.authority, facts.system)
+        self._memo = memo
+        memo.renew(BackendFacts(grants=facts.grants, upstreams=facts.upstreams, policies=self._policies))
         self._gateways: dict[str, _CheckedGateway] = {}
         self._set_parents = {key_of(value.metadata): parent_of(value) for value in facts.sets}
         self._sets_of: dict[str, list[ListenerSet]] = {}
         for value in facts.sets:
-            self._sets_of.setdefault(parent_of(value), []).append(value)
+            if ("ListenerSet", key_of(value.metadata)) not in facts.withheld:
+                self._sets_of.setdefault(parent_of(value), []).append(value)
 
     def run(self) -> ApiTranslation:
         """The whole translation."""
@@ -180,7 +184,7 @@ class _ApiTranslator:
             by_set=by_set,
             problems=GatewayProblems(
                 client_certificate=problem,
-                engine=ReferenceProblem("Invalid", f"the engine refused it: {text}") if text else NO_PROBLEM,
+                engine=_refused_by_engine(text),
                 insecure=clients.insecure,
             ),
             compiler=RouteCompiler(
@@ -189,7 +193,8 @@ class _ApiTranslator:
                     upstreams=facts.upstreams,
                     policies=self._policies,
                     client_certificate=certificate,
-                )
+                ),
+                self._memo,
             ),
             attached=[],
             used=set(),
@@ -288,11 +293,19 @@ class _ApiTranslator:
             if checked is None:
                 continue
             key = key_of(value.metadata)
+            text = self._facts.refused.get(("ListenerSet", key), "")
+            problem = _refused_by_engine(text)
             if key not in checked.by_set:
-                yield key, refused_set(value)
+                yield key, refused_set(value, problem)
                 continue
             ports = frozenset(self._facts.ports.get(parent, {}))
-            yield key, set_status(value, checked.by_set[key], statuses[parent], counts[parent], ports)
+            view = ParentView(statuses[parent], counts[parent], ports)
+            yield key, set_status(value, checked.by_set[key], view, problem)
+
+
+def _refused_by_engine(text: str) -> ReferenceProblem:
+    """The problem of a Gateway or ListenerSet about which engines said something."""
+    return ReferenceProblem("Invalid", f"the engine refused it: {text}") if text else NO_PROBLEM
 
 
 def _counts(attached: Attached) -> dict[str, int]:

@@ -54,6 +54,8 @@ def forward(action: Forward, path: PathMatch, backends: dict[str, EntryBackend])
         route["cluster"] = served[0].key
     else:
         route["weightedClusters"] = {"clusters": [_share(share, backends) for share in served]}
+        if action.keeps_share:
+            route["weightedClusters"]["useHashPolicy"] = True
     if action.host:
         route["hostRewriteLiteral"] = action.host
     if action.path is not None:
@@ -146,10 +148,13 @@ def client_headers(route: EntryRoute) -> Json:
 def filters_of_route(limits: RouteLimits) -> Json:
     """What a route has of the filters that are off elsewhere, by the name of the filter."""
     value: Json = {}
+    rules: Json = {}
     if limits.allow or limits.deny or limits.server_names:
-        value["source-ranges"] = typed(
-            "envoy.extensions.filters.http.rbac.v3.RBACPerRoute", rbac={"rules": _source_ranges(limits)}
-        )
+        rules["rules"] = _source_ranges(limits)
+    if limits.rate is not None and limits.rate.exempt:
+        rules |= _counted(limits.rate.exempt)
+    if rules:
+        value["source-ranges"] = typed("envoy.extensions.filters.http.rbac.v3.RBACPerRoute", rbac=rules)
     if limits.basic_auth is not None and limits.basic_auth.users is not None:
         value["basic-auth"] = typed(
             "envoy.extensions.filters.http.basic_auth.v3.BasicAuthPerRoute",
@@ -159,7 +164,7 @@ def filters_of_route(limits: RouteLimits) -> Json:
         value["cors"] = _cors(limits.cors)
         if limits.cors.echo or limits.cors.expose_headers:
             value["cors-answer"] = _ON
-    if limits.body_bytes:
+    if limits.body_bytes and not limits.body_streams:
         value["body-limit"] = typed(
             "envoy.extensions.filters.http.buffer.v3.BufferPerRoute", buffer={"maxRequestBytes": limits.body_bytes}
         )
@@ -177,17 +182,34 @@ def _rate_limit(rate: RequestRate) -> Json:
         "tokensPerFill": rate.requests,
         "fillInterval": duration(rate.interval),
     }
+    actions: list[Json] = [{"remoteAddress": {}}]
+    entries: list[Json] = [{"key": "remote_address"}]
+    if rate.exempt:
+        place = {"key": "envoy.filters.http.rbac", "path": [{"key": f"{_COUNTED}_shadow_effective_policy_id"}]}
+        actions.append({"metadata": {"descriptorKey": _COUNTED, "metadataKey": place, "source": "DYNAMIC"}})
+        entries.append({"key": _COUNTED, "value": _COUNTED})
     return typed(
         "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
         statPrefix="rate_limit",
         status={"code": rate.status},
         tokenBucket={"maxTokens": _ENOUGH, "tokensPerFill": _ENOUGH, "fillInterval": "1s"},
-        rateLimits=[{"actions": [{"remoteAddress": {}}]}],
-        descriptors=[{"entries": [{"key": "remote_address"}], "tokenBucket": bucket}],
+        rateLimits=[{"actions": actions}],
+        descriptors=[{"entries": entries, "tokenBucket": bucket}],
         maxDynamicDescriptors=_CLIENTS,
         filterEnabled=_always("rate_limit_enabled"),
         filterEnforced=_always("rate_limit_enforced"),
     )
+
+
+_COUNTED = "counted"
+"""Marks requests whose rate is limited; those without the mark have no bucket."""
+
+
+def _counted(exempt: tuple[str, ...]) -> Json:
+    """Rules that keep nobody away, and mark requests of addresses that are not exempt."""
+    others: Json = {"notId": {"orIds": {"ids": [_source(network) for network in exempt]}}}
+    policies = {_COUNTED: {"permissions": [{"any": True}], "principals": [others]}}
+    return {"shadowRules": {"action": "ALLOW", "policies": policies}, "shadowRulesStatPrefix": f"{_COUNTED}_"}
 
 
 _ON = typed("envoy.config.route.v3.FilterConfig", config={})

@@ -38,6 +38,8 @@ def cluster(backend: EntryBackend) -> Json:
     An endpoint that refuses connections or fails five times in a row gets no requests for a while. One bad endpoint
     never takes more than half of them out.
     """
+    if backend.first_of:
+        return _first_of(backend)
     value: Json = {
         "name": backend.key,
         **_discovery(backend),
@@ -69,10 +71,23 @@ def cluster(backend: EntryBackend) -> Json:
     if backend.protocol != "tcp":
         version = "http2ProtocolOptions" if backend.protocol == "h2c" else "httpProtocolOptions"
         options = typed(_HTTP_OPTIONS, explicitHttpConfig={version: {}})
+        if backend.header_kb:
+            options["commonHttpProtocolOptions"] = {"maxResponseHeadersKb": backend.header_kb}
         value["typedExtensionProtocolOptions"] = {_HTTP_OPTIONS: options}
     if backend.tls or backend.verify is not None:
         value["transportSocket"] = _upstream_tls(backend)
     return value
+
+
+def _first_of(backend: EntryBackend) -> Json:
+    """A cluster that is the first of others with an endpoint."""
+    members = typed("envoy.extensions.clusters.aggregate.v3.ClusterConfig", clusters=list(backend.first_of))
+    return {
+        "name": backend.key,
+        "connectTimeout": duration(backend.connect_timeout),
+        "lbPolicy": "CLUSTER_PROVIDED",
+        "clusterType": {"name": "envoy.clusters.aggregate", "typedConfig": members},
+    }
 
 
 def _health_check(backend: EntryBackend) -> Json:
@@ -132,13 +147,15 @@ def _upstream_tls(backend: EntryBackend) -> Json:
     message: Json = {"commonTlsContext": context}
     verify = backend.verify
     if verify is not None:
-        message["sni"] = verify.server_name
+        if verify.server_name:
+            message["sni"] = verify.server_name
         names = [{"sanType": "DNS", "matcher": {"exact": name}} for name in verify.names]
         names += [{"sanType": "URI", "matcher": {"exact": uri}} for uri in verify.uris]
-        context["combinedValidationContext"] = {
-            "defaultValidationContext": {"matchTypedSubjectAltNames": names},
-            "validationContextSdsSecretConfig": secret_source(verify.authority),
-        }
+        if verify.authority:
+            context["combinedValidationContext"] = {
+                "defaultValidationContext": {"matchTypedSubjectAltNames": names},
+                "validationContextSdsSecretConfig": secret_source(verify.authority),
+            }
         if verify.certificate:
             context["tlsCertificateSdsSecretConfigs"] = [secret_source(verify.certificate)]
     return {

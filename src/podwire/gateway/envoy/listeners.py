@@ -3,8 +3,9 @@
 from podwire.gateway.envoy.access import request_log
 from podwire.gateway.envoy.clusters import ADS, Json, duration, secret_source, typed
 from podwire.gateway.envoy.externalauth import external_auth_filter
-from podwire.gateway.envoy.settings import EngineSettings
+from podwire.gateway.envoy.settings import EngineSettings, GzipSettings
 from podwire.gateway.envoy.streams import stream_filter, udp_listener
+from podwire.gateway.envoy.tables import table_resource
 from podwire.gateway.routes import EntryListener, TlsServer
 
 _HTTP_MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -113,10 +114,15 @@ def listener(value: EntryListener, settings: EngineSettings) -> Json:
         return result | {"filterChains": [chain], "statPrefix": "stream"}
     if any(server.stream is not None for server in value.servers):
         result["statPrefix"] = "stream"
-    result["filterChains"] = [_tls_chain(value, server, settings) for server in value.servers if _is_named(server)]
+    http = {
+        server.table: _http_filter(server.table, value, settings) for server in value.servers if server.stream is None
+    }
+    result["filterChains"] = [
+        _tls_chain(value, server, settings, http) for server in value.servers if _is_named(server)
+    ]
     default = next((server for server in value.servers if not _is_named(server)), None)
     if default is not None:
-        result["defaultFilterChain"] = _tls_chain(value, default, settings)
+        result["defaultFilterChain"] = _tls_chain(value, default, settings, http)
     return result
 
 
@@ -136,12 +142,11 @@ def _listener_filter(message: str) -> Json:
     return {"name": message.rsplit(".", 1)[-1], "typedConfig": typed(message)}
 
 
-def _tls_chain(value: EntryListener, server: TlsServer, settings: EngineSettings) -> Json:
+def _tls_chain(value: EntryListener, server: TlsServer, settings: EngineSettings, http: dict[str, Json]) -> Json:
+    """A chain of filters; ``http`` has those that read requests, by table."""
     name = f"{value.name} {','.join(server.names) or 'default'}"
-    if server.stream is not None:
-        filters = [stream_filter(name, server.stream, settings)]
-    else:
-        filters = [_http_filter(server.table, value, settings)]
+    stream = server.stream
+    filters = [http[server.table] if stream is None else stream_filter(name, stream, settings)]
     chain: Json = {"name": name, "filters": filters}
     if server.certificates:
         chain["transportSocket"] = _server_tls(server, settings)
@@ -163,9 +168,10 @@ def _server_tls(server: TlsServer, settings: EngineSettings) -> Json:
     clients = server.clients
     if clients is not None:
         trust = "VERIFY_TRUST_CHAIN" if clients.required else "ACCEPT_UNTRUSTED"
+        depth = {} if clients.depth is None else {"maxVerifyDepth": clients.depth}
         message["requireClientCertificate"] = clients.required
         context["combinedValidationContext"] = {
-            "defaultValidationContext": {"trustChainVerification": trust},
+            "defaultValidationContext": {"trustChainVerification": trust, **depth},
             "validationContextSdsSecretConfig": secret_source(clients.authority),
         }
     return {
@@ -181,7 +187,7 @@ def _http_filter(table: str, value: EntryListener, settings: EngineSettings) -> 
     manager = typed(
         _HTTP_MANAGER,
         statPrefix=value.name,
-        rds={"routeConfigName": table, "configSource": ADS},
+        rds={"routeConfigName": table_resource(table), "configSource": ADS},
         httpFilters=filters,
         commonHttpProtocolOptions={
             "idleTimeout": duration(settings.idle_timeout),
@@ -224,7 +230,9 @@ def _client_address(settings: EngineSettings, scheme: str, port: int) -> Json:
         "x-scheme": scheme,
     }
     if settings.trusted_networks:
-        mutations = [_header(name, text, "ADD_IF_ABSENT") for name, text in fixed.items()]
+        action = "ADD_IF_ABSENT" if settings.believes_headers else "OVERWRITE_IF_EXISTS_OR_ADD"
+        fixed |= {} if settings.believes_headers else {"x-forwarded-proto": scheme}
+        mutations = [*_forwarded_for(settings), *(_header(name, text, action) for name, text in fixed.items())]
         detection = typed(
             "envoy.extensions.http.original_ip_detection.xff.v3.XffConfig",
             xffTrustedCidrs={"cidrs": [_network(network) for network in settings.trusted_networks]},
@@ -245,6 +253,15 @@ def _client_address(settings: EngineSettings, scheme: str, port: int) -> Json:
     return options | {"earlyHeaderMutationExtensions": [{"name": "forwarded", "typedConfig": early}]}
 
 
+def _forwarded_for(settings: EngineSettings) -> list[Json]:
+    """Takes the addresses of the proxies in front from the header that has them."""
+    name = settings.forwarded_for_header
+    if name.lower() == "x-forwarded-for":
+        return []
+    text = f"%REQ({name.upper()})%"
+    return [{"remove": "x-forwarded-for"}, _header("x-forwarded-for", text, "OVERWRITE_IF_EXISTS_OR_ADD")]
+
+
 def _header(name: str, text: str, action: str) -> Json:
     return {"append": {"header": {"key": name, "value": text}, "appendAction": action}}
 
@@ -257,6 +274,11 @@ def _network(network: str) -> Json:
 def _filters(settings: EngineSettings) -> list[Json]:
     """The filters of a request, in order. All but the last are off, and on where a route has settings for them."""
     prefix = "envoy.extensions.filters.http."
+    address = "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"
+    names = ["x-real-ip"]
+    if settings.trusted_networks and not settings.believes_headers:
+        names.append("x-forwarded-for")
+    compressor = [_compressor(settings.gzip)] if settings.gzip is not None else []
     first_host = [{"name": "first-forwarded-host", "typedConfig": _FIRST_HOST}] if settings.trusted_networks else []
     return [
         *first_host,
@@ -267,15 +289,14 @@ def _filters(settings: EngineSettings) -> list[Json]:
         _off("rate-limit", typed(f"{prefix}local_ratelimit.v3.LocalRateLimit", statPrefix="rate_limit"), always=True),
         external_auth_filter(),
         _off("session", typed(f"{prefix}stateful_session.v3.StatefulSession")),
+        *compressor,
         _BODY_LIMIT,
         {
             "name": "client-address",
             "typedConfig": typed(
                 f"{prefix}header_mutation.v3.HeaderMutation",
                 mutations={
-                    "requestMutations": [
-                        _header("x-real-ip", "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%", "OVERWRITE_IF_EXISTS_OR_ADD")
-                    ]
+                    "requestMutations": [_header(name, address, "OVERWRITE_IF_EXISTS_OR_ADD") for name in names]
                 },
             ),
         },
@@ -284,6 +305,22 @@ def _filters(settings: EngineSettings) -> list[Json]:
             "typedConfig": typed(f"{prefix}router.v3.Router", suppressEnvoyHeaders=True),
         },
     ]
+
+
+def _compressor(gzip: GzipSettings) -> Json:
+    """Compresses answers for clients that accept it."""
+    library = typed(
+        "envoy.extensions.compression.gzip.compressor.v3.Gzip", compressionLevel=f"COMPRESSION_LEVEL_{gzip.level}"
+    )
+    common = {"minContentLength": max(gzip.minimum, 30), "contentType": ["text/html", *gzip.types]}
+    return {
+        "name": "compressor",
+        "typedConfig": typed(
+            "envoy.extensions.filters.http.compressor.v3.Compressor",
+            compressorLibrary={"name": "gzip", "typedConfig": library},
+            responseDirectionConfig={"commonConfig": common},
+        ),
+    }
 
 
 def _off(name: str, config: Json, *, always: bool = False) -> Json:

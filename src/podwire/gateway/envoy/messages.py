@@ -5,16 +5,18 @@ gRPC; only the gateway does.
 """
 
 import hashlib
-from functools import lru_cache
 
 import msgspec
 from envoy.config.cluster.v3 import cluster_pb2
 from envoy.config.endpoint.v3 import endpoint_pb2
-from envoy.config.listener.v3 import listener_pb2
-from envoy.config.route.v3 import route_pb2
+from envoy.config.listener.v3 import listener_components_pb2, listener_pb2
+from envoy.config.route.v3 import route_components_pb2, route_pb2
 from envoy.extensions.access_loggers.file.v3 import file_pb2
+from envoy.extensions.clusters.aggregate.v3 import cluster_pb2 as aggregate_cluster_pb2
+from envoy.extensions.compression.gzip.compressor.v3 import gzip_pb2
 from envoy.extensions.filters.http.basic_auth.v3 import basic_auth_pb2
 from envoy.extensions.filters.http.buffer.v3 import buffer_pb2
+from envoy.extensions.filters.http.compressor.v3 import compressor_pb2
 from envoy.extensions.filters.http.cors.v3 import cors_pb2
 from envoy.extensions.filters.http.header_mutation.v3 import header_mutation_pb2
 from envoy.extensions.filters.http.health_check.v3 import health_check_pb2
@@ -40,12 +42,15 @@ from google.protobuf import any_pb2, json_format
 from google.protobuf.message import Message
 
 from podwire.gateway.envoy.clusters import TYPE_PREFIX, Json
-from podwire.gateway.envoy.resources import CLUSTER, ENDPOINTS, LISTENER, ROUTES, SECRET
+from podwire.gateway.envoy.resources import CLUSTER, ENDPOINTS, HOST, LISTENER, ROUTES, SECRET
 
 EXTENSIONS = (
     file_pb2,
+    aggregate_cluster_pb2,
+    gzip_pb2,
     basic_auth_pb2,
     buffer_pb2,
+    compressor_pb2,
     cors_pb2,
     header_mutation_pb2,
     health_check_pb2,
@@ -75,12 +80,9 @@ _MESSAGES: dict[str, type[Message]] = {
     ENDPOINTS: endpoint_pb2.ClusterLoadAssignment,
     LISTENER: listener_pb2.Listener,
     ROUTES: route_pb2.RouteConfiguration,
+    HOST: route_components_pb2.VirtualHost,
     SECRET: secret_pb2.Secret,
 }
-
-
-_HOSTS = 20_000
-"""Virtual hosts that are kept as they were read, some KiB each."""
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -97,28 +99,29 @@ def pack(kind: str, value: Json) -> Packed:
     Raises: json_format.ParseError when the value is not of its type.
     """
     text = msgspec.json.encode(value, order="deterministic")
-    data = _routes(value) if kind == ROUTES else _serialized(kind, value)
-    packed = any_pb2.Any(type_url=TYPE_PREFIX + kind, value=data)
+    message = _listener(value) if kind == LISTENER else json_format.ParseDict(value, _MESSAGES[kind]())
+    packed = any_pb2.Any(type_url=TYPE_PREFIX + kind, value=bytes(message.SerializeToString(deterministic=True)))
     return Packed(value=value, version=hashlib.sha256(text).hexdigest()[:16], message=packed)
 
 
-def _serialized(kind: str, value: Json) -> bytes:
-    message = json_format.ParseDict(value, _MESSAGES[kind]())
-    return bytes(message.SerializeToString(deterministic=True))
+def _listener(value: Json) -> Message:
+    """A listener. Its chains of filters, one for each certificate, mostly have the same filters: each is read once."""
+    known: dict[bytes, listener_components_pb2.Filter] = {}
+    rest = {key: item for key, item in value.items() if key not in ("filterChains", "defaultFilterChain")}
+    message = json_format.ParseDict(rest, listener_pb2.Listener())
+    for chain in value.get("filterChains", ()):
+        _read_chain(chain, message.filter_chains.add(), known)
+    if "defaultFilterChain" in value:
+        _read_chain(value["defaultFilterChain"], message.default_filter_chain, known)
+    return message
 
 
-def _routes(value: Json) -> bytes:
-    """A table of routes, of which only virtual hosts that are new are read: a change of one host does not read all.
-
-    Protocol buffers allow the entries of a repeated field to follow the other fields one by one.
-    """
-    rest = {key: item for key, item in value.items() if key != "virtualHosts"}
-    hosts = (_virtual_host(msgspec.json.encode(host, order="deterministic")) for host in value.get("virtualHosts", ()))
-    return _serialized(ROUTES, rest) + b"".join(hosts)
-
-
-@lru_cache(_HOSTS)
-def _virtual_host(text: bytes) -> bytes:
-    """A virtual host as an entry of its table."""
-    host = json_format.ParseDict({"virtualHosts": [msgspec.json.decode(text)]}, route_pb2.RouteConfiguration())
-    return bytes(host.SerializeToString(deterministic=True))
+def _read_chain(
+    value: Json, chain: listener_components_pb2.FilterChain, known: dict[bytes, listener_components_pb2.Filter]
+) -> None:
+    json_format.ParseDict({key: item for key, item in value.items() if key != "filters"}, chain)
+    for item in value.get("filters", ()):
+        text = msgspec.json.encode(item)
+        if text not in known:
+            known[text] = json_format.ParseDict(item, listener_components_pb2.Filter())
+        chain.filters.add().CopyFrom(known[text])

@@ -5,11 +5,20 @@ from typing import Literal
 import msgspec
 
 
+class GzipSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Which answers are compressed: those of types, from a size in bytes on; ``level`` is 1 (fast) to 9."""
+
+    level: int = 1
+    minimum: int = 256
+    types: tuple[str, ...] = ()
+
+
 class EngineSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Limits and trust; durations in seconds, sizes in bytes.
 
     ``trusted_networks`` are the proxies in front whose ``X-Forwarded-*`` headers count; without one, the headers of
-    clients are replaced. With ``proxy_protocol`` every connection must begin with a PROXY protocol header.
+    clients are replaced. Where they do not ``believes_headers``, only the client's address is taken from theirs, from
+    ``forwarded_for_header``. With ``proxy_protocol`` every connection must begin with a PROXY protocol header.
     """
 
     listen_address: str = "::"
@@ -25,5 +34,8 @@ class EngineSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     append_forwarded_for: bool = False
     proxy_protocol: bool = False
     http2: bool = True
+    believes_headers: bool = True
+    forwarded_for_header: str = "X-Forwarded-For"
+    gzip: GzipSettings | None = None
     tls_minimum: Literal["TLSv1_2", "TLSv1_3"] = "TLSv1_2"
     access_log: str = "/dev/stdout"

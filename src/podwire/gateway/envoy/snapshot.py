@@ -1,11 +1,15 @@
 """What engines should have, and what one of them has: which resources to send next, in which order.
 
-Make before break: certificates, clusters and endpoints first; when the engine has accepted them, listeners and routes
-that name them; when it has accepted those, what is no longer named goes. A response that the engine refuses (NACK)
-leaves its last good resources in force. Of several resources in a refused response, each half is sent again by itself,
-until it is known which of them the engine refuses; those are not sent again until they change. Until then nothing is
-removed that the last good ones may name. A value that is no message of its type counts as refused too, and keeps
-nothing else back.
+Make before break: certificates, clusters and endpoints first; when the engine has accepted them, listeners and tables
+that name them, then the virtual hosts of those tables; when it has accepted those, what is no longer named goes,
+virtual hosts before all else. An engine asks for tables by name and for virtual hosts of all tables at once; it takes
+those of a table from when it has accepted the table, and forgets them with it.
+
+A response that the engine refuses (NACK) leaves its last good resources in force. Of several resources in a refused
+response, each half is sent again by itself, until it is known which of them the engine refuses; those are not sent
+again until they change. Until then nothing is removed that the last good ones may name, and what names a certificate or
+a cluster of which the engine accepted no version waits. A value that is no message of
+its type counts as refused too, and keeps nothing else back.
 
 Cost of a refusal among n resources: about 2 log2(n) more responses.
 
@@ -19,11 +23,23 @@ from google.protobuf import json_format
 
 from podwire.gateway.envoy.clusters import Json
 from podwire.gateway.envoy.messages import Packed, pack
-from podwire.gateway.envoy.resources import CLUSTER, ENDPOINTS, LISTENER, MAKE_ORDER, ROUTES, SECRET, Resources
+from podwire.gateway.envoy.resources import (
+    CLUSTER,
+    ENDPOINTS,
+    HOST,
+    LISTENER,
+    MAKE_ORDER,
+    ROUTES,
+    SECRET,
+    Resources,
+)
 
 _FIRST = (SECRET, CLUSTER, ENDPOINTS)
 _SECOND = (LISTENER, ROUTES)
-_WILDCARD = (CLUSTER, LISTENER)
+_THIRD = (HOST,)
+_NAMING = (*_SECOND, *_THIRD)
+"""Types of resources that name others."""
+_WILDCARD = (CLUSTER, LISTENER, HOST)
 """Types of which an engine asks for all."""
 ResourceKey = tuple[str, str]
 """The type and the name of a resource."""
@@ -38,10 +54,13 @@ class ResourceSnapshot:
         """The newest resources that are no messages of their type, and why; engines keep their last ones."""
         self.complete = False
         """Whether there were resources yet; before, nothing is known, and engines keep what they have."""
+        self.revision = 0
+        """Counts changes."""
 
     def replace(self, resources: Resources) -> bool:
         """Takes new resources; whether anything changed."""
         changed, self.complete = not self.complete, True
+        self.revision += 1
         self.unreadable = {}
         for kind in MAKE_ORDER:
             before = self._packed[kind]
@@ -57,7 +76,7 @@ class ResourceSnapshot:
     def _newest(self, kind: str, name: str, value: Json) -> Packed | None:
         """A resource, or the last that could be read."""
         last = self._packed[kind].get(name)
-        if last is not None and last.value == value:
+        if last is not None and (last.value is value or last.value == value):
             return last
         try:
             return pack(kind, value)
@@ -67,6 +86,7 @@ class ResourceSnapshot:
 
     def replace_some(self, kind: str, values: dict[str, Json]) -> bool:
         """Takes some resources of a type; whether anything changed."""
+        self.revision += 1
         before = self._packed[kind]
         changed = {
             name: pack(kind, value)
@@ -106,6 +126,8 @@ class _TypeState:
         self.asked = False
         self.names: set[str] = set()
         self.sent: dict[str, str] = {}
+        self.accepted: set[str] = set()
+        """The names of which the engine has a version."""
         self.pending: ResourceUpdate | None = None
         self.suspects: list[tuple[str, ...]] = []
         """Groups of names that are sent again by themselves, since a response with them was refused."""
@@ -124,6 +146,9 @@ class EngineState:
         self._on_refusal = on_refusal
         self._types = {kind: _TypeState(wildcard=kind in _WILDCARD) for kind in MAKE_ORDER}
         self._nonce = 0
+        self._revision = 0
+        """Counts requests and responses: what is outdated changes with them and with the snapshot."""
+        self._known_outdated: dict[str, tuple[tuple[int, int], dict[str, Packed]]] = {}
 
     def request(
         self,
@@ -139,10 +164,14 @@ class EngineState:
         state = self._types.get(kind)
         if state is None:
             return
+        self._revision += 1
+        added = set(subscribe) - {"*"} if kind != HOST else set()
         if not state.asked:
             state.asked = True
             state.sent |= versions or {}
-        added = set(subscribe) - {"*"}
+            state.accepted |= (versions or {}).keys()
+        elif kind == ROUTES:
+            self._forget_hosts(added)
         for name in added:
             state.sent.pop(name, None)
         state.names |= added
@@ -154,11 +183,18 @@ class EngineState:
             state.pending = None
             self._learn(state, pending, error)
 
+    def _forget_hosts(self, tables: set[str]) -> None:
+        """Takes it that the engine has no virtual hosts of tables that it asks for anew."""
+        hosts = self._types[HOST]
+        hosts.sent = {name: version for name, version in hosts.sent.items() if _table(name) not in tables}
+
     def _learn(self, state: _TypeState, answered: ResourceUpdate, error: str) -> None:
         names = tuple(answered.resources)
         for name in answered.removed if error else (*names, *answered.removed):
             state.refused.pop(name, None)
         if not error:
+            state.accepted.update(names)
+            state.accepted.difference_update(answered.removed)
             return
         if len(names) > 1:
             middle = len(names) // 2
@@ -185,12 +221,16 @@ class EngineState:
         first = [response for kind in _FIRST if (response := self._changes(kind))]
         if first or self._waiting(_FIRST) or not self._clusters_have_endpoints():
             return first
-        second = [response for kind in _SECOND if (response := self._changes(kind))]
-        if second or self._waiting(_SECOND):
-            return second
-        has_earlier = any(self._types[kind].refused for kind in _SECOND)
-        has_earlier |= any(kind in _SECOND for kind, _ in self._snapshot.unreadable)
-        kinds = _SECOND if has_earlier else MAKE_ORDER
+        for kinds in (_SECOND, _THIRD):
+            changes = [response for kind in kinds if (response := self._changes(kind))]
+            if changes or self._waiting(kinds):
+                return changes
+        hosts = self._removals(HOST)
+        if hosts is not None:
+            return [hosts]
+        has_earlier = any(self._types[kind].refused for kind in _NAMING)
+        has_earlier |= any(kind in _NAMING for kind, _ in self._snapshot.unreadable)
+        kinds = _NAMING if has_earlier else MAKE_ORDER
         return [response for kind in reversed(kinds) if (response := self._removals(kind))]
 
     @property
@@ -199,6 +239,7 @@ class EngineState:
         return (
             self._snapshot.complete
             and not self._waiting(MAKE_ORDER)
+            and (self._types[HOST].asked or not self._types[ROUTES].names)
             and not any(self._outdated(kind) or self._types[kind].suspects for kind in MAKE_ORDER)
         )
 
@@ -215,14 +256,42 @@ class EngineState:
         )
 
     def _outdated(self, kind: str) -> dict[str, Packed]:
+        """The resources that the engine should have and was not sent; searched for once in each state."""
         state = self._types[kind]
         if not state.asked:
             return {}
-        return {
+        now = (self._snapshot.revision, self._revision)
+        known = self._known_outdated.get(kind)
+        if known is not None and known[0] == now:
+            return known[1]
+        outdated = {
             name: packed
             for name, packed in self._snapshot.of(kind).items()
-            if state.wants(name) and state.sent.get(name) != packed.version
+            if state.sent.get(name) != packed.version and self._wants(kind, name)
         }
+        if outdated and kind in _NAMING:
+            absent = [_encoded(name) for name in self._absent()]
+            outdated = {
+                name: packed
+                for name, packed in outdated.items()
+                if not any(text in packed.message.value for text in absent)
+            }
+        self._known_outdated[kind] = (now, outdated)
+        return outdated
+
+    def _absent(self) -> Iterable[str]:
+        """The certificates and clusters that the engine should have, and of which it has no version."""
+        for kind in (SECRET, CLUSTER):
+            state, present = self._types[kind], self._snapshot.of(kind)
+            yield from (name for name in state.refused if name in present and name not in state.accepted)
+            yield from (name for own, name in self._snapshot.unreadable if own == kind and name not in present)
+
+    def _wants(self, kind: str, name: str) -> bool:
+        """Whether the engine asks for a resource; for a virtual host, once it has accepted the table."""
+        if kind != HOST:
+            return self._types[kind].wants(name)
+        tables, table = self._types[ROUTES], _table(name)
+        return table in tables.names and bool(tables.sent.get(table)) and table not in tables.refused
 
     def _changes(self, kind: str) -> ResourceUpdate | None:
         state = self._types[kind]
@@ -257,6 +326,22 @@ class EngineState:
 
     def _respond(self, kind: str, resources: dict[str, Packed], removed: tuple[str, ...]) -> ResourceUpdate:
         self._nonce += 1
+        self._revision += 1
         response = ResourceUpdate(kind=kind, nonce=str(self._nonce), resources=resources, removed=removed)
         self._types[kind].pending = response
         return response
+
+
+def _table(host: str) -> str:
+    """The resource name of the table of a virtual host."""
+    return host.rpartition("/")[0]
+
+
+def _encoded(name: str) -> bytes:
+    """A name as it stands in a message: its length, seven bits a byte, and its text."""
+    text = name.encode()
+    length, prefix = len(text), bytearray()
+    while length > 127:
+        prefix.append(length & 127 | 128)
+        length >>= 7
+    return bytes((*prefix, length)) + text

@@ -3,8 +3,10 @@
 import copy
 import re
 
+import msgspec
+
 from podwire.gateway.envoy import actions
-from podwire.gateway.envoy.clusters import Json
+from podwire.gateway.envoy.clusters import ADS, Json
 from podwire.gateway.routes import (
     EntryBackend,
     EntryRoute,
@@ -12,37 +14,79 @@ from podwire.gateway.routes import (
     Forward,
     PathMatch,
     RequestMatch,
-    RouteTable,
     ValueMatch,
     VirtualHost,
 )
 
+NOWHERE = "invalid"
+"""A host that nobody can have (RFC 2606, section 2)."""
 
-def route_table(table: RouteTable, backends: dict[str, EntryBackend]) -> Json:
-    """A RouteConfiguration."""
-    everywhere = next((host for host in table.hosts if "*" in host.hosts), None)
+
+def table_resource(table: str) -> str:
+    """The name of a table among the engine's resources."""
+    return f"{table}/hosts"
+
+
+def host_resource(table: str, host: str) -> str:
+    """The name of a virtual host among the engine's resources; that of its table stands before the last slash."""
+    return f"{table_resource(table)}/{host}"
+
+
+def table_of(resource: str) -> str:
+    """The table of a resource that is a table or a virtual host."""
+    table, separator, _ = resource.rpartition("/hosts/")
+    return table if separator else resource.removesuffix("/hosts")
+
+
+def route_table(table: str) -> Json:
+    """A RouteConfiguration without hosts: those come by their own resources.
+
+    Engines wait with a new table until they have one of its hosts.
+    """
     return {
-        "name": table.name,
-        "virtualHosts": [_virtual_host(host, everywhere, backends) for host in table.hosts],
+        "name": table_resource(table),
+        "vhds": {"configSource": ADS},
         "ignorePortInHostMatching": True,
         "validateClusters": False,
         "mostSpecificHeaderMutationsWins": True,
     }
 
 
-def _virtual_host(host: VirtualHost, everywhere: VirtualHost | None, backends: dict[str, EntryBackend]) -> Json:
+def nowhere(table: str) -> Json:
+    """The virtual host that every table has, also one without others: nothing is served there."""
+    return {"name": host_resource(table, NOWHERE), "domains": [NOWHERE]}
+
+
+def virtual_host(
+    table: str, host: VirtualHost, everywhere: VirtualHost | None, backends: dict[str, EntryBackend]
+) -> Json:
     """A virtual host. Envoy's ``*`` stands for any number of labels.
 
     Where it may stand for one label only, the routes ask for that, and behind them come the routes of all hosts.
     """
     wildcard = any(name.startswith("*") for name in host.hosts)
     routes = [_REFUSED] if wildcard else []
-    one_label = host.single_label and wildcard and "*" not in host.hosts
+    one_label = _is_one_label(host)
     for route in host.routes:
         routes += _routes(route, backends, host.hosts[0] if one_label else "")
     for route in everywhere.routes if one_label and everywhere is not None else ():
         routes += _routes(route, backends, "")
-    return {"name": ",".join(host.hosts), "domains": list(host.hosts), "routes": routes}
+    return {"name": host_resource(table, host.hosts[0]), "domains": list(host.hosts), "routes": routes}
+
+
+def backend_keys(host: VirtualHost, everywhere: VirtualHost | None) -> set[str]:
+    """The backends that the routes of a virtual host name."""
+    routes = (*host.routes, *(everywhere.routes if everywhere is not None and _is_one_label(host) else ()))
+    keys = set()
+    for action in (route.action for route in routes):
+        if isinstance(action, Forward):
+            keys |= {share.key for share in action.backends} | {mirror.key for mirror in action.mirrors}
+    return keys
+
+
+def _is_one_label(host: VirtualHost) -> bool:
+    """Whether the ``*`` of a host stands for one label."""
+    return host.single_label and "*" not in host.hosts and any(name.startswith("*") for name in host.hosts)
 
 
 _REFUSED: Json = {
@@ -60,6 +104,13 @@ _IDEMPOTENT = "GET|HEAD|OPTIONS|TRACE|PUT|DELETE"
 def _routes(route: EntryRoute, backends: dict[str, EntryBackend], single_label: str) -> list[Json]:
     """One route, or two: requests that may be repeated are, also when the endpoint closed after it got them."""
     action, method = route.action, route.match.method
+    if route.limits.body_bytes and route.limits.body_streams and isinstance(action, Forward):
+        longer = {"start": str(route.limits.body_bytes + 1), "end": str(2**63 - 1)}
+        refused = _route(route, backends, single_label)
+        refused["match"].setdefault("headers", []).append({"name": "content-length", "rangeMatch": longer})
+        refusal = {"name": refused["name"], "match": refused["match"], "directResponse": {"status": 413}}
+        streamed = msgspec.structs.replace(route.limits, body_bytes=0)
+        return [refusal, *_routes(msgspec.structs.replace(route, limits=streamed), backends, single_label)]
     plain = _route(route, backends, single_label)
     retry = action.retry if isinstance(action, Forward) else None
     if retry is None or retry.on_reset or not retry.on_connection_error or "route" not in plain:

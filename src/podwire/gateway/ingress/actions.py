@@ -24,12 +24,17 @@ from podwire.gateway.routes import (
     RequestRate,
     Retry,
     RouteLimits,
+    Session,
     WeightedBackend,
 )
 from podwire.model.service import Service
 
+_ANSWER_HEADERS_KB = 60
+"""The engine's own limit for the headers of answers."""
 _RETRIED_CODES = {"http_500": 500, "http_502": 502, "http_503": 503, "http_504": 504, "http_403": 403, "http_429": 429}
 
+_USER = re.compile(r"[^:\s]+:\{SHA\}[A-Za-z0-9+/]{27}=")
+"""A user of htpasswd and the hash of the password, as base64 of 20 bytes."""
 _MOST = 2**32 - 1
 """The largest number in the engine's configuration."""
 
@@ -38,14 +43,17 @@ def forward(
     backends: tuple[WeightedBackend, ...], path: str, settings: IngressSettings, defaults: IngressDefaults
 ) -> Forward:
     """Forwards to backends by weight."""
+    persistent = settings.affinity == "cookie" and settings.affinity_mode == "persistent"
     return Forward(
         backends=backends,
         host=settings.upstream_host,
         path=_rewrite(path, settings),
         timeout=settings.read_timeout if settings.read_timeout is not None else defaults.read_timeout,
         retry=_retry(settings, defaults),
-        cookie=_cookie(path, settings),
+        cookie=None if persistent else _cookie(path, settings),
+        session=_session(settings) if persistent else None,
         hash_on=settings.hash_by,
+        keeps_share=settings.affinity == "cookie" and settings.affinity_canary_behavior == "sticky" and not persistent,
     )
 
 
@@ -80,6 +88,7 @@ def limits(
         basic_auth=BasicAuth(users=users, realm=settings.auth_realm) if settings.auth_type == "basic" else None,
         external_auth=auth,
         body_bytes=settings.body_size if settings.body_size is not None else defaults.body_size,
+        body_streams=not settings.holds_requests,
         rate=_rate(settings, defaults.rate_status),
     )
 
@@ -100,13 +109,15 @@ def path_match(path: str, path_type: str, *, regex: bool) -> PathMatch:
 def users_of(secret: dict[str, bytes], kind: str) -> str | None:
     """The users of a Secret as htpasswd lines: one file, or one hash a user.
 
-    None when the Secret has none, or one whose hash is not SHA-1 (``{SHA}``), the only kind that the engine checks.
+    None when the Secret has none, one twice, or one whose hash is not SHA-1 (``{SHA}``), the only kind that the engine
+    checks.
     """
     if kind == "auth-file":
         lines = secret.get("auth", b"").decode(errors="replace").split()
     else:
         lines = [f"{user}:{value.decode(errors='replace').strip()}" for user, value in sorted(secret.items())]
-    if not lines or not all(":{SHA}" in line for line in lines):
+    names = {line.partition(":")[0] for line in lines}
+    if not lines or len(names) < len(lines) or not all(_USER.fullmatch(line) for line in lines):
         return None
     return "\n".join(lines)
 
@@ -155,12 +166,19 @@ def _cookie(path: str, settings: IngressSettings) -> Cookie | None:
     )
 
 
+def _session(settings: IngressSettings) -> Session:
+    """The cookie that names the endpoint itself; a client stays there when endpoints are added."""
+    lifetime = settings.cookie_max_age if settings.cookie_max_age is not None else settings.cookie_expires
+    return Session(kind="cookie", name=settings.cookie_name, ttl=float(lifetime) if lifetime is not None else None)
+
+
 def _rate(settings: IngressSettings, status: int) -> RequestRate | None:
     requests, interval = (settings.limit_rps, 1) if settings.limit_rps else (settings.limit_rpm, 60)
     if not requests:
         return None
     burst = min(requests * max(settings.limit_burst_multiplier, 1), _MOST)
-    return RequestRate(requests=requests, interval=interval, burst=burst, status=status)
+    exempt = settings.limit_exempt
+    return RequestRate(requests=requests, interval=interval, burst=burst, status=status, exempt=exempt)
 
 
 def with_settings(backend: EntryBackend, settings: IngressSettings, defaults: IngressDefaults) -> EntryBackend:
@@ -168,12 +186,16 @@ def with_settings(backend: EntryBackend, settings: IngressSettings, defaults: In
     tls = settings.backend_protocol in ("HTTPS", "GRPCS")
     protocol = "h2c" if settings.backend_protocol in ("GRPC", "GRPCS") else backend.protocol
     timeout = settings.connect_timeout if settings.connect_timeout is not None else defaults.connect_timeout
-    balance = "ring_hash" if settings.hash_by or settings.affinity == "cookie" else "round_robin"
+    hashed = settings.affinity == "cookie" and settings.affinity_mode == "balanced"
+    balance = "ring_hash" if settings.hash_by or hashed else "round_robin"
     if settings.balance == "ewma" and balance == "round_robin":
         balance = "least_request"
     variant = [] if settings.backend_protocol == "HTTP" else [settings.backend_protocol.lower()]
     variant += [f"connect={timeout:g}s"] if timeout != defaults.connect_timeout else []
     variant += [] if balance == "round_robin" else [balance]
+    header_kb = -(-settings.answer_header_bytes // 1024)
+    header_kb = header_kb if header_kb > _ANSWER_HEADERS_KB else 0
+    variant += [f"headers={header_kb}k"] if header_kb else []
     return msgspec.structs.replace(
         backend,
         key="#".join((backend.key, ",".join(variant))) if variant else backend.key,
@@ -181,6 +203,7 @@ def with_settings(backend: EntryBackend, settings: IngressSettings, defaults: In
         protocol=protocol,
         connect_timeout=timeout,
         balance=balance,
+        header_kb=header_kb,
     )
 
 

@@ -23,7 +23,7 @@ PROTECTING = frozenset(
     {
         "whitelist-source-range", "allowlist-source-range", "denylist-source-range", "auth-type", "auth-secret",
         "auth-secret-type", "auth-url", "auth-method", "auth-snippet", "auth-tls-secret", "auth-tls-verify-client",
-        "auth-tls-match-cn", "satisfy", "enable-modsecurity", "enable-global-auth",
+        "auth-tls-match-cn", "auth-tls-verify-depth", "satisfy", "enable-modsecurity", "enable-global-auth",
     }
 )  # fmt: skip
 """Annotations that restrict access. While one of them cannot be applied, the Ingress gives no client access."""
@@ -65,19 +65,26 @@ class IngressSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     auth_tls_secret: str = ""
     auth_tls_verify: str = "on"
     auth_tls_pass: bool = False
+    auth_tls_depth: int = 1
     ssl_passthrough: bool = False
     closed: bool = False
     """Whether an annotation that restricts access cannot be applied: no client gets access."""
     limit_rps: int = 0
     limit_rpm: int = 0
     limit_burst_multiplier: int = 5
+    limit_exempt: tuple[str, ...] = ()
     body_size: int | None = None
+    holds_requests: bool = True
+    holds_answers: bool = False
+    answer_header_bytes: int = 0
     connect_timeout: float | None = None
     read_timeout: float | None = None
     next_upstream: str = ""
     next_upstream_tries: int | None = None
     backend_protocol: str = "HTTP"
     affinity: str = ""
+    affinity_mode: str = "balanced"
+    affinity_canary_behavior: str = "sticky"
     cookie_name: str = "INGRESSCOOKIE"
     cookie_path: str = ""
     cookie_domain: str = ""
@@ -101,6 +108,14 @@ class IngressSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     balance: str = ""
     service_upstream: bool = False
     mirror_target: str = ""
+    mirror_host: str = ""
+    default_backend: str = ""
+    custom_headers: str = ""
+    satisfy: str = "all"
+    proxy_ssl_secret: str = ""
+    proxy_ssl_verify: bool = False
+    proxy_ssl_name: str = ""
+    proxy_ssl_server_name: bool = False
 
 
 class AnnotationProblem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -275,6 +290,43 @@ def _hash_source(text: str) -> str:
     return "header:" + header[1].replace("_", "-")
 
 
+def _switch(text: str) -> bool:
+    return _choice("on", "off")(text.lower()) == "on"
+
+
+def _off(text: str) -> bool:
+    if _switch(text):
+        raise ValueError("expected off: answers are passed on as they come")
+    return False
+
+
+def _object_name(text: str) -> str:
+    if not re.fullmatch(r"([a-z0-9-]+/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?", text):
+        raise ValueError("expected the name of an object, or namespace/name")
+    return text
+
+
+def _host(text: str) -> str:
+    hosts = _hosts(text)
+    if len(hosts) != 1 or hosts[0].startswith("*"):
+        raise ValueError("expected the name of a host")
+    return hosts[0]
+
+
+def _depth(text: str) -> int:
+    depth = read_integer(text)
+    if depth > 100:
+        raise ValueError("expected 0 to 100")
+    return depth
+
+
+def _answer_headers(text: str) -> int:
+    size = read_size(text)
+    if not 1 <= size <= 8 << 20:
+        raise ValueError("expected a size from 1 byte to 8m")
+    return size
+
+
 def _protocol(text: str) -> str:
     return _choice("HTTP", "HTTPS", "GRPC", "GRPCS")(text.upper())
 
@@ -314,12 +366,25 @@ ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "auth-tls-secret": ("auth_tls_secret", str),
     "auth-tls-verify-client": ("auth_tls_verify", _choice("on", "off", "optional_no_ca")),
     "auth-tls-pass-certificate-to-upstream": ("auth_tls_pass", read_boolean),
+    "auth-tls-verify-depth": ("auth_tls_depth", _depth),
+    "satisfy": ("satisfy", _choice("all")),
     "ssl-passthrough": ("ssl_passthrough", read_boolean),
     "service-upstream": ("service_upstream", read_boolean),
     "mirror-target": ("mirror_target", _mirror),
+    "mirror-host": ("mirror_host", _host),
+    "default-backend": ("default_backend", _object_name),
+    "custom-headers": ("custom_headers", _object_name),
+    "proxy-ssl-secret": ("proxy_ssl_secret", _object_name),
+    "proxy-ssl-verify": ("proxy_ssl_verify", _switch),
+    "proxy-ssl-name": ("proxy_ssl_name", _host),
+    "proxy-ssl-server-name": ("proxy_ssl_server_name", _switch),
     "limit-rps": ("limit_rps", read_integer),
     "limit-rpm": ("limit_rpm", read_integer),
     "limit-burst-multiplier": ("limit_burst_multiplier", read_integer),
+    "limit-whitelist": ("limit_exempt", _networks),
+    "proxy-request-buffering": ("holds_requests", _switch),
+    "proxy-buffering": ("holds_answers", _off),
+    "proxy-buffer-size": ("answer_header_bytes", _answer_headers),
     "proxy-body-size": ("body_size", read_size),
     "proxy-connect-timeout": ("connect_timeout", read_seconds),
     "proxy-read-timeout": ("read_timeout", read_seconds),
@@ -328,6 +393,8 @@ ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "proxy-next-upstream-tries": ("next_upstream_tries", read_integer),
     "backend-protocol": ("backend_protocol", _protocol),
     "affinity": ("affinity", _choice("cookie", "")),
+    "affinity-mode": ("affinity_mode", _choice("balanced", "persistent")),
+    "affinity-canary-behavior": ("affinity_canary_behavior", _choice("sticky", "legacy")),
     "session-cookie-name": ("cookie_name", _token),
     "session-cookie-path": ("cookie_path", _path),
     "session-cookie-domain": ("cookie_domain", str),

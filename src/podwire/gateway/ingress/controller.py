@@ -2,32 +2,37 @@
 
 Guarantees: 1. a change is served at once, further ones at most every 50 ms; a change of endpoints at once and
 without a translation; 2. before the first lists nothing is published, so engines keep what they have; 3. what is not
-served as an Ingress asks is an Event of the object, once for each text.
+served as an Ingress asks is an Event of the object, once for each text; 4. an Ingress that engines refuse stays as it
+was, and all others go on being served.
 
-Cost of a change of an Ingress: a translation of all (0.12 ms of CPU each with 1,000, their resources included); engines
-get only the resources that differ.
+Cost of a change of an Ingress: its hosts are translated, all others compared; engines get only the resources that
+differ.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
+from podwire.gateway.acceptance import ObjectKey
 from podwire.gateway.backends import Place
 from podwire.gateway.certificates import secret_values
 from podwire.gateway.engines import EngineFeed
 from podwire.gateway.envoy.settings import EngineSettings
 from podwire.gateway.ingress.actions import users_of
+from podwire.gateway.ingress.annotations import PREFIX
 from podwire.gateway.ingress.classes import served_ingresses
+from podwire.gateway.ingress.enginesettings import with_defaults
 from podwire.gateway.ingress.paths import IngressProblem
 from podwire.gateway.ingress.settings import IngressDefaults, read_defaults
-from podwire.gateway.ingress.translate import IngressFacts, IngressPorts, translate
+from podwire.gateway.ingress.translate import IngressFacts, IngressPorts, TranslationMemo, translate
+from podwire.gateway.refusals import RefusalSearch
 from podwire.gateway.routes import Certificate
 from podwire.gateway.upstreams import Upstreams
 from podwire.kube.controller import Environment
 from podwire.kube.events import reference
 from podwire.kube.resources import CONFIGMAPS, INGRESSCLASSES, INGRESSES, SECRETS, SERVICES, Json
-from podwire.model.ingress import Ingress
-from podwire.model.meta import key_of
+from podwire.model.ingress import Ingress, IngressSpec
+from podwire.model.meta import ObjectMeta, key_of
 from podwire.runtime.supervise import Supervisor
 
 COMPONENT = "podwire-gateway"
@@ -53,7 +58,7 @@ class IngressController:
     ) -> None:
         self._options = options
         self._settings = settings
-        self._feed = feed
+        self._search = RefusalSearch[_Version](feed, PART)
         self._log = environment.log
         self._recorder = environment.recorder(COMPONENT)
         self._ingresses = environment.of(INGRESSES)
@@ -62,6 +67,7 @@ class IngressController:
         self._secrets = environment.of(SECRETS)
         self._config_maps = environment.of(CONFIGMAPS)
         self._upstreams = Upstreams(environment, feed, PART)
+        self._memo = TranslationMemo()
         self._reported: set[tuple[str, str]] = set()
         self._loop = environment.loop(PART, self._reconcile, interval_s=_INTERVAL_S)
         self.served: tuple[Ingress, ...] = ()
@@ -78,7 +84,7 @@ class IngressController:
         self._loop.start(supervisor, workers=1)
 
     def _config_changed(self, key: str, _old: Json | None, _new: Json | None) -> None:
-        if key == self._options.config_map:
+        if key == self._options.config_map or key in self._memo.lookups.config_maps:
             self._loop.touch(_ALL)
 
     async def _reconcile(self, _key: str) -> None:
@@ -87,34 +93,50 @@ class IngressController:
             self._ingresses.objects.values(), self._classes.objects.values(), self._options.controller
         )
         self.served_keys = frozenset(key_of(ingress.metadata) for ingress in self.served)
+        certificate = self._search.certificates.of(self._upstreams.certificate)
+        choice = self._search.choose({_object_key(ingress): _version(ingress) for ingress in self.served})
+        versions = [(ingress, choice.objects.get(_object_key(ingress))) for ingress in self.served]
         translation = translate(
             IngressFacts(
-                ingresses=self.served,
+                ingresses=tuple(_in_version(ingress, own) for ingress, own in versions if own is not None),
                 upstreams=self._upstreams.facts,
-                certificate=self._upstreams.certificate,
+                certificate=certificate,
                 authority=self._upstreams.client_authority,
                 users=self._users,
+                config_map=self._config_data,
                 default_certificate=self._default_certificate(defaults),
                 defaults=defaults,
                 ports=self._options.ports,
-            )
+            ),
+            self._memo,
         )
-        self._feed.publish(PART, translation.entry, self._engine_settings(defaults))
-        self._report(translation.problems)
+        self._search.publish(translation.entry, with_defaults(self._settings, defaults))
+        if not self._search.searching:
+            self._report((*translation.problems, *self._refusals()))
         self.on_served()
+        self.answered()
+
+    def answered(self) -> None:
+        """Takes the answers of engines to what was published last, once all have answered."""
+        if self._search.answered():
+            self._loop.touch(_ALL)
 
     def set_place(self, place: Place) -> None:
         """Takes the place of the engine, near which endpoints are preferred."""
         self._upstreams.place = place
         self._loop.touch(_ALL)
 
-    def refused(self, message: str) -> None:
-        """Reports what an engine refused on the Ingresses whose text it names, or on all that are served."""
-        named = [ingress for ingress in self.served if any(text in message for text in _texts(ingress))]
-        for ingress in named or self.served:
-            subject = reference("networking.k8s.io/v1", "Ingress", ingress.metadata)
-            text = f"the engine refused the routes and keeps its last ones: {message}"
-            self._recorder.event(subject, "Warning", "Refused", text[:1000])
+    def _refusals(self) -> Iterable[IngressProblem]:
+        """The Ingresses that engines refuse."""
+        for (kind, key), message in self._search.refused.items():
+            text = f"the engine refused it; what it accepted last is served: {message}"
+            if kind == "Ingress":
+                yield IngressProblem(key=key, reason="Refused", message=text[:1000])
+            for ingress in self.served if kind == "Secret" else ():
+                namespace = ingress.metadata.namespace
+                if key in {f"{namespace}/{tls.secret_name}" for tls in ingress.spec.tls}:
+                    text = f"spec.tls: Secret {key}: {text}"
+                    yield IngressProblem(key=key_of(ingress.metadata), reason="InvalidCertificate", message=text[:1000])
 
     def _defaults(self) -> IngressDefaults:
         config_map = self._config_maps.get(self._options.config_map) if self._options.config_map else None
@@ -123,23 +145,14 @@ class IngressController:
             text = (self._options.config_map, f"{problem.key} {problem.text}")
             if text not in self._reported:
                 self._reported.add(text)
+<<<<<<< HEAD
                 self._log.warning("a setting is not supported", config_map=text[0], problem=text[1])
+=======
+                self._log.warning("a setting is not honoured", config_map=text[0], problem=text[1])
+                subject = reference("v1", "ConfigMap", msgspec.convert((config_map or {}).get("metadata"), ObjectMeta))
+                self._recorder.event(subject, "Warning", "UnsupportedSetting", f"data[{problem.key}] {problem.text}")
+>>>>>>> 18a9b2cc (gateway: each virtual host is a resource of its own, and refused Ingresses are found)
         return defaults
-
-    def _engine_settings(self, defaults: IngressDefaults) -> EngineSettings:
-        own = self._settings
-        return msgspec.structs.replace(
-            own,
-            trusted_networks=defaults.trusted_networks if defaults.use_forwarded_headers else own.trusted_networks,
-            append_forwarded_for=defaults.compute_full_forwarded_for,
-            proxy_protocol=own.proxy_protocol or defaults.use_proxy_protocol,
-            idle_timeout=own.idle_timeout if defaults.keep_alive is None else defaults.keep_alive,
-            header_timeout=own.header_timeout if defaults.header_timeout is None else defaults.header_timeout,
-            max_header_kb=defaults.header_kb or own.max_header_kb,
-            max_streams=defaults.streams or own.max_streams,
-            http2=defaults.http2,
-            tls_minimum=defaults.tls_minimum,
-        )
 
     def _default_certificate(self, defaults: IngressDefaults) -> Certificate:
         if defaults.default_certificate:
@@ -148,6 +161,10 @@ class IngressController:
                 return certificate
             self._log.warning("the default certificate cannot be served", problem=certificate)
         return self._options.default_certificate
+
+    def _config_data(self, key: str) -> dict[str, str] | None:
+        config_map = self._config_maps.get(key)
+        return None if config_map is None else config_map.get("data") or {}
 
     def _users(self, key: str, kind: str) -> str | None:
         secret = self._secrets.get(key)
@@ -164,7 +181,25 @@ class IngressController:
         self._reported = present | settings
 
 
-def _texts(ingress: Ingress) -> tuple[str, ...]:
-    """What an Ingress contributes to the messages of an engine: its paths, and its hosts."""
-    paths = tuple(entry.path for rule in ingress.spec.rules if rule.http for entry in rule.http.paths)
-    return tuple(path for path in paths if path.strip("/"))
+class _Version(msgspec.Struct, frozen=True):
+    """What an Ingress asks for; its status does not count."""
+
+    annotations: dict[str, str]
+    spec: IngressSpec
+
+
+def _object_key(ingress: Ingress) -> ObjectKey:
+    return "Ingress", key_of(ingress.metadata)
+
+
+def _version(ingress: Ingress) -> _Version:
+    asked = {name: text for name, text in ingress.metadata.annotations.items() if name.startswith(PREFIX)}
+    return _Version(asked, ingress.spec)
+
+
+def _in_version(ingress: Ingress, version: _Version) -> Ingress:
+    """An Ingress as it asks in a version; the object itself where that is the newest."""
+    if version == _version(ingress):
+        return ingress
+    metadata = msgspec.structs.replace(ingress.metadata, annotations=version.annotations)
+    return msgspec.structs.replace(ingress, metadata=metadata, spec=version.spec)

@@ -6,10 +6,11 @@ it as a host. A path that the engine cannot read is reported, and everything els
 """
 
 from collections.abc import Iterable
+from itertools import chain
 
 import msgspec
 
-from podwire.gateway.ingress.annotations import IngressSettings
+from podwire.gateway.ingress.annotations import AnnotationProblem, IngressSettings, read_annotations
 from podwire.gateway.patterns import pattern_problem
 from podwire.model.ingress import Ingress, IngressBackend
 from podwire.model.meta import key_of
@@ -42,21 +43,34 @@ class ServedPath(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.settings.use_regex or bool(self.settings.rewrite_target)
 
 
-Loaded = tuple[Ingress, IngressSettings]
+class ReadIngress(msgspec.Struct, frozen=True, kw_only=True):
+    """An Ingress with its settings, the annotations that are not honoured, and its paths by host."""
+
+    ingress: Ingress
+    settings: IngressSettings
+    problems: tuple[AnnotationProblem, ...]
+    paths: list[tuple[str, ServedPath]]
 
 
-def paths_of_hosts(loaded: Iterable[Loaded]) -> tuple[dict[str, list[ServedPath]], list[IngressProblem]]:
-    """The paths of each host in order of precedence, and the paths that lost."""
+def read_ingress(ingress: Ingress) -> ReadIngress:
+    """The annotations and paths of an Ingress."""
+    settings, problems = read_annotations(ingress.metadata.annotations)
+    return ReadIngress(ingress=ingress, settings=settings, problems=problems, paths=_paths(ingress, settings))
+
+
+def paths_of_hosts(
+    entries: Iterable[list[tuple[str, ServedPath]]],
+) -> tuple[dict[str, list[ServedPath]], list[IngressProblem]]:
+    """The paths of each host in order of precedence, and the paths that lost; ``entries`` are those of Ingresses."""
     hosts: dict[str, list[ServedPath]] = {}
     winners: dict[tuple[str, str, str, bool], ServedPath] = {}
     problems: list[IngressProblem] = []
-    for ingress, settings in loaded:
-        for host, path in _paths(ingress, settings):
-            winner = winners.setdefault((host, path.path, path.path_type, path.catch_all), path)
-            if winner is path:
-                hosts.setdefault(host, []).append(path)
-            elif winner.ingress is not ingress or not path.catch_all:
-                problems.append(_lost(host, path, winner))
+    for host, path in chain.from_iterable(entries):
+        winner = winners.setdefault((host, path.path, path.path_type, path.catch_all), path)
+        if winner is path:
+            hosts.setdefault(host, []).append(path)
+        elif winner.ingress is not path.ingress or not path.catch_all:
+            problems.append(_lost(host, path, winner))
     for host, paths in hosts.items():
         paths.sort(key=_precedence)
         unreadable = list(_unreadable(paths))

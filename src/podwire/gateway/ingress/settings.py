@@ -3,6 +3,7 @@
 A key that is not honoured is reported by name. Source: ingress-nginx documentation, "ConfigMap".
 """
 
+import re
 from collections.abc import Callable, Mapping
 from ipaddress import ip_network
 from typing import Any, Literal
@@ -48,6 +49,19 @@ class IngressDefaults(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     http2: bool = True
     streams: int | None = None
     tls_minimum: Literal["TLSv1_2", "TLSv1_3"] = "TLSv1_2"
+    real_ip: bool = False
+    forwarded_for_header: str = "X-Forwarded-For"
+    cross_namespace: bool = False
+    answer_headers: frozenset[str] = frozenset()
+    gzip: bool = False
+    gzip_level: int = 1
+    gzip_minimum: int = 256
+    gzip_types: tuple[str, ...] = (
+        "application/atom+xml", "application/javascript", "application/x-javascript", "application/json",
+        "application/rss+xml", "application/vnd.ms-fontobject", "application/x-font-ttf",
+        "application/x-web-app-manifest+json", "application/xhtml+xml", "application/xml", "font/opentype",
+        "image/svg+xml", "image/x-icon", "text/css", "text/javascript", "text/plain", "text/x-component",
+    )  # fmt: skip
 
 
 class SettingProblem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -106,6 +120,35 @@ def _protocols(text: str) -> str:
     return "TLSv1_2" if "TLSv1.2" in names else "TLSv1_3"
 
 
+def _header_name(text: str) -> str:
+    if not re.fullmatch(r"[0-9A-Za-z-]+", text):
+        raise ValueError("expected the name of a header")
+    return text
+
+
+def _header_names(text: str) -> frozenset[str]:
+    return frozenset(_header_name(name.strip()).lower() for name in text.split(",") if name.strip())
+
+
+def _level(text: str) -> int:
+    if not 1 <= read_integer(text) <= 9:
+        raise ValueError("expected 1 to 9")
+    return read_integer(text)
+
+
+def _types(text: str) -> tuple[str, ...]:
+    types = tuple(text.split())
+    if not types or not all(re.fullmatch(r"[0-9A-Za-z.+-]+/[0-9A-Za-z.+-]+", name) for name in types):
+        raise ValueError("expected types of content with spaces between them")
+    return types
+
+
+def _own_namespace(text: str) -> bool:
+    if read_boolean(text):
+        raise ValueError("expected false: Secrets and ConfigMaps are those of the Ingress's own namespace")
+    return False
+
+
 def _never(text: str) -> bool:
     if read_boolean(text):
         raise ValueError("expected false: configuration of nginx is never taken from annotations")
@@ -140,5 +183,13 @@ _KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "http2-max-concurrent-streams": ("streams", _streams),
     "ssl-protocols": ("tls_minimum", _protocols),
     "proxy-send-timeout": ("read_timeout", read_seconds),
+    "enable-real-ip": ("real_ip", read_boolean),
+    "forwarded-for-header": ("forwarded_for_header", _header_name),
+    "allow-cross-namespace-resources": ("cross_namespace", _own_namespace),
+    "global-allowed-response-headers": ("answer_headers", _header_names),
+    "use-gzip": ("gzip", read_boolean),
+    "gzip-level": ("gzip_level", _level),
+    "gzip-min-length": ("gzip_minimum", read_integer),
+    "gzip-types": ("gzip_types", _types),
     "allow-snippet-annotations": ("snippets", _never),
 }

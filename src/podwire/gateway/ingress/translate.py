@@ -10,29 +10,28 @@ from collections.abc import Callable, Container, Iterable, Mapping
 
 import msgspec
 
-from podwire.gateway.backends import UpstreamFacts, resolve
-from podwire.gateway.ingress import actions, clientcertificates
-from podwire.gateway.ingress.annotations import PREFIX, IngressSettings, read_annotations
-from podwire.gateway.ingress.canary import canary_rules, weights
+from podwire.gateway.backends import UpstreamFacts
+from podwire.gateway.ingress.annotations import PREFIX
 from podwire.gateway.ingress.clientcertificates import HostClients, deciding_path, passed_through
-from podwire.gateway.ingress.cors import answer_headers, preflights
-from podwire.gateway.ingress.externalauth import external_auth
-from podwire.gateway.ingress.paths import ANY_HOST, IngressProblem, Loaded, ServedPath, paths_of_hosts
+from podwire.gateway.ingress.hosts import CompiledHost, HostCompiler, HostQuestion, compile_host
+from podwire.gateway.ingress.lookups import ClusterLookups, ObjectFacts, RecordedLookups
+from podwire.gateway.ingress.paths import (
+    ANY_HOST,
+    IngressProblem,
+    ReadIngress,
+    ServedPath,
+    paths_of_hosts,
+    read_ingress,
+)
 from podwire.gateway.ingress.settings import IngressDefaults
-from podwire.gateway.ingress.urlbackends import UrlTarget, target_of
 from podwire.gateway.routes import (
-    Action,
     Certificate,
     ClientValidation,
     EntryBackend,
     EntryListener,
     EntryRoute,
-    ExternalAuth,
-    FixedAnswer,
-    Forward,
     GatewayEntry,
     HttpRedirect,
-    Mirror,
     RequestMatch,
     RouteTable,
     StreamTarget,
@@ -41,13 +40,11 @@ from podwire.gateway.routes import (
     VirtualHost,
     WeightedBackend,
 )
-from podwire.model.ingress import Ingress, IngressBackend, key_of_port
+from podwire.model.ingress import Ingress
 from podwire.model.meta import key_of
 
 PLAIN_TABLE, TLS_TABLE = "ingress-http", "ingress-https"
 DEFAULT_CERTIFICATE = "default"
-NO_BACKEND = "none"
-"""The key of a backend that does not exist."""
 
 
 class IngressPorts(msgspec.Struct, frozen=True, gc=False):
@@ -62,7 +59,7 @@ class IngressFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``ingresses`` are those of the controller, oldest first. ``certificate`` gives the certificate of a Secret by its
     key, or the reason why it has none; ``users`` the users of one, None where it cannot be read; ``authority`` the
-    authorities of clients in one.
+    authorities of clients or backends in one. ``config_map`` gives the data of a ConfigMap.
     """
 
     ingresses: tuple[Ingress, ...]
@@ -70,6 +67,7 @@ class IngressFacts(msgspec.Struct, frozen=True, kw_only=True):
     certificate: Callable[[str], Certificate | str]
     users: Callable[[str, str], str | None]
     authority: Callable[[str], TrustedAuthority | str] = lambda key: f"Secret {key} does not exist"
+    config_map: Callable[[str], Mapping[str, str] | None] = lambda _key: None
     default_certificate: Certificate
     defaults: IngressDefaults = IngressDefaults()
     ports: IngressPorts = IngressPorts()
@@ -82,25 +80,45 @@ class Translation(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[IngressProblem, ...]
 
 
-def translate(facts: IngressFacts) -> Translation:
+class TranslationMemo:
+    """What the last translation read and compiled; the next one takes what is still the same."""
+
+    def __init__(self) -> None:
+        self.ingresses: dict[str, ReadIngress] = {}
+        self.hosts: dict[str, tuple[HostQuestion, CompiledHost]] = {}
+        self.lookups = ClusterLookups()
+
+
+def translate(facts: IngressFacts, memo: TranslationMemo | None = None) -> Translation:
     """The entry of all Ingresses."""
-    return _Translator(facts).run()
+    return _Translator(facts, memo or TranslationMemo()).run()
 
 
 class _Translator:
     """One translation; collects backends and problems on the way."""
 
-    def __init__(self, facts: IngressFacts) -> None:
+    def __init__(self, facts: IngressFacts, memo: TranslationMemo) -> None:
         self._facts = facts
+        self._memo = memo
         self._backends: dict[str, EntryBackend] = {}
+        self._certificates: dict[str, Certificate] = {}
         self._authorities: dict[str, TrustedAuthority] = {}
         self._problems: list[IngressProblem] = []
 
     def run(self) -> Translation:
         """The entry of all Ingresses, and the problems."""
-        loaded = [self._load(ingress) for ingress in self._facts.ingresses]
-        hosts, lost = paths_of_hosts(entry for entry in loaded if not entry[1].canary)
-        canaries, lost_canaries = paths_of_hosts(entry for entry in loaded if entry[1].canary)
+        facts = self._facts
+        objects = ObjectFacts(
+            users=facts.users,
+            certificate=facts.certificate,
+            authority=facts.authority,
+            config_map=facts.config_map,
+        )
+        self._memo.lookups.renew(facts.upstreams, objects)
+        self._read()
+        entries = [self._memo.ingresses[key_of(ingress.metadata)] for ingress in self._facts.ingresses]
+        hosts, lost = paths_of_hosts(entry.paths for entry in entries if not entry.settings.canary)
+        canaries, lost_canaries = paths_of_hosts(entry.paths for entry in entries if entry.settings.canary)
         self._problems += lost + lost_canaries
         aliased = self._with_aliases(hosts)
         clients = {
@@ -109,6 +127,7 @@ class _Translator:
         streams = {host: passed for host, paths in aliased.items() if (passed := passed_through(paths)) is not None}
         servers, certificates = self._tls(clients, streams)
         tls_names = {name for server in servers for name in server.names}
+<<<<<<< HEAD
         plain: list[VirtualHost] = []
         secure: list[VirtualHost] = []
         for host, paths in aliased.items():
@@ -124,9 +143,23 @@ class _Translator:
                 closed = clientcertificates.plain(open_host.routes, clients[host])
                 open_host = msgspec.structs.replace(open_host, routes=closed)
             plain.append(open_host)
+=======
+        compiled = self._compiled(
+            HostQuestion(
+                host=host,
+                paths=paths,
+                canaries=canaries.get(host, ()),
+                has_tls=host in tls_names or _wildcard(host) in tls_names,
+                clients=clients.get(host),
+                defaults=self._facts.defaults,
+            )
+            for host, paths in aliased.items()
+        )
+>>>>>>> 18a9b2cc (gateway: each virtual host is a resource of its own, and refused Ingresses are found)
         moved = list(self._moved_hosts(hosts, aliased.keys()))
+        secure = (host.secure for name, host in compiled.items() if name not in streams)
         tables = (
-            RouteTable(name=PLAIN_TABLE, hosts=(*plain, *moved)),
+            RouteTable(name=PLAIN_TABLE, hosts=(*(host.plain for host in compiled.values()), *moved)),
             RouteTable(name=TLS_TABLE, hosts=(*secure, *moved)),
         )
         ports = self._facts.ports
@@ -137,16 +170,40 @@ class _Translator:
             ),
             tables={table.name: table for table in tables},
             backends=self._backends,
-            certificates=certificates,
+            certificates=certificates | self._certificates,
             authorities=self._authorities,
         )
         return Translation(entry=entry, problems=tuple(self._problems))
 
-    def _load(self, ingress: Ingress) -> Loaded:
-        settings, problems = read_annotations(ingress.metadata.annotations)
-        for problem in problems:
-            self._report(ingress, "UnsupportedAnnotation", f"metadata.annotations[{problem.name}] {problem.text}")
-        return ingress, settings
+    def _read(self) -> None:
+        """Reads the annotations and paths of Ingresses that are new or changed."""
+        known = self._memo.ingresses
+        self._memo.ingresses = {}
+        for ingress in self._facts.ingresses:
+            key = key_of(ingress.metadata)
+            entry = known.get(key)
+            if entry is None or entry.ingress is not ingress:
+                entry = read_ingress(ingress)
+            self._memo.ingresses[key] = entry
+            for problem in entry.problems:
+                self._report(ingress, "UnsupportedAnnotation", f"metadata.annotations[{problem.name}] {problem.text}")
+
+    def _compiled(self, questions: Iterable[HostQuestion]) -> dict[str, CompiledHost]:
+        """Every host, compiled where it is not as it was."""
+        known = self._memo.hosts
+        self._memo.hosts = {}
+        for question in questions:
+            before = known.get(question.host)
+            if before is not None and before[0].is_same(question) and before[1].holds():
+                compiled = before[1]
+            else:
+                compiled = compile_host(question, RecordedLookups(self._memo.lookups))
+            self._memo.hosts[question.host] = (question, compiled)
+            self._backends |= compiled.backends
+            self._certificates |= compiled.certificates
+            self._authorities |= compiled.authorities
+            self._problems += compiled.problems
+        return {host: compiled for host, (_, compiled) in self._memo.hosts.items()}
 
     def _report(self, ingress: Ingress, reason: str, message: str) -> None:
         self._problems.append(IngressProblem(key=key_of(ingress.metadata), reason=reason, message=message))
@@ -171,130 +228,6 @@ class _Translator:
                 route = EntryRoute(source=paths[0].source, match=RequestMatch(), action=target)
                 yield VirtualHost(hosts=(other,), routes=(route,))
 
-    def _routes(self, paths: list[ServedPath], canaries: Iterable[ServedPath]) -> tuple[EntryRoute, ...]:
-        regex = any(path.asks_for_patterns for path in paths)
-        by_path = {(path.path, path.path_type): path for path in canaries if not path.catch_all}
-        routes: list[EntryRoute] = []
-        for path in paths:
-            is_regex = regex and not path.catch_all
-            match = RequestMatch(path=actions.path_match(path.path, path.path_type, regex=is_regex))
-            if path.settings.app_root:
-                root = RequestMatch(path=actions.path_match("/", "Exact", regex=False))
-                routes.append(self._route(path, root, actions.app_root(path.settings)))
-            canary = None if path.catch_all else by_path.get((path.path, path.path_type))
-            routes += self._path_routes(path, match, canary)
-        return tuple(routes)
-
-    def _path_routes(self, path: ServedPath, match: RequestMatch, canary: ServedPath | None) -> Iterable[EntryRoute]:
-        for preflight, headers in preflights(match, path.settings):
-            answer = FixedAnswer(status=204)
-            yield EntryRoute(source=path.source, match=preflight, action=answer, response_headers=headers)
-        redirect = actions.redirect(path.settings)
-        if redirect is not None:
-            yield self._route(path, match, redirect)
-            return
-        main = self._backend(path, 1)
-        if canary is None:
-            yield self._route(path, match, self._forward(path, (main,)))
-            return
-        for rule, is_canary in canary_rules(match, canary.settings):
-            backend = self._backend(canary, 1) if is_canary else main
-            yield self._route(path, rule, self._forward(path, (backend,)))
-        share, canary_share = weights(canary.settings)
-        backends = [
-            *([self._backend(path, share)] if share else []),
-            *([self._backend(canary, canary_share)] if canary_share else []),
-        ]
-        yield self._route(path, match, self._forward(path, tuple(backends)))
-
-    def _forward(self, path: ServedPath, backends: tuple[WeightedBackend, ...]) -> Action:
-        action = actions.forward(backends, path.path, path.settings, self._facts.defaults)
-        if not path.settings.mirror_target:
-            return action
-        copy = self._target(path, "mirror-target", path.settings.mirror_target, "mirror")
-        mirrors = (Mirror(key=copy.backend.key, host=copy.host),) if copy.backend is not None else ()
-        return msgspec.structs.replace(action, mirrors=mirrors)
-
-    def _route(self, path: ServedPath, match: RequestMatch, action: Action) -> EntryRoute:
-        settings = path.settings
-        users = None
-        if settings.auth_type:
-            namespace = path.ingress.metadata.namespace
-            users = self._facts.users(f"{namespace}/{settings.auth_secret}", settings.auth_secret_type)
-            if users is None:
-                text = "is no Secret with users whose passwords are hashed with SHA-1; every request is refused"
-                name = "metadata.annotations[nginx.ingress.kubernetes.io/auth-secret]"
-                self._report(path.ingress, "InvalidSecret", f"{name} {settings.auth_secret!r} {text}")
-                action = FixedAnswer(status=503)
-        auth = self._external_auth(path) if settings.auth_url else None
-        if settings.closed or (settings.auth_url and auth is None):
-            action = FixedAnswer(status=503)
-        limits = actions.limits(settings, self._facts.defaults, users, auth)
-        if self._streams(action):
-            limits = msgspec.structs.replace(limits, body_bytes=0)
-        return EntryRoute(
-            source=path.source,
-            match=match,
-            action=action,
-            limits=limits,
-            request_headers=actions.request_headers(settings),
-            response_headers=answer_headers(settings),
-        )
-
-    def _external_auth(self, path: ServedPath) -> ExternalAuth | None:
-        return external_auth(path.settings, self._target(path, "auth-url", path.settings.auth_url, "auth"))
-
-    def _target(self, path: ServedPath, annotation: str, url: str, variant: str) -> UrlTarget:
-        """The backend of a URL in an annotation."""
-        target = target_of(url, self._facts.upstreams, variant)
-        if target.backend is None:
-            name = f"metadata.annotations[{PREFIX}{annotation}]"
-            self._report(path.ingress, "BackendNotFound", f"{name}: {target.problem}")
-        else:
-            self._backends[target.backend.key] = target.backend
-        return target
-
-    def _streams(self, action: Action) -> bool:
-        """Whether a backend speaks HTTP/2, as gRPC does: its requests may never end, and the limit waits for that."""
-        keys = [share.key for share in action.backends] if isinstance(action, Forward) else []
-        return any(key in self._backends and self._backends[key].protocol == "h2c" for key in keys)
-
-    def _backend(self, path: ServedPath, weight: int) -> WeightedBackend:
-        key = self._backend_key(path.ingress, path.source, path.backend, path.settings)
-        return WeightedBackend(key=key, weight=weight, missing_status=503)
-
-    def _backend_key(self, ingress: Ingress, source: str, backend: IngressBackend, settings: IngressSettings) -> str:
-        if backend.service is None:
-            self._report(ingress, "UnsupportedBackend", f"{source}: only Services can be backends")
-            return NO_BACKEND
-        namespace, port = ingress.metadata.namespace, backend.service.port
-        chosen = resolve(self._facts.upstreams, namespace, backend.service.name, port.name or port.number)
-        if chosen.backend is None:
-            self._report(ingress, chosen.reason, f"{source}: {chosen.problem}")
-            return f"{namespace}/{backend.service.name}:{key_of_port(port)}"
-        entry = actions.with_settings(chosen.backend, settings, self._facts.defaults)
-        if settings.service_upstream:
-            service = self._facts.upstreams.services[f"{namespace}/{backend.service.name}"]
-            entry = actions.of_service(entry, service)
-        self._backends[entry.key] = entry
-        return entry.key
-
-    def _plain(
-        self, host: str, routes: tuple[EntryRoute, ...], paths: list[ServedPath], *, has_tls: bool
-    ) -> VirtualHost:
-        """The host without TLS: routes of Ingresses that want TLS redirect."""
-        defaults = self._facts.defaults
-        by_source = {path.source: path.settings for path in paths}
-        plain = []
-        for route in routes:
-            settings = by_source[route.source]
-            by_default = defaults.ssl_redirect if settings.ssl_redirect is None else settings.ssl_redirect
-            if settings.force_ssl_redirect or defaults.force_ssl_redirect or (has_tls and by_default):
-                action = actions.redirect_to_tls(settings, defaults)
-                route = EntryRoute(source=route.source, match=route.match, action=action)
-            plain.append(route)
-        return VirtualHost(hosts=(host,), routes=tuple(plain), single_label=True)
-
     def _clients(self, host: str, paths: list[ServedPath]) -> HostClients | None:
         """How the clients of a host are checked; None where they are not."""
         path = deciding_path(paths)
@@ -313,13 +246,17 @@ class _Translator:
             self._report(path.ingress, "InvalidSecret", f"{field}: {problem}; every request is refused")
             return HostClients(host, None)
         self._authorities[authority.name] = authority
-        validation = ClientValidation(authority=authority.name, required=settings.auth_tls_verify == "on")
+        required = settings.auth_tls_verify == "on"
+        depth = settings.auth_tls_depth if required else None
+        validation = ClientValidation(authority=authority.name, required=required, depth=depth)
         return HostClients(host, validation, settings.auth_tls_pass)
 
     def _passed(self, host: str, path: ServedPath) -> TlsServer:
         """The server that leaves the TLS of a host to its backend."""
-        key = self._backend_key(path.ingress, path.source, path.backend, path.settings)
-        backend = self._backends.get(key)
+        compiler = HostCompiler(RecordedLookups(self._memo.lookups), self._facts.defaults)
+        key = compiler.backend_key(path.ingress, path.source, path.backend, path.settings)
+        self._problems += compiler.problems
+        backend = compiler.backends.get(key)
         if backend is not None:
             key = f"{key.partition('#')[0]}#tcp"
             self._backends[key] = msgspec.structs.replace(backend, key=key, protocol="tcp", tls=False)

@@ -13,9 +13,9 @@ CARRIED = frozenset(
     {
         "app-root", "backend-protocol", "canary", "canary-by-cookie", "canary-by-header", "canary-by-header-pattern",
         "canary-by-header-value", "canary-weight", "canary-weight-total", "force-ssl-redirect", "from-to-www-redirect",
-        "permanent-redirect", "permanent-redirect-code", "preserve-trailing-slash", "proxy-read-timeout",
-        "proxy-send-timeout", "rewrite-target", "server-alias", "ssl-redirect", "temporal-redirect",
-        "temporal-redirect-code", "upstream-vhost", "use-regex", "x-forwarded-prefix",
+        "permanent-redirect", "permanent-redirect-code", "preserve-trailing-slash", "proxy-buffering",
+        "proxy-read-timeout", "proxy-send-timeout", "rewrite-target", "satisfy", "server-alias", "ssl-redirect",
+        "temporal-redirect", "temporal-redirect-code", "upstream-vhost", "use-regex", "x-forwarded-prefix",
     }
 )  # fmt: skip
 """Annotations that routes can say; a value that they cannot say is reported with its path."""
@@ -23,11 +23,15 @@ CARRIED = frozenset(
 _AFFINITY = "sessionPersistence of routes is not in the standard channel"
 _CORS = "the filter CORS answers preflight requests differently"
 _NEXT = "retries of routes are not in the standard channel; the gateway repeats what may be repeated twice"
+_BODY = "routes have no limit of bodies"
+_BACKEND_TLS = "needs a BackendTLSPolicy"
 _RATE = "routes have no limit of requests"
 _ACCESS = "routes have no control of access"
 
 LOST: Mapping[str, str] = {
     "affinity": _AFFINITY,
+    "affinity-mode": _AFFINITY,
+    "affinity-canary-behavior": _AFFINITY,
     "session-cookie-name": _AFFINITY,
     "session-cookie-path": _AFFINITY,
     "session-cookie-domain": _AFFINITY,
@@ -45,7 +49,10 @@ LOST: Mapping[str, str] = {
     "limit-rps": _RATE,
     "limit-rpm": _RATE,
     "limit-burst-multiplier": _RATE,
-    "proxy-body-size": "routes have no limit of bodies",
+    "limit-whitelist": _RATE,
+    "proxy-body-size": _BODY,
+    "proxy-request-buffering": _BODY,
+    "proxy-buffer-size": "routes have no limit of headers",
     "proxy-connect-timeout": "routes have no time for a connection",
     "proxy-next-upstream": _NEXT,
     "proxy-next-upstream-tries": _NEXT,
@@ -60,6 +67,7 @@ LOST: Mapping[str, str] = {
     "auth-realm": _ACCESS,
     "auth-tls-secret": _ACCESS,
     "auth-tls-verify-client": _ACCESS,
+    "auth-tls-verify-depth": _ACCESS,
     "auth-tls-pass-certificate-to-upstream": _ACCESS,
     "ssl-passthrough": "needs a listener of protocol TLS and a TLSRoute",
     "auth-url": _ACCESS,
@@ -68,6 +76,13 @@ LOST: Mapping[str, str] = {
     "auth-signin-redirect-param": _ACCESS,
     "auth-response-headers": _ACCESS,
     "mirror-target": "the filter RequestMirror has no URL",
+    "mirror-host": "the filter RequestMirror has no host",
+    "default-backend": "routes have no backend for one without endpoints",
+    "custom-headers": "the filter ResponseHeaderModifier has no ConfigMap",
+    "proxy-ssl-secret": _BACKEND_TLS,
+    "proxy-ssl-verify": _BACKEND_TLS,
+    "proxy-ssl-name": _BACKEND_TLS,
+    "proxy-ssl-server-name": _BACKEND_TLS,
     "service-upstream": "routes go to the endpoints of a Service",
 }
 """Annotations that are honoured in Ingresses and lost in routes, with the reason."""

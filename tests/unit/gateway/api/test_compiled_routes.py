@@ -1,4 +1,4 @@
-"""GRPCRoutes and routes of streams as values of the route model, and the objects behind resources of engines."""
+"""GRPCRoutes and routes of streams as values of the route model."""
 
 from typing import Any
 
@@ -8,26 +8,11 @@ import pytest
 from podwire.gateway.api.attachment import RouteAttachment, route_key, without_rivals
 from podwire.gateway.api.backendrefs import BackendFacts
 from podwire.gateway.api.backendtls import PolicyTable
-from podwire.gateway.api.causes import contributors, object_of, owns
 from podwire.gateway.api.grpc import compile_grpc
 from podwire.gateway.api.hosts import HostRoutes, misdirected, virtual_hosts
-from podwire.gateway.api.served import ServedCertificates
 from podwire.gateway.api.streams import compile_stream
 from podwire.gateway.backends import UpstreamFacts
-from podwire.gateway.envoy.resources import CLUSTER, LISTENER, ROUTES, SECRET
-from podwire.gateway.routes import (
-    Certificate,
-    EntryListener,
-    EntryRoute,
-    FixedAnswer,
-    Forward,
-    GatewayEntry,
-    RequestMatch,
-    RouteTable,
-    StreamTarget,
-    VirtualHost,
-    WeightedBackend,
-)
+from podwire.gateway.routes import FixedAnswer, Forward
 from podwire.model.gatewayapi import HttpRoute
 from podwire.model.gatewayroutes import ApiRoute, GrpcRoute, TcpRoute, UdpRoute
 from podwire.model.service import Service
@@ -165,58 +150,3 @@ def test_hosts_of_another_listener_are_misdirected() -> None:
     answers = {host.hosts[0]: host.routes for host in misdirected(hosts, ["b.example"], "table")}
     assert [route.action for route in answers["b.example"]] == [FixedAnswer(status=421)]
     assert answers["a.example"] == answers["*"] == ()
-
-
-def _entry() -> GatewayEntry:
-    share = WeightedBackend(key="shop/a:80#gateway-api")
-    routes = tuple(
-        EntryRoute(source=source, match=RequestMatch(), action=Forward(backends=(share,)))
-        for source in ("HTTPRoute shop/one spec.rules[0].matches[0]", "GRPCRoute shop/two spec.rules[0].matches[0]")
-    )
-    table = RouteTable(name="table", hosts=(VirtualHost(hosts=("*",), routes=routes),))
-    stream = StreamTarget(source="TCPRoute shop/three", backends=(share,))
-    listener = EntryListener(name="gateway shop/front:9000", port=10000, protocol="TCP", stream=stream)
-    compiled = compile_stream(_stream(TcpRoute, {"name": "a", "port": 80}), _FACTS)
-    backends = {share.key: next(iter(compiled.backends.values()))}
-    return GatewayEntry(listeners=(listener,), tables={"table": table}, backends=backends)
-
-
-def test_objects_behind_resources_are_those_that_routes_name() -> None:
-    entry = _entry()
-    routes = {("HTTPRoute", "shop/one"), ("GRPCRoute", "shop/two")}
-    assert contributors(entry, ROUTES, "table") == routes
-    assert contributors(entry, LISTENER, "gateway shop/front:9000") == {
-        ("Gateway", "shop/front"),
-        ("TCPRoute", "shop/three"),
-    }
-    assert contributors(entry, CLUSTER, "shop/a:80#gateway-api") == {*routes, ("TCPRoute", "shop/three")}
-    assert contributors(entry, SECRET, "any") == frozenset()
-    assert owns(entry, ROUTES, "table")
-    assert not owns(entry, ROUTES, "ingress")
-    assert object_of("gateway shop/front:443 https") is None
-
-
-def test_a_refused_certificate_is_replaced_by_the_last_one() -> None:
-    first, weak, third = (Certificate(name="shop/front", chain=text) for text in ("first", "weak", "third"))
-    newest = {"shop/front": first}
-    served = ServedCertificates()
-
-    def learn(certificate: Certificate, refused: dict[str, str]) -> bool:
-        return served.learn([msgspec.structs.replace(certificate, name="gateway shop/front")], refused)
-
-    assert served.of(newest.__getitem__)("shop/front") == first
-    assert not learn(first, {})
-    newest["shop/front"] = weak
-    assert learn(weak, {"gateway shop/front": "too short"})
-    assert served.of(newest.__getitem__)("shop/front") == first
-    assert served.refused == {("Secret", "shop/front"): "too short"}
-    newest["shop/front"] = third
-    assert served.of(newest.__getitem__)("shop/front") == third
-    assert not served.refused
-
-
-def test_a_certificate_that_was_never_accepted_is_a_problem() -> None:
-    weak = Certificate(name="shop/front", chain="weak")
-    served = ServedCertificates()
-    served.learn([msgspec.structs.replace(weak, name="gateway shop/front")], {"gateway shop/front": "too short"})
-    assert served.of(lambda _key: weak)("shop/front") == "the engine refused the certificate: too short"

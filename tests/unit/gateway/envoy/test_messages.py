@@ -1,29 +1,30 @@
 """Resources as the engine reads them."""
 
-from envoy.config.route.v3 import route_pb2
+import pytest
+from envoy.config.route.v3 import route_components_pb2
 from google.protobuf import json_format
 
 from podwire.gateway.envoy.clusters import Json
 from podwire.gateway.envoy.messages import pack
-from podwire.gateway.envoy.resources import ROUTES
+from podwire.gateway.envoy.resources import HOST
 
 
-def _table(*hosts: str) -> Json:
+def _host(name: str) -> Json:
     answer = {"match": {"prefix": "/"}, "directResponse": {"status": 200}}
-    return {
-        "name": "table",
-        "virtualHosts": [{"name": host, "domains": [host], "routes": [answer]} for host in hosts],
-        "ignorePortInHostMatching": True,
-    }
+    return {"name": name, "domains": [name], "routes": [answer]}
 
 
-def test_a_table_is_read_host_by_host() -> None:
-    for hosts in (("a", "b"), ("b", "c", "a"), ()):
-        message = route_pb2.RouteConfiguration()
-        message.ParseFromString(pack(ROUTES, _table(*hosts)).message.value)
-        assert message == json_format.ParseDict(_table(*hosts), route_pb2.RouteConfiguration())
+def test_a_message_is_that_of_its_value() -> None:
+    message = route_components_pb2.VirtualHost()
+    message.ParseFromString(pack(HOST, _host("a")).message.value)
+    assert message == json_format.ParseDict(_host("a"), route_components_pb2.VirtualHost())
+
+
+def test_a_value_of_another_type_is_refused() -> None:
+    with pytest.raises(json_format.ParseError, match="clusterName"):
+        pack(HOST, {"clusterName": "a"})
 
 
 def test_the_version_follows_from_the_content() -> None:
-    first, second, other = (pack(ROUTES, _table(*hosts)).version for hosts in (("a",), ("a",), ("b",)))
+    first, second, other = (pack(HOST, _host(name)).version for name in ("a", "a", "b"))
     assert first == second != other

@@ -4,16 +4,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from podwire.gateway.envoy.resources import CLUSTER, ENDPOINTS, LISTENER, ROUTES, SECRET, Resources
+from podwire.gateway.envoy.resources import CLUSTER, ENDPOINTS, HOST, LISTENER, ROUTES, SECRET, Resources
 from podwire.gateway.envoy.snapshot import EngineRefusal, EngineState, ResourceSnapshot, ResourceUpdate
 
 
 def _resources(*names: str, endpoints: int = 1) -> Resources:
-    """Clusters, their endpoints and routes of names."""
+    """Clusters, their endpoints, and a table with virtual hosts of names."""
     return {
         CLUSTER: {name: {"name": name, "type": "EDS"} for name in names},
         ENDPOINTS: {name: {"clusterName": name, "endpoints": [{"priority": 0}] * endpoints} for name in names},
-        ROUTES: {"table": {"name": "table", "virtualHosts": [{"name": name, "domains": [name]} for name in names]}},
+        ROUTES: {"table": {"name": "table"}},
+        HOST: {f"table/{name}": {"name": f"table/{name}", "domains": [name]} for name in names},
     }
 
 
@@ -33,6 +34,7 @@ def engine(snapshot: ResourceSnapshot, refusals: list[EngineRefusal]) -> EngineS
     state.request(CLUSTER)
     state.request(LISTENER)
     state.request(ROUTES, subscribe=["table"])
+    state.request(HOST)
     return state
 
 
@@ -60,7 +62,11 @@ def test_routes_wait_until_clusters_have_their_endpoints(snapshot: ResourceSnaps
     assert endpoints.kind == ENDPOINTS
     assert not engine.responses()
     _acknowledge(engine, endpoints)
-    assert [response.kind for response in engine.responses()] == [ROUTES]
+    (routes,) = engine.responses()
+    assert routes.kind == ROUTES
+    assert not engine.responses(), "virtual hosts wait for their table"
+    _acknowledge(engine, routes)
+    assert [response.kind for response in engine.responses()] == [HOST]
 
 
 def test_a_removed_cluster_goes_after_the_routes(snapshot: ResourceSnapshot, engine: EngineState) -> None:
@@ -68,7 +74,7 @@ def test_a_removed_cluster_goes_after_the_routes(snapshot: ResourceSnapshot, eng
     list(_exchange(engine))
     snapshot.replace(_resources("b"))
     assert list(_exchange(engine)) == [
-        ("RouteConfiguration", ("table",), ()),
+        ("VirtualHost", (), ("table/a",)),
         ("ClusterLoadAssignment", (), ("a",)),
         ("Cluster", (), ("a",)),
     ]
@@ -82,6 +88,64 @@ def test_only_what_changed_is_sent(snapshot: ResourceSnapshot, engine: EngineSta
     assert snapshot.replace_some(ENDPOINTS, {"b": _resources("b", endpoints=2)[ENDPOINTS]["b"]})
     assert list(_exchange(engine)) == [("ClusterLoadAssignment", ("b",), ())]
     assert not snapshot.replace_some(CLUSTER, before[CLUSTER])
+    snapshot.replace(_resources("a", "b", "c"))
+    assert list(_exchange(engine)) == [
+        ("Cluster", ("c",), ()),
+        ("ClusterLoadAssignment", ("b",), ()),
+        ("ClusterLoadAssignment", ("c",), ()),
+        ("VirtualHost", ("table/c",), ()),
+    ]
+
+
+def test_a_table_that_is_asked_for_anew_gets_its_hosts_again(snapshot: ResourceSnapshot, engine: EngineState) -> None:
+    snapshot.replace(_resources("a", "b"))
+    list(_exchange(engine))
+    engine.request(ROUTES, unsubscribe=["table"])
+    snapshot.replace(_resources("a", "b", "c"))
+    assert ("VirtualHost", ("table/c",), ()) not in list(_exchange(engine))
+    engine.request(ROUTES, subscribe=["table"])
+    assert list(_exchange(engine)) == [
+        ("RouteConfiguration", ("table",), ()),
+        ("VirtualHost", ("table/a", "table/b", "table/c"), ()),
+    ]
+    assert engine.in_step
+
+
+def test_hosts_wait_until_the_engine_asks_for_them(snapshot: ResourceSnapshot) -> None:
+    state = EngineState(snapshot, lambda _refusal: None)
+    state.request(CLUSTER)
+    state.request(ROUTES, subscribe=["table"])
+    snapshot.replace(_resources("a"))
+    assert not any(kind == "VirtualHost" for kind, _, _ in _exchange(state))
+    assert not state.in_step
+    state.request(HOST, subscribe=["table"])
+    assert list(_exchange(state)) == [("VirtualHost", ("table/a",), ())]
+    assert state.in_step
+
+
+def test_an_engine_that_returns_keeps_its_hosts(snapshot: ResourceSnapshot) -> None:
+    snapshot.replace(_resources("a", "b"))
+    state = EngineState(snapshot, lambda _refusal: None)
+    versions = {name: packed.version for name, packed in snapshot.of(HOST).items()}
+    state.request(CLUSTER, versions={name: packed.version for name, packed in snapshot.of(CLUSTER).items()})
+    state.request(HOST, versions=versions | {"table/b": "old"})
+    state.request(ROUTES, subscribe=["table"])
+    state.request(ENDPOINTS, subscribe=["a", "b"])
+    assert [names for kind, names, _ in _exchange(state) if kind == "VirtualHost"] == [("table/b",)]
+
+
+def test_a_refused_host_keeps_back_no_other(
+    snapshot: ResourceSnapshot, engine: EngineState, refusals: list[EngineRefusal]
+) -> None:
+    snapshot.replace(_resources("a"))
+    list(_exchange(engine))
+    snapshot.replace(_resources("a", *(f"h{number}" for number in range(8))))
+    while responses := engine.responses():
+        for response in responses:
+            _acknowledge(engine, response, "no" if "table/h5" in response.resources else "")
+    assert [refusal.names for refusal in refusals] == [("table/h5",)]
+    assert engine.refused == {(HOST, "table/h5"): "no"}
+    assert engine.in_step
 
 
 def test_a_refused_response_is_reported_and_not_repeated(
@@ -94,9 +158,9 @@ def test_a_refused_response_is_reported_and_not_repeated(
         _acknowledge(engine, response)
     for response in engine.responses():
         _acknowledge(engine, response)
-    (routes,) = engine.responses()
-    _acknowledge(engine, routes, error="invalid regex")
-    assert refusals == [EngineRefusal(kind=ROUTES, names=("table",), message="invalid regex")]
+    (hosts,) = engine.responses()
+    _acknowledge(engine, hosts, error="invalid regex")
+    assert refusals == [EngineRefusal(kind=HOST, names=("table/b",), message="invalid regex")]
     assert not engine.responses()
 
 
@@ -138,13 +202,14 @@ def test_nothing_is_removed_while_routes_are_refused(
     while responses := engine.responses():
         for response in responses:
             kinds.append(response.kind)
-            _acknowledge(engine, response, "no" if response.kind == ROUTES else "")
-    assert kinds == [CLUSTER, ENDPOINTS, ROUTES]
-    assert [refusal.kind for refusal in refusals] == [ROUTES]
-    snapshot.replace(_resources("b", "c"))
-    assert list(_exchange(engine))[-2:] == [
-        ("ClusterLoadAssignment", (), ("a",)),
-        ("Cluster", (), ("a",)),
+            _acknowledge(engine, response, "no" if response.kind == HOST and response.resources else "")
+    assert kinds == [CLUSTER, ENDPOINTS, HOST, HOST]
+    assert [refusal.kind for refusal in refusals] == [HOST]
+    snapshot.replace(_resources("c"))
+    assert list(_exchange(engine))[-3:] == [
+        ("VirtualHost", (), ("table/b",)),
+        ("ClusterLoadAssignment", (), ("a", "b")),
+        ("Cluster", (), ("a", "b")),
     ]
 
 
@@ -168,8 +233,27 @@ def test_clusters_of_a_table_that_cannot_be_read_stay(snapshot: ResourceSnapshot
     snapshot.replace(_resources("a", "b"))
     list(_exchange(engine))
     wrong = _resources("b")
-    wrong[ROUTES]["table"]["virtualHosts"] = "none"
+    wrong[HOST]["table/b"]["domains"] = "none"
     snapshot.replace(wrong)
-    assert list(_exchange(engine)) == []
+    assert list(_exchange(engine)) == [("VirtualHost", (), ("table/a",))]
     snapshot.replace(_resources("b"))
     assert ("Cluster", (), ("a",)) in list(_exchange(engine))
+
+
+def test_a_host_waits_for_a_cluster_that_is_refused(snapshot: ResourceSnapshot, engine: EngineState) -> None:
+    def with_routes(*names: str) -> Resources:
+        made = _resources(*names)
+        for name in names:
+            route = {"match": {"prefix": "/"}, "route": {"cluster": name}}
+            made[HOST][f"table/{name}"]["routes"] = [route]
+        return made
+
+    snapshot.replace(with_routes("a", "ab"))
+    sent = []
+    while responses := engine.responses():
+        for response in responses:
+            sent += [name for name in response.resources if response.kind == HOST]
+            _acknowledge(engine, response, "no" if response.kind == CLUSTER and "a" in response.resources else "")
+    assert sent == ["table/ab"]
+    assert engine.in_step
+    assert engine.refused == {(CLUSTER, "a"): "no"}

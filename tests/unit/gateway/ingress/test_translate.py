@@ -46,7 +46,10 @@ def _decision(translation: Translation, request: CaseRequest) -> RouteDecision:
 
 def _services(translation: Translation, action: Forward) -> set[str]:
     backends = translation.entry.backends
-    served = [share.key for share in action.backends if share.key in backends and backends[share.key].endpoints]
+    shares = [backends[share.key] for share in action.backends if share.key in backends]
+    members = [backend.first_of or (backend.key,) for backend in shares]
+    served = [next((key for key in keys if backends[key].endpoints), "") for keys in members]
+    served = [key for key in served if key]
     return {key.split("/")[1].partition(":")[0] for key in served}
 
 
@@ -96,10 +99,10 @@ def _web(annotations: dict[str, str] | None = None, name: str = "web") -> dict[s
 
 
 def test_an_unknown_annotation_is_named_and_the_rest_served() -> None:
-    translation = _translated(_case(_web({"proxy-buffering": "on"})))
+    translation = _translated(_case(_web({"limit-connections": "1"})))
     (problem,) = translation.problems
     assert problem.key == "shop/web"
-    assert problem.message == "metadata.annotations[nginx.ingress.kubernetes.io/proxy-buffering] is not supported"
+    assert problem.message == "metadata.annotations[nginx.ingress.kubernetes.io/limit-connections] is not supported"
     assert translation.entry.backends
 
 
@@ -185,7 +188,7 @@ def test_requests_of_grpc_are_not_held_for_their_size() -> None:
 
 
 def test_annotations_without_an_effect_are_named() -> None:
-    annotations = {"proxy-buffering": "on", "affinity-mode": "persistent"}
+    annotations = {"limit-connections": "1", "session-cookie-change-on-failure": "true"}
     messages = [problem.message for problem in _translated(_case(_web(annotations))).problems]
     assert all("is not supported" in message for message in messages)
     assert len(messages) == 2
@@ -238,7 +241,7 @@ def _mutual(secret: str, *, tls: bool = True, **annotations: str) -> Translation
 def test_a_host_asks_its_clients_for_certificates() -> None:
     entry = _mutual("shop/ca").entry
     server = next(server for server in entry.listeners[1].servers if server.names == ("web.example",))
-    assert server.clients == ClientValidation(authority="clients shop/ca")
+    assert server.clients == ClientValidation(authority="clients shop/ca", depth=1)
     assert entry.authorities["clients shop/ca"].chain == "x"
     (route,) = entry.tables["ingress-https"].hosts[0].routes
     assert route.limits.server_names == ("web.example",) and route.tells_client == "subject"

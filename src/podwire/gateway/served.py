@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from podwire.gateway.api.serving import certificate_name
 from podwire.gateway.routes import Certificate
+
+_OF_GATEWAYS = "gateway "
 
 
 class ServedCertificates:
@@ -35,7 +36,7 @@ class ServedCertificates:
         """Takes certificates of an entry and what engines refuse by their names; whether that is news."""
         is_new = False
         for entry in served:
-            key = entry.name.removeprefix(certificate_name(""))
+            key = entry.name.removeprefix(_OF_GATEWAYS)
             own = msgspec.structs.replace(entry, name=key)
             if entry.name not in refused:
                 self._accepted[key] = own
@@ -43,3 +44,8 @@ class ServedCertificates:
                 self._refused[key] = (own, refused[entry.name])
                 is_new = True
         return is_new
+
+
+def certificate_name(secret: str) -> str:
+    """The name of the certificate of a Secret in the entry of Gateways; in that of Ingresses it is the key alone."""
+    return f"{_OF_GATEWAYS}{secret}"

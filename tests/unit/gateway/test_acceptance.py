@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from podwire.gateway.api.acceptance import Acceptance, ObjectKey, ResourceRefusal
+from podwire.gateway.acceptance import Acceptance, ObjectKey, ResourceRefusal
 
 
 def _key(name: str) -> ObjectKey:
