@@ -5,9 +5,9 @@ stay open, in turns, and none writes an access log. CPU is that of the proxy alo
 into the entry of the gateway and is measured until the first answer shows it: endpoints of one Service, and one more
 host, with few routes and with 1,000. An Ingress and an HTTPRoute with one more host are measured from their objects on,
 through the API and the controllers (bench/gateway_objects.py). A replacement is 100 changes of endpoints, hosts,
-certificates (over TLS) or listeners under load; answers other than 200 and broken connections are counted. nginx reloads for each, as its
-Ingress controllers do for routes. That engines are replaced and gateways killed without a lost request is shown by
-tests/e2e/test_gateway.py.
+certificates (over TLS) or listeners under load; answers other than 200 and broken connections are counted. nginx
+reloads for each, as its Ingress controllers do for routes. That engines are replaced and gateways killed without a lost
+request is shown by tests/e2e/test_gateway.py.
 
     sudo python -m bench.gateway [--quick]
 """

@@ -27,6 +27,8 @@ from podwire.runtime.clock import SystemClock
 
 Json = dict[str, Any]
 _GATEWAY = "shop/front"
+_GATEWAY_PORT = 19873
+"""One of the ports that engines have for Gateways."""
 
 
 def _name(number: int) -> str:
@@ -117,7 +119,7 @@ async def _until(is_reached: Callable[[], Awaitable[bool]]) -> None:
 
 async def _measure(engine: Engine, port: int, hosts: int, runs: int) -> dict[str, list[float]]:
     """Milliseconds of each new object, by its kind."""
-    ports, gateway_port = IngressPorts(free_port(), free_port()), free_port()
+    ports, gateway_port = IngressPorts(free_port(), free_port()), _GATEWAY_PORT
     listed = _shared(port, gateway_port, hosts + runs)
     listed |= {"ingresses": [_ingress(n) for n in range(hosts)], "httproutes": [_route(n) for n in range(hosts)]}
     api = ChangingApi(listed)

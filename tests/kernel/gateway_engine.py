@@ -21,7 +21,7 @@ from podwire.gateway.envoy.bootstrap import bootstrap
 from podwire.gateway.envoy.clusters import endpoints
 from podwire.gateway.envoy.engine import find_envoy
 from podwire.gateway.envoy.ready import READY_LISTENER, ready_listener
-from podwire.gateway.envoy.resources import ENDPOINTS, LISTENER, BuiltResources, resources
+from podwire.gateway.envoy.resources import ENDPOINTS, LISTENER, BuiltResources, build_resources
 from podwire.gateway.envoy.settings import EngineSettings
 from podwire.gateway.envoy.snapshot import EngineRefusal
 from podwire.gateway.routes import Certificate, EntryBackend, GatewayEntry
@@ -72,7 +72,7 @@ class Engine:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._ready_port = free_port()
-        self._built = BuiltResources(GatewayEntry(), self.settings, {})
+        self._built = BuiltResources()
         self._sockets = (directory / "xds.sock", directory / "admin.sock")
         self.discovery = self.run(self._started())
         file = directory / "envoy.json"
@@ -109,9 +109,8 @@ class Engine:
     def serve(self, entry: GatewayEntry, settings: EngineSettings | None = None) -> None:
         """Publishes an entry and returns when the engine has it."""
         settings = settings or self.settings
-        wanted = resources(entry, settings, self._built)
-        self._built = BuiltResources(entry, settings, wanted)
-        wanted = wanted | {LISTENER: dict(wanted[LISTENER])}
+        self._built = build_resources(entry, settings, self._built)
+        wanted = self._built.resources | {LISTENER: dict(self._built.resources[LISTENER])}
         wanted[LISTENER] |= {READY_LISTENER: ready_listener("127.0.0.1", self._ready_port)}
         self._loop.call_soon_threadsafe(self.discovery.publish, wanted)
         ports = [listener.port for listener in entry.listeners if listener.protocol != "UDP"]

@@ -1,6 +1,7 @@
 """A real Envoy serves Ingresses as the cases say, and stands up to hostile clients."""
 
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -27,14 +28,19 @@ from podwire.gateway.ingress.enginesettings import with_defaults
 from podwire.gateway.ingress.settings import read_defaults
 from podwire.gateway.ingress.translate import IngressFacts, IngressPorts, translate
 from podwire.gateway.routes import (
+    EntryBackend,
+    EntryEndpoint,
     EntryListener,
     EntryRoute,
     FixedAnswer,
+    Forward,
     GatewayEntry,
     PathMatch,
     RequestMatch,
+    Retry,
     RouteTable,
     VirtualHost,
+    WeightedBackend,
 )
 from podwire.runtime.polling import wait_until
 
@@ -407,3 +413,58 @@ def _told(answer: Answer) -> tuple[object, ...]:
     kept = ("strict-transport-security", "location")
     headers = {name: answer.headers.get(name) for name in kept}
     return answer.status, backend.get("address"), backend.get("line"), headers
+
+
+@pytest.fixture
+def closing() -> Iterator[int]:
+    """The port of an endpoint that reads a request and closes the connection."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = server.accept()
+            except OSError:
+                return
+            with client:
+                client.recv(65536)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield int(server.getsockname()[1])
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "retry", "answered"),
+    [
+        ("get", "GET", Retry(attempts=2), True),
+        ("delete", "DELETE", Retry(attempts=2), True),
+        ("post", "POST", Retry(attempts=2), False),
+        ("patch", "PATCH", Retry(attempts=2), False),
+        ("off", "GET", None, False),
+        ("codes", "GET", Retry(attempts=2, on_codes=(502,), on_connection_error=False), False),
+        ("asked", "POST", Retry(attempts=2, on_reset=True), True),
+    ],
+)
+def test_only_requests_that_may_be_repeated_are(
+    engine: Engine, ports: IngressPorts, closing: int, name: str, method: str, retry: Retry | None, answered: bool
+) -> None:
+    endpoints = (
+        EntryEndpoint(address="127.9.1.1", port=engine.backends.port),
+        EntryEndpoint(address="127.0.0.1", port=closing),
+    )
+    forward = Forward(backends=(WeightedBackend(key=f"shop/{name}:80"),), retry=retry, timeout=20)
+    route = EntryRoute(source=f"Ingress shop/{name}", match=RequestMatch(), action=forward)
+    table = RouteTable(name="web", hosts=(VirtualHost(hosts=("*",), routes=(route,)),))
+    listener = EntryListener(name="web", port=ports.http, protocol="HTTP", table="web")
+    backend = EntryBackend(key=f"shop/{name}:80", endpoints=endpoints)
+    engine.serve(GatewayEntry(listeners=(listener,), tables={"web": table}, backends={backend.key: backend}))
+    request = ClientRequest(method=method, host="any", headers={"x-envoy-retry-on": "5xx"})
+    answers = [engine.ask(ports.http, request) for _ in range(8)]
+    assert ({answer.status for answer in answers} == {200}) == answered
+    told = [answer.backend["headers"] for answer in answers if answer.status == 200]
+    assert told
+    assert not any(header.startswith("x-envoy-retry") for headers in told for header in headers)

@@ -10,7 +10,7 @@ import msgspec
 
 from podwire.gateway.envoy.ads import DiscoveryServer
 from podwire.gateway.envoy.clusters import endpoints
-from podwire.gateway.envoy.resources import ENDPOINTS, MAKE_ORDER, BuiltResources, Resources, resources
+from podwire.gateway.envoy.resources import ENDPOINTS, MAKE_ORDER, BuiltResources, Resources, build_resources
 from podwire.gateway.envoy.settings import EngineSettings
 from podwire.gateway.envoy.snapshot import ResourceKey
 from podwire.gateway.routes import EntryBackend, GatewayEntry
@@ -28,9 +28,7 @@ class EngineFeed:
 
     def publish(self, part: str, entry: GatewayEntry, settings: EngineSettings) -> None:
         """Takes the entry of a kind of object; nothing is sent when it did not change."""
-        before = self._built.get(part)
-        made = resources(entry, settings) if before is None else resources(entry, settings, before)
-        self._built[part] = BuiltResources(entry, settings, made)
+        self._built[part] = build_resources(entry, settings, self._built.get(part, BuiltResources()))
         if self.complete:
             self._send()
 

@@ -3,7 +3,7 @@
 from podwire.gateway.envoy.access import request_log
 from podwire.gateway.envoy.clusters import ADS, Json, duration, secret_source, typed
 from podwire.gateway.envoy.externalauth import external_auth_filter
-from podwire.gateway.envoy.settings import EngineSettings, GzipSettings
+from podwire.gateway.envoy.settings import REPEAT_HEADER, EngineSettings, GzipSettings
 from podwire.gateway.envoy.streams import stream_filter, udp_listener
 from podwire.gateway.envoy.tables import table_resource
 from podwire.gateway.routes import EntryListener, TlsServer
@@ -87,6 +87,10 @@ _BODY_LIMIT: Json = {
     "disabled": True,
 }
 """Holds a request until its body has come, which that of a WebSocket never does: those go past it."""
+_IDEMPOTENT = ("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE")
+"""Methods that a client may repeat without knowing whether the first request arrived (RFC 9110, section 9.2.2)."""
+_REPEATED = f'%CEL(request.method in {list(_IDEMPOTENT)} ? "reset" : "connect-failure")%'.replace("'", '"')
+"""When a request is repeated beside what its route says. One route serves all methods so: two cost twice as much."""
 _PROXY_PROTOCOL = "envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol"
 _TLS_INSPECTOR = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"
 
@@ -296,7 +300,10 @@ def _filters(settings: EngineSettings) -> list[Json]:
             "typedConfig": typed(
                 f"{prefix}header_mutation.v3.HeaderMutation",
                 mutations={
-                    "requestMutations": [_header(name, address, "OVERWRITE_IF_EXISTS_OR_ADD") for name in names]
+                    "requestMutations": [
+                        *(_header(name, address, "OVERWRITE_IF_EXISTS_OR_ADD") for name in names),
+                        _header(REPEAT_HEADER, _REPEATED, "OVERWRITE_IF_EXISTS_OR_ADD"),
+                    ]
                 },
             ),
         },

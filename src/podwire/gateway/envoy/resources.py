@@ -42,31 +42,36 @@ Resources = dict[str, dict[str, Json]]
 
 
 class BuiltResources(msgspec.Struct, frozen=True):
-    """An entry with settings, and its resources by type and name."""
+    """An entry with settings, and its resources by type and name; ``named`` has the backends of each virtual host."""
 
-    entry: GatewayEntry
-    settings: EngineSettings
-    resources: Resources
-
-
-_NOTHING = BuiltResources(GatewayEntry(), EngineSettings(), {})
+    entry: GatewayEntry = GatewayEntry()
+    settings: EngineSettings = EngineSettings()
+    resources: Resources = {}
+    named: dict[str, frozenset[str]] = {}
 
 
-def resources(entry: GatewayEntry, settings: EngineSettings, before: BuiltResources = _NOTHING) -> Resources:
-    """The resources of an entry, by type and name; those of ``before`` where nothing changed."""
+def resources(entry: GatewayEntry, settings: EngineSettings) -> Resources:
+    """The resources of an entry, by type and name."""
+    return build_resources(entry, settings, BuiltResources()).resources
+
+
+def build_resources(entry: GatewayEntry, settings: EngineSettings, before: BuiltResources) -> BuiltResources:
+    """The resources of an entry; those of ``before`` where nothing changed."""
     known, old = before.entry, before.resources
     listeners = {value.name: value for value in entry.listeners}
     old_listeners = {value.name: value for value in known.listeners} if settings == before.settings else {}
     certificates = _kept(entry.certificates, known.certificates, old.get(SECRET, {}), _secret)
     authorities = _kept(entry.authorities, known.authorities, old.get(SECRET, {}), _authority)
-    return {
+    hosts, named = _HostBuilder(entry, before).hosts()
+    made = {
         SECRET: certificates | authorities,
         CLUSTER: _kept(entry.backends, known.backends, old.get(CLUSTER, {}), cluster),
         ENDPOINTS: _endpoints(entry, known, old.get(ENDPOINTS, {})),
         LISTENER: _kept(listeners, old_listeners, old.get(LISTENER, {}), lambda value: listener(value, settings)),
         ROUTES: {table_resource(name): route_table(name) for name in entry.tables},
-        HOST: _hosts(entry, known, old.get(HOST, {})),
+        HOST: hosts,
     }
+    return BuiltResources(entry, settings, made, named)
 
 
 def _kept(
@@ -94,36 +99,48 @@ def _has_own_endpoints(backend: EntryBackend) -> bool:
     return not (backend.dns or backend.shares or backend.first_of)
 
 
-def _hosts(entry: GatewayEntry, known: GatewayEntry, made: Mapping[str, Json]) -> dict[str, Json]:
+class _HostBuilder:
     """The virtual hosts of all tables. They follow from their routes, and from which backends there are."""
-    changed = entry.backends.keys() ^ known.backends.keys()
-    result: dict[str, Json] = {}
-    for name, table in entry.tables.items():
-        result[host_resource(name, NOWHERE)] = nowhere(name)
-        result |= _hosts_of_table(table, known.tables.get(name), entry.backends, changed, made)
-    return result
 
+    def __init__(self, entry: GatewayEntry, before: BuiltResources) -> None:
+        self._entry = entry
+        self._before = before
+        self._made = before.resources.get(HOST, {})
+        self._changed = entry.backends.keys() ^ before.entry.backends.keys()
 
-def _hosts_of_table(
-    table: RouteTable,
-    before: RouteTable | None,
-    backends: dict[str, EntryBackend],
-    changed: set[str],
-    made: Mapping[str, Json],
-) -> dict[str, Json]:
-    known = {host.hosts: host for host in before.hosts} if before is not None else {}
-    everywhere, everywhere_before = _everywhere(table), _everywhere(before) if before is not None else None
-    is_new = not _same(everywhere, everywhere_before)
-    result = {}
-    for host in table.hosts:
-        name = host_resource(table.name, host.hosts[0])
-        same = _same(known.get(host.hosts), host) and name in made
-        if same and is_new and host.hosts[0].startswith("*"):
-            same = False
-        if same and changed:
-            same = changed.isdisjoint(backend_keys(host, everywhere))
-        result[name] = made[name] if same else virtual_host(table.name, host, everywhere, backends)
-    return result
+    def hosts(self) -> tuple[dict[str, Json], dict[str, frozenset[str]]]:
+        """The virtual hosts, and the backends that each names."""
+        hosts: dict[str, Json] = {}
+        named: dict[str, frozenset[str]] = {}
+        for name, table in self._entry.tables.items():
+            hosts[host_resource(name, NOWHERE)] = nowhere(name)
+            self._add(table, self._before.entry.tables.get(name), hosts, named)
+        return hosts, named
+
+    def _add(
+        self,
+        table: RouteTable,
+        before: RouteTable | None,
+        hosts: dict[str, Json],
+        named: dict[str, frozenset[str]],
+    ) -> None:
+        known = {host.hosts: host for host in before.hosts} if before is not None else {}
+        everywhere, everywhere_before = _everywhere(table), _everywhere(before) if before is not None else None
+        is_new = not _same(everywhere, everywhere_before)
+        for host in table.hosts:
+            first = host.hosts[0]
+            name = host_resource(table.name, first)
+            keys = self._before.named.get(name)
+            if (
+                keys is not None
+                and self._changed.isdisjoint(keys)
+                and not (is_new and first.startswith("*"))
+                and _same(known.get(host.hosts), host)
+            ):
+                hosts[name], named[name] = self._made[name], keys
+            else:
+                hosts[name] = virtual_host(table.name, host, everywhere, self._entry.backends)
+                named[name] = backend_keys(host, everywhere)
 
 
 def _everywhere(table: RouteTable) -> VirtualHost | None:

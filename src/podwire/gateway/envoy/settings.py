@@ -4,6 +4,9 @@ from typing import Literal
 
 import msgspec
 
+REPEAT_HEADER = "x-envoy-retry-on"
+"""The header with which a request says when it may be repeated; the engine itself sets it, and it goes no further."""
+
 
 class GzipSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Which answers are compressed: those of types, from a size in bytes on; ``level`` is 1 (fast) to 9."""

@@ -230,8 +230,8 @@ class EngineState:
             return [hosts]
         has_earlier = any(self._types[kind].refused for kind in _NAMING)
         has_earlier |= any(kind in _NAMING for kind, _ in self._snapshot.unreadable)
-        kinds = _NAMING if has_earlier else MAKE_ORDER
-        return [response for kind in reversed(kinds) if (response := self._removals(kind))]
+        removed = _NAMING if has_earlier else MAKE_ORDER
+        return [response for kind in reversed(removed) if (response := self._removals(kind))]
 
     @property
     def in_step(self) -> bool:

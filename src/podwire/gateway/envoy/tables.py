@@ -1,12 +1,10 @@
 """Route tables as Envoy's JSON: virtual hosts, routes, matches."""
 
-import copy
 import re
-
-import msgspec
 
 from podwire.gateway.envoy import actions
 from podwire.gateway.envoy.clusters import ADS, Json
+from podwire.gateway.envoy.settings import REPEAT_HEADER
 from podwire.gateway.routes import (
     EntryBackend,
     EntryRoute,
@@ -74,14 +72,14 @@ def virtual_host(
     return {"name": host_resource(table, host.hosts[0]), "domains": list(host.hosts), "routes": routes}
 
 
-def backend_keys(host: VirtualHost, everywhere: VirtualHost | None) -> set[str]:
+def backend_keys(host: VirtualHost, everywhere: VirtualHost | None) -> frozenset[str]:
     """The backends that the routes of a virtual host name."""
     routes = (*host.routes, *(everywhere.routes if everywhere is not None and _is_one_label(host) else ()))
-    keys = set()
+    keys: set[str] = set()
     for action in (route.action for route in routes):
         if isinstance(action, Forward):
             keys |= {share.key for share in action.backends} | {mirror.key for mirror in action.mirrors}
-    return keys
+    return frozenset(keys)
 
 
 def _is_one_label(host: VirtualHost) -> bool:
@@ -97,31 +95,15 @@ _REFUSED: Json = {
 """Two Host headers arrive as one with a comma: a request that two proxies could read in two ways."""
 
 
-_IDEMPOTENT = "GET|HEAD|OPTIONS|TRACE|PUT|DELETE"
-"""Methods that a client may repeat without knowing whether the first request arrived (RFC 9110, section 9.2.2)."""
-
-
 def _routes(route: EntryRoute, backends: dict[str, EntryBackend], single_label: str) -> list[Json]:
-    """One route, or two: requests that may be repeated are, also when the endpoint closed after it got them."""
-    action, method = route.action, route.match.method
-    if route.limits.body_bytes and route.limits.body_streams and isinstance(action, Forward):
-        longer = {"start": str(route.limits.body_bytes + 1), "end": str(2**63 - 1)}
-        refused = _route(route, backends, single_label)
-        refused["match"].setdefault("headers", []).append({"name": "content-length", "rangeMatch": longer})
-        refusal = {"name": refused["name"], "match": refused["match"], "directResponse": {"status": 413}}
-        streamed = msgspec.structs.replace(route.limits, body_bytes=0)
-        return [refusal, *_routes(msgspec.structs.replace(route, limits=streamed), backends, single_label)]
+    """One route, or two: where bodies are not held, one refuses what is too long by its Content-Length."""
     plain = _route(route, backends, single_label)
-    retry = action.retry if isinstance(action, Forward) else None
-    if retry is None or retry.on_reset or not retry.on_connection_error or "route" not in plain:
+    if not (route.limits.body_bytes and route.limits.body_streams and isinstance(route.action, Forward)):
         return [plain]
-    repeated = copy.deepcopy(plain)
-    repeated["route"]["retryPolicy"]["retryOn"] += ",reset"
-    if method:
-        return [repeated if method in _IDEMPOTENT.split("|") else plain]
-    header = {"name": ":method", "stringMatch": {"safeRegex": {"regex": _IDEMPOTENT}}}
-    repeated["match"].setdefault("headers", []).append(header)
-    return [repeated, plain]
+    longer = {"start": str(route.limits.body_bytes + 1), "end": str(2**63 - 1)}
+    headers = [*plain["match"].get("headers", ()), {"name": "content-length", "rangeMatch": longer}]
+    match = plain["match"] | {"headers": headers}
+    return [{"name": plain["name"], "match": match, "directResponse": {"status": 413}}, plain]
 
 
 def _route(route: EntryRoute, backends: dict[str, EntryBackend], single_label: str) -> Json:
@@ -133,6 +115,8 @@ def _route(route: EntryRoute, backends: dict[str, EntryBackend], single_label: s
     for keys in (actions.header_keys(route.request_headers, route.response_headers), actions.client_headers(route)):
         for key, changes in keys.items():
             value[key] = value.get(key, []) + changes
+    if "route" in value and not _repeats(route):
+        value["requestHeadersToRemove"] = [*value.get("requestHeadersToRemove", ()), REPEAT_HEADER]
     metadata: Json = {}
     if route.limits.basic_auth is not None:
         metadata["podwire.io"] = {"realm": route.limits.basic_auth.realm}
@@ -146,6 +130,12 @@ def _route(route: EntryRoute, backends: dict[str, EntryBackend], single_label: s
     if filters:
         value["typedPerFilterConfig"] = filters
     return value
+
+
+def _repeats(route: EntryRoute) -> bool:
+    """Whether requests that may be repeated are, also when the endpoint closed after it got them."""
+    retry = route.action.retry if isinstance(route.action, Forward) else None
+    return retry is not None and retry.on_connection_error
 
 
 def _action(route: EntryRoute, backends: dict[str, EntryBackend]) -> Json:

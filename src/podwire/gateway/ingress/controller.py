@@ -9,7 +9,7 @@ Cost of a change of an Ingress: its hosts are translated, all others compared; e
 differ.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -50,6 +50,13 @@ class IngressOptions(msgspec.Struct, frozen=True, kw_only=True):
     config_map: str = ""
 
 
+class _Version(msgspec.Struct, frozen=True):
+    """What an Ingress asks for; its status does not count."""
+
+    annotations: dict[str, str]
+    spec: IngressSpec
+
+
 class IngressController:
     """Translates Ingresses whenever they or what they name change."""
 
@@ -68,6 +75,7 @@ class IngressController:
         self._config_maps = environment.of(CONFIGMAPS)
         self._upstreams = Upstreams(environment, feed, PART)
         self._memo = TranslationMemo()
+        self._versions: dict[ObjectKey, tuple[Ingress, _Version]] = {}
         self._reported: set[tuple[str, str]] = set()
         self._loop = environment.loop(PART, self._reconcile, interval_s=_INTERVAL_S)
         self.served: tuple[Ingress, ...] = ()
@@ -94,11 +102,10 @@ class IngressController:
         )
         self.served_keys = frozenset(key_of(ingress.metadata) for ingress in self.served)
         certificate = self._search.certificates.of(self._upstreams.certificate)
-        choice = self._search.choose({_object_key(ingress): _version(ingress) for ingress in self.served})
-        versions = [(ingress, choice.objects.get(_object_key(ingress))) for ingress in self.served]
+        choice = self._search.choose(self._asked())
         translation = translate(
             IngressFacts(
-                ingresses=tuple(_in_version(ingress, own) for ingress, own in versions if own is not None),
+                ingresses=tuple(self._chosen(choice.objects)),
                 upstreams=self._upstreams.facts,
                 certificate=certificate,
                 authority=self._upstreams.client_authority,
@@ -125,6 +132,26 @@ class IngressController:
         """Takes the place of the engine, near which endpoints are preferred."""
         self._upstreams.place = place
         self._loop.touch(_ALL)
+
+    def _asked(self) -> dict[ObjectKey, _Version]:
+        """What each Ingress that is served asks for."""
+        known = self._versions
+        self._versions = {}
+        for ingress in self.served:
+            key = ("Ingress", key_of(ingress.metadata))
+            before = known.get(key)
+            is_same = before is not None and before[0] is ingress
+            self._versions[key] = before if before is not None and is_same else (ingress, _version(ingress))
+        return {key: version for key, (_, version) in self._versions.items()}
+
+    def _chosen(self, chosen: Mapping[ObjectKey, _Version]) -> Iterable[Ingress]:
+        """The Ingresses in the versions that are served, oldest first."""
+        for key, (ingress, newest) in self._versions.items():
+            version = chosen.get(key)
+            if version is newest:
+                yield ingress
+            elif version is not None:
+                yield _in_version(ingress, version)
 
     def _refusals(self) -> Iterable[IngressProblem]:
         """The Ingresses that engines refuse."""
@@ -181,25 +208,12 @@ class IngressController:
         self._reported = present | settings
 
 
-class _Version(msgspec.Struct, frozen=True):
-    """What an Ingress asks for; its status does not count."""
-
-    annotations: dict[str, str]
-    spec: IngressSpec
-
-
-def _object_key(ingress: Ingress) -> ObjectKey:
-    return "Ingress", key_of(ingress.metadata)
-
-
 def _version(ingress: Ingress) -> _Version:
     asked = {name: text for name, text in ingress.metadata.annotations.items() if name.startswith(PREFIX)}
     return _Version(asked, ingress.spec)
 
 
 def _in_version(ingress: Ingress, version: _Version) -> Ingress:
-    """An Ingress as it asks in a version; the object itself where that is the newest."""
-    if version == _version(ingress):
-        return ingress
+    """An Ingress as it asks in a version."""
     metadata = msgspec.structs.replace(ingress.metadata, annotations=version.annotations)
     return msgspec.structs.replace(ingress, metadata=metadata, spec=version.spec)

@@ -11,6 +11,7 @@ from podwire.gateway.envoy.resources import (
     MAKE_ORDER,
     BuiltResources,
     Resources,
+    build_resources,
     resources,
 )
 from podwire.gateway.envoy.settings import EngineSettings
@@ -48,8 +49,8 @@ def _entry(*hosts: VirtualHost, backends: tuple[str, ...] = ("a", "b", "c", "*")
 
 def _rebuilt(first: GatewayEntry, second: GatewayEntry) -> tuple[Resources, set[str]]:
     """The resources of the second entry, and the names of those that are new values."""
-    before = BuiltResources(first, _SETTINGS, resources(first, _SETTINGS))
-    made = resources(second, _SETTINGS, before)
+    before = build_resources(first, _SETTINGS, BuiltResources())
+    made = build_resources(second, _SETTINGS, before).resources
     names = {
         name
         for kind in MAKE_ORDER
@@ -96,9 +97,9 @@ def test_the_host_for_all_changes_wildcards_too() -> None:
 
 def test_settings_change_every_listener() -> None:
     entry = _entry(_host("a"))
-    before = BuiltResources(entry, _SETTINGS, resources(entry, _SETTINGS))
+    before = build_resources(entry, _SETTINGS, BuiltResources())
     settings = EngineSettings(idle_timeout=5)
-    assert resources(entry, settings, before) == resources(entry, settings)
+    assert build_resources(entry, settings, before).resources == resources(entry, settings)
 
 
 def test_resources_name_their_table() -> None:
