@@ -458,10 +458,10 @@ def test_only_requests_that_may_be_repeated_are(
     )
     forward = Forward(backends=(WeightedBackend(key=f"shop/{name}:80"),), retry=retry, timeout=20)
     route = EntryRoute(source=f"Ingress shop/{name}", match=RequestMatch(), action=forward)
-    table = RouteTable(name="web", hosts=(VirtualHost(hosts=("*",), routes=(route,)),))
-    listener = EntryListener(name="web", port=ports.http, protocol="HTTP", table="web")
+    table = RouteTable(name="ingress-http", hosts=(VirtualHost(hosts=("*",), routes=(route,)),))
+    listener = EntryListener(name="ingress-http", port=ports.http, protocol="HTTP", table=table.name)
     backend = EntryBackend(key=f"shop/{name}:80", endpoints=endpoints)
-    engine.serve(GatewayEntry(listeners=(listener,), tables={"web": table}, backends={backend.key: backend}))
+    engine.serve(GatewayEntry(listeners=(listener,), tables={table.name: table}, backends={backend.key: backend}))
     request = ClientRequest(method=method, host="any", headers={"x-envoy-retry-on": "5xx"})
     answers = [engine.ask(ports.http, request) for _ in range(8)]
     assert ({answer.status for answer in answers} == {200}) == answered
