@@ -38,8 +38,8 @@ def render(config: BgpConfiguration) -> str:
     sessions = sorted((s for s in config.sessions if s.local.version in families), key=lambda s: s.name)
     parts = [_machine(config, families)]
     if any(session.bfd for session in sessions):
-        parts.append(_bfd(config))
         vrfs = sorted({session.vrf for session in sessions if session.bfd and session.vrf})
+        parts.append(_bfd(config, alone=not vrfs))
         parts += [_bfd_of_vrf(vrf, number) for number, vrf in enumerate(vrfs)]
     links = sorted({session.interface for session in sessions if session.interface})
     parts += [_advertisements(link, number) for number, link in enumerate(links)]
@@ -63,10 +63,11 @@ def _machine(config: BgpConfiguration, families: Iterable[int]) -> str:
     return _lines(lines)
 
 
-def _bfd(config: BgpConfiguration) -> str:
-    return _lines(
-        ["protocol bfd {", f'  interface "{config.link}" {{ {_BFD_TIMES} }};', f"  multihop {{ {_BFD_TIMES} }};", "}"]
-    )
+def _bfd(config: BgpConfiguration, *, alone: bool) -> str:
+    """BFD of the main routing table; without ``vrf default`` it would take the sessions of all VRFs, too."""
+    lines = ["protocol bfd {", *([] if alone else ["  vrf default;"])]
+    lines += [f'  interface "{config.link}" {{ {_BFD_TIMES} }};', f"  multihop {{ {_BFD_TIMES} }};", "}"]
+    return _lines(lines)
 
 
 def _bfd_of_vrf(vrf: str, number: int) -> str:
