@@ -28,6 +28,7 @@ from podwire.gateway.ingress.enginesettings import with_defaults
 from podwire.gateway.ingress.settings import read_defaults
 from podwire.gateway.ingress.translate import IngressFacts, IngressPorts, translate
 from podwire.gateway.routes import (
+    Certificate,
     EntryBackend,
     EntryEndpoint,
     EntryListener,
@@ -39,6 +40,7 @@ from podwire.gateway.routes import (
     RequestMatch,
     Retry,
     RouteTable,
+    TrustedAuthority,
     VirtualHost,
     WeightedBackend,
 )
@@ -468,3 +470,76 @@ def test_only_requests_that_may_be_repeated_are(
     told = [answer.backend["headers"] for answer in answers if answer.status == 200]
     assert told
     assert not any(header.startswith("x-envoy-retry") for headers in told for header in headers)
+
+
+class TlsBackend(NamedTuple):
+    """The certificates of a backend that speaks TLS, and of the engine as its client."""
+
+    server: Certificate
+    client: Certificate
+
+
+@pytest.fixture(scope="module")
+def tls_backend(engine: Engine) -> Iterator[TlsBackend]:
+    server, client = (certificate_for(f"shop/{host}", (f"{host}.example",)) for host in ("backend", "client"))
+    with TemporaryDirectory(prefix="gw") as directory:
+        files = [Path(directory, name) for name in ("chain", "key", "clients")]
+        for file, text in zip(files, (server.chain, server.key, client.chain), strict=True):
+            file.write_text(text, encoding="utf-8")
+        engine.run(engine.backends.start_tls(*files))
+        yield TlsBackend(server, client)
+
+
+@pytest.mark.parametrize(
+    ("name", "annotations", "expected"),
+    [
+        ("plain", {}, (200, "", "")),
+        ("named", {"proxy-ssl-name": "backend.example", "proxy-ssl-server-name": "on"}, (200, "backend.example", "")),
+        ("shown", {"proxy-ssl-secret": "shop/tls"}, (200, "", "client.example")),
+        (
+            "checked",
+            {"proxy-ssl-secret": "tls", "proxy-ssl-verify": "on", "proxy-ssl-name": "backend.example"},
+            (200, "", "client.example"),
+        ),
+        (
+            "other",
+            {"proxy-ssl-secret": "tls", "proxy-ssl-verify": "on", "proxy-ssl-name": "other.example"},
+            (503, "", ""),
+        ),
+        ("foreign", {"proxy-ssl-secret": "bank/tls"}, (503, "", "")),
+    ],
+)
+def test_a_backend_is_spoken_to_as_annotations_say(
+    engine: Engine,
+    ports: IngressPorts,
+    tls_backend: TlsBackend,
+    name: str,
+    annotations: dict[str, str],
+    expected: tuple[int, str, str],
+) -> None:
+    case = IngressCase(
+        name=name,
+        requests=(),
+        ingresses=(
+            {
+                "name": name,
+                "hosts": {f"{name}.example": {"Prefix /": name}},
+                "annotations": annotations | {"backend-protocol": "HTTPS"},
+            },
+        ),
+    )
+    authority = TrustedAuthority(name="clients shop/tls", chain=tls_backend.server.chain)
+    known = facts_of(
+        case,
+        {name: ("127.9.1.1",)},
+        engine.backends.tls_port,
+        {"tls": tls_backend.client, "": _SHARED["default.invalid"]},
+        ports,
+    )
+    known = msgspec.structs.replace(known, authority=lambda key: authority if key == "shop/tls" else "no")
+    engine.serve(translate(known).entry)
+    answer = engine.ask(ports.http, ClientRequest(host=f"{name}.example"))
+    status, server_name, client = expected
+    assert answer.status == status
+    if status == 200:
+        assert (answer.backend["server_name"], answer.backend["client"]) == (server_name, client)
