@@ -22,7 +22,7 @@ from podwire.gateway.ingress import controller as ingress
 from podwire.gateway.ingress.translate import IngressPorts
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
-from podwire.kube.controller import Environment
+from podwire.kube.controller import Controller, Environment
 from podwire.runtime.clock import SystemClock
 
 Json = dict[str, Any]
@@ -99,7 +99,7 @@ async def _serving(engine: Engine, api: ChangingApi, ports: IngressPorts) -> Asy
             of_gateways.answered()
 
         engine.discovery.on_answer = answered
-        parts = {ingress.PART: of_ingresses, gateway_api.PART: of_gateways}
+        parts: dict[str, Controller] = {ingress.PART: of_ingresses, gateway_api.PART: of_gateways}
         task = asyncio.create_task(environment.run(parts))
         try:
             yield

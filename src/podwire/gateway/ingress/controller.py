@@ -172,13 +172,9 @@ class IngressController:
             text = (self._options.config_map, f"{problem.key} {problem.text}")
             if text not in self._reported:
                 self._reported.add(text)
-<<<<<<< HEAD
                 self._log.warning("a setting is not supported", config_map=text[0], problem=text[1])
-=======
-                self._log.warning("a setting is not honoured", config_map=text[0], problem=text[1])
                 subject = reference("v1", "ConfigMap", msgspec.convert((config_map or {}).get("metadata"), ObjectMeta))
                 self._recorder.event(subject, "Warning", "UnsupportedSetting", f"data[{problem.key}] {problem.text}")
->>>>>>> 18a9b2cc (gateway: each virtual host is a resource of its own, and refused Ingresses are found)
         return defaults
 
     def _default_certificate(self, defaults: IngressDefaults) -> Certificate:

@@ -85,7 +85,7 @@ def compile_host(question: HostQuestion, lookups: RecordedLookups) -> CompiledHo
     secured = actions.with_strict_transport(routes, question.defaults) if question.has_tls else routes
     opened = compiler.plain(routes, question.paths, has_tls=question.has_tls)
     if question.clients is not None:
-        secured = clientcertificates.secured(secured, question.clients)
+        secured = clientcertificates.require_certificates(secured, question.clients)
         opened = clientcertificates.plain(opened, question.clients)
     return CompiledHost(
         plain=VirtualHost(hosts=(question.host,), routes=opened, single_label=True),

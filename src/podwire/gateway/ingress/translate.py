@@ -127,23 +127,6 @@ class _Translator:
         streams = {host: passed for host, paths in aliased.items() if (passed := passed_through(paths)) is not None}
         servers, certificates = self._tls(clients, streams)
         tls_names = {name for server in servers for name in server.names}
-<<<<<<< HEAD
-        plain: list[VirtualHost] = []
-        secure: list[VirtualHost] = []
-        for host, paths in aliased.items():
-            routes = self._routes(paths, canaries.get(host, ()))
-            has_tls = host in tls_names or _wildcard(host) in tls_names
-            secured = actions.with_strict_transport(routes, self._facts.defaults) if has_tls else routes
-            if host in clients:
-                secured = clientcertificates.require_certificates(secured, clients[host])
-            if host not in streams:
-                secure.append(VirtualHost(hosts=(host,), routes=secured, single_label=True))
-            open_host = self._plain(host, routes, paths, has_tls=has_tls)
-            if host in clients:
-                closed = clientcertificates.plain(open_host.routes, clients[host])
-                open_host = msgspec.structs.replace(open_host, routes=closed)
-            plain.append(open_host)
-=======
         compiled = self._compiled(
             HostQuestion(
                 host=host,
@@ -155,7 +138,6 @@ class _Translator:
             )
             for host, paths in aliased.items()
         )
->>>>>>> 18a9b2cc (gateway: each virtual host is a resource of its own, and refused Ingresses are found)
         moved = list(self._moved_hosts(hosts, aliased.keys()))
         secure = (host.secure for name, host in compiled.items() if name not in streams)
         tables = (

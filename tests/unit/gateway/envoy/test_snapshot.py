@@ -62,10 +62,10 @@ def test_routes_wait_until_clusters_have_their_endpoints(snapshot: ResourceSnaps
     assert endpoints.kind == ENDPOINTS
     assert not engine.responses()
     _acknowledge(engine, endpoints)
-    (routes,) = engine.responses()
-    assert routes.kind == ROUTES
+    (table,) = engine.responses()
+    assert table.kind == ROUTES
     assert not engine.responses(), "virtual hosts wait for their table"
-    _acknowledge(engine, routes)
+    _acknowledge(engine, table)
     assert [response.kind for response in engine.responses()] == [HOST]
 
 
