@@ -11,11 +11,17 @@
 // A name whose part before the zone is longer than a key is in no map; it does not exist unless the settings say that
 // the zone has such names.
 //
-// With many names most of the time goes to misses of the processor's caches. So the key, the first address and what is
-// checked of an entry are in two adjacent lines of the cache.
+// With many names most of the time goes to misses of the processor's caches. So the key, the first IPv4 address and
+// what is checked of it are in two adjacent lines of the cache, and an entry with the kernel's header has 192 bytes: the
+// kernel allocates no more for it, and the entries use all sets of a cache (with a power of two they would use a part).
+// IPv6 addresses from the second one on, which few names have, are in a map of their own.
 //
 // The map of settings has two slots. The user space writes the slot that is not in use, and then the generation, whose
 // lowest bit selects the slot. A query whose settings or entry change while it is answered goes to the server.
+//
+// The memory that a query needs belongs to the processor. Packets of a processor are handled one after the other, also
+// test runs (interrupts of the network wait), but on real-time kernels from Linux 6.18 on: there a thread with a higher
+// priority may begin a query while another one is answered. This query goes to the server.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -47,11 +53,15 @@
 #define TYPE_AXFR 252
 #define NXDOMAIN 3
 #define ADDRESS_ENTRY 1
+#define LABEL_POD 0x646f7003 // "\3pod"
+#define LABEL_SVC 0x63767303 // "\3svc"
 #define DATA 64       // offset of the DNS message in a frame under construction
 
 typedef __u64 __attribute__((may_alias)) word;
 typedef __u32 __attribute__((may_alias)) half;
 typedef __u16 __attribute__((may_alias)) quarter;
+
+#define NOW(field) (*(const volatile __typeof__(field) *)&(field)) // what another processor may be writing
 
 enum counter {
     ANSWERED_A,
@@ -68,16 +78,13 @@ enum counter {
     PASSED_NAME,
     PASSED_TYPE,
     PASSED_CHANGED,
+    PASSED_BUSY,
     COUNTERS,
-};
-
-struct server {
-    __u8 address[16]; // IPv4 as ::ffff:0:0/96
 };
 
 struct client {
     __u32 device;
-    __u8 address[16];
+    __u8 address[16]; // IPv4 as ::ffff:0:0/96
 };
 
 struct name {
@@ -91,17 +98,26 @@ struct entry {
     __u8 count6;
     __u8 unused;
     __u8 first4[4];
-    __u32 check1; // equals `version`, as `check4` and `check6` do: an entry that is being written has different ones
+    __u32 check1; // equals `version`, as `check` does: an entry that is being written has different ones
+    __u8 first6[16];
     __u8 more4[ADDRESSES - 1][4];
-    __u32 check4;
-    __u8 v6[ADDRESSES][16];
-    __u32 check6;
+    __u32 check;
+};
+
+// The IPv6 addresses of a name behind the first one.
+struct more6 {
+    __u32 version; // that of the entry
+    __u32 unused;
+    __u8 v6[ADDRESSES - 1][16];
+    __u32 check; // equals `version`
     __u32 padding;
 };
 
 struct settings {
     __u64 generation;
     __u64 lease_ns;    // of the boot clock
+    __u8 server4[16];  // the addresses of the DNS Service; zeros: none of the family
+    __u8 server6[16];
     __u8 head4[12];    // an A record up to its address
     __u8 head6[12];    // an AAAA record up to its address
     __u8 zone[ZONE];   // in lower case, padded with zeros
@@ -113,9 +129,8 @@ struct settings {
 };
 
 struct scratch {
-    __u8 before[4]; // aligns the name in the query
-    __u8 query[2 * REPLY - 4];
-    __u8 name[4 * NAME]; // in lower case; the second half is always zero
+    __u32 busy;        // whether a query is answered with this memory
+    __u8 query[2 * REPLY - 4]; // its name is aligned
     __u8 key[KEY];     // the part of the name before the zone
     __u8 service[KEY]; // the part of the name of a Service before the zone
     __u8 starts[LABELS]; // offset of each label in the message
@@ -131,6 +146,14 @@ struct {
 } dns_names SEC(".maps");
 
 struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __uint(max_entries, 32768);
+    __type(key, struct name);
+    __type(value, struct more6);
+} dns_more6 SEC(".maps");
+
+struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 2);
     __type(key, __u32);
@@ -143,13 +166,6 @@ struct {
     __type(key, __u32);
     __type(value, __u64);
 } dns_generation SEC(".maps");
-
-struct {
-    __uint(type, BPF_MAP_TYPE_HASH);
-    __uint(max_entries, 64);
-    __type(key, struct server);
-    __type(value, __u32);
-} dns_servers SEC(".maps");
 
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
@@ -248,7 +264,8 @@ static __always_inline int parse(struct scratch *memory, struct query *query)
     const __u8 *data = memory->query;
     __u32 offset = HEADER, label;
 
-    if (data[2] & 0xf8 || data[4] || data[5] != 1 || *(const half *)&data[6] || data[10] || data[11] > 1)
+    // A query with one question, no record of an answer or authority, and at most one additional record.
+    if ((*(const word *)data & 0xffffffff00f80000ULL) != 1ULL << 40 || *(const half *)(data + 8) & ~0x01000000U)
         return PASSED_FORM;
     for (label = 0; label < LABELS; label++) {
         __u32 length;
@@ -291,7 +308,7 @@ static __always_inline int parse(struct scratch *memory, struct query *query)
     return 0;
 }
 
-// Writes `size` bytes of the name as a key; the bytes behind them are zero.
+// Writes `size` bytes of a name as a key, in lower case; the bytes behind them are zero.
 static __always_inline void write_key(__u8 *key, const __u8 *name, __u32 size)
 {
 #pragma unroll
@@ -300,7 +317,7 @@ static __always_inline void write_key(__u8 *key, const __u8 *name, __u32 size)
         __u64 bytes = 0;
 
         if (left > 0) {
-            bytes = *(const word *)(name + 8 * at);
+            bytes = lower(*(const word *)(name + 8 * at));
             if (left < 8)
                 bytes &= (1ULL << (8 * left)) - 1;
         }
@@ -308,26 +325,14 @@ static __always_inline void write_key(__u8 *key, const __u8 *name, __u32 size)
     }
 }
 
-// Writes the name in lower case, and finds the zone in it; returns 0, or why the query goes to the server.
+// Finds the zone in the name, and writes the key; returns 0, or why the query goes to the server. What was written is
+// not read in other units soon after: the processor would wait for that.
 static __always_inline int find_zone(struct scratch *memory, const struct settings *settings, struct query *query)
 {
-    word *name = (word *)memory->name;
-    const word *from = (const word *)(memory->query + HEADER);
     const word *zone = (const word *)settings->zone;
+    const __u8 *name = memory->query + HEADER;
     __u32 size = query->name_size, begin, labels = 0;
 
-#pragma unroll
-    for (int at = 0; at < NAME / 8; at++) {
-        __s32 left = (__s32)size - 8 * at;
-        __u64 bytes = 0;
-
-        if (left > 0) {
-            bytes = lower(from[at]);
-            if (left < 8)
-                bytes &= (1ULL << (8 * left)) - 1;
-        }
-        name[at] = bytes;
-    }
     if (size < settings->zone_size)
         return PASSED_FOREIGN;
     begin = size - settings->zone_size;
@@ -340,15 +345,24 @@ static __always_inline int find_zone(struct scratch *memory, const struct settin
         return PASSED_FOREIGN;
     begin = bound(begin, NAME - 1);
 #pragma unroll
-    for (int at = 0; at < ZONE / 8; at++)
-        if (*(const word *)(memory->name + begin + 8 * at) != zone[at])
+    for (int at = 0; at < ZONE / 8; at++) {
+        __s32 left = (__s32)settings->zone_size - 8 * at;
+        __u64 bytes;
+
+        if (left <= 0)
+            break;
+        bytes = lower(*(const word *)(name + begin + 8 * at));
+        if (left < 8)
+            bytes &= (1ULL << (8 * left)) - 1;
+        if (bytes != zone[at])
             return PASSED_FOREIGN;
+    }
     query->zone_at = begin + HEADER;
     query->labels = labels;
     query->long_name = begin > KEY;
     if (query->long_name && settings->long_names)
         return PASSED_LONG;
-    write_key(memory->key, memory->name, begin);
+    write_key(memory->key, name, begin);
     return 0;
 }
 
@@ -356,7 +370,7 @@ static __always_inline int find_zone(struct scratch *memory, const struct settin
 static __always_inline int is_missing(struct scratch *memory, const struct settings *settings, struct query *query)
 {
     __u32 labels = query->labels, at, size;
-    const __u8 *label;
+    __u64 label;
 
     if (!settings->closed)
         return PASSED_OFF;
@@ -364,35 +378,51 @@ static __always_inline int is_missing(struct scratch *memory, const struct setti
         return PASSED_TYPE;
     if (labels < 1 || labels >= LABELS)
         return PASSED_NAME;
-    label = memory->name + bound(memory->starts[bound(labels - 1, LABELS - 1)] - HEADER, NAME - 1);
-    if (label[0] != 3)
-        return 0;
-    if (label[1] == 'p' && label[2] == 'o' && label[3] == 'd')
+    at = bound(memory->starts[bound(labels - 1, LABELS - 1)], 0xff);
+    label = lower(*(const half *)(memory->query + at));
+    if (label == LABEL_POD)
         return PASSED_NAME;
-    if (label[1] != 's' || label[2] != 'v' || label[3] != 'c' || labels < 4)
+    if (label != LABEL_SVC || labels < 4)
         return 0;
-    at = bound(memory->starts[bound(labels - 3, LABELS - 1)] - HEADER, NAME - 1);
-    size = query->zone_at - HEADER - at;
+    at = bound(memory->starts[bound(labels - 3, LABELS - 1)], 0xff);
+    size = query->zone_at - at;
     if (size > KEY)
         return 0;
-    write_key(memory->service, memory->name + at, size);
+    write_key(memory->service, memory->query + at, size);
     return bpf_map_lookup_elem(&dns_names, memory->service) ? PASSED_NAME : 0;
 }
 
-// Writes the address records of an entry, beginning with a random one; the offset behind them.
-static __always_inline __u32 write_addresses(__u8 *reply, __u32 end, const struct entry *entry,
-                                             const struct settings *settings, int v6)
+// Writes a record of an address behind `end`; the offset behind it.
+static __always_inline __u32 write_record(__u8 *reply, __u32 end, const __u8 *head, const __u8 *address, int v6)
 {
-    __u32 number = v6 ? entry->count6 : entry->count4, first = 0;
-    const __u8 *head = v6 ? settings->head6 : settings->head4;
+    __u8 *record = reply + bound(end, REPLY - 1);
 
+    *(word *)record = *(const word *)head;
+    *(half *)(record + 8) = *(const half *)(head + 8);
+    if (v6) {
+        *(word *)(record + 12) = *(const word *)address;
+        *(word *)(record + 20) = *(const word *)(address + 8);
+        return end + 28;
+    }
+    *(half *)(record + 12) = *(const half *)address;
+    return end + 16;
+}
+
+// Writes the address records of an entry, beginning with a random one; the offset behind them. `more` has the addresses
+// behind the first one, if there are any.
+static __always_inline __u32 write_addresses(__u8 *reply, __u32 end, __u32 number, const __u8 *address,
+                                             const __u8 *more, const __u8 *head, int v6)
+{
+    __u32 first = 0;
+
+    if (number == 1)
+        return write_record(reply, end, head, address, v6);
     if (number > ADDRESSES)
         number = ADDRESSES;
-    if (number > 1)
+    if (number)
         first = bpf_get_prandom_u32() % number;
     for (__u32 at = 0; at < ADDRESSES; at++) {
         __u32 which = at + first;
-        __u8 *record;
 
         if (at >= number || end > HEADER + NAME + 4 + ADDRESSES * 28)
             break;
@@ -401,18 +431,36 @@ static __always_inline __u32 write_addresses(__u8 *reply, __u32 end, const struc
         which = bound(which, 15);
         if (which >= ADDRESSES)
             break;
-        record = reply + bound(end, REPLY - 1);
-        *(word *)record = *(const word *)head;
-        *(half *)(record + 8) = *(const half *)(head + 8);
-        if (v6) {
-            *(word *)(record + 12) = *(const word *)entry->v6[which];
-            *(word *)(record + 20) = *(const word *)(entry->v6[which] + 8);
-            end += 28;
-        } else {
-            *(half *)(record + 12) = which ? *(const half *)entry->more4[which - 1] : *(const half *)entry->first4;
-            end += 16;
-        }
+        end = write_record(reply, end, head, which ? more + (which - 1) * (v6 ? 16 : 4) : address, v6);
     }
+    return end;
+}
+
+// Writes `number` records of the answer; the offset behind them, or 0 when the entry is not of this version any more.
+// What the answer does not need is not read.
+static __always_inline __u32 write_answer(struct scratch *memory, const struct settings *settings, struct query *query,
+                                          const struct entry *entry, __u32 version, __u32 number)
+{
+    __u8 *reply = memory->frame + DATA;
+    __u32 end = query->end;
+
+    if (query->type == TYPE_A) {
+        end = write_addresses(reply, end, number, entry->first4, entry->more4[0], settings->head4, 0);
+    } else if (number > 1) {
+        const struct more6 *more = bpf_map_lookup_elem(&dns_more6, memory->key);
+
+        if (!more)
+            return 0;
+        end = write_addresses(reply, end, number, entry->first6, more->v6[0], settings->head6, 1);
+        if (NOW(more->version) != version || NOW(more->check) != version)
+            return 0;
+    } else if (number) {
+        end = write_record(reply, end, settings->head6, entry->first6, 1);
+    }
+    if (NOW(entry->version) != version || NOW(entry->check1) != version)
+        return 0;
+    if ((number > 1 || (number && query->type != TYPE_A)) && NOW(entry->check) != version)
+        return 0;
     return end;
 }
 
@@ -459,38 +507,29 @@ static __always_inline __u32 write_reply(struct scratch *memory, const struct se
 {
     struct entry *entry = query->long_name ? NULL : bpf_map_lookup_elem(&dns_names, memory->key);
     __u8 *reply = memory->frame + DATA;
-    __u32 end = query->end, version = 0, answers = 0;
-    __u8 rcode = 0;
+    __u32 end = query->end, answers = 0;
+    __u64 rcode = 0, head;
 
     if (end > HEADER + NAME + 4)
         return 0;
 #pragma unroll
-    for (int at = 0; at < (HEADER + NAME + 4 + 7) / 8; at++)
+    for (int at = 1; at < (HEADER + NAME + 4 + 7) / 8; at++)
         *(word *)(reply + 8 * at) = *(const word *)(memory->query + 8 * at);
     if (entry) {
-        version = entry->version;
-        if (entry->kind != ADDRESS_ENTRY) {
+        __u32 version = NOW(entry->version);
+
+        if (NOW(entry->kind) != ADDRESS_ENTRY) {
             *outcome = PASSED_NAME;
             return 0;
         }
-        if (query->type == TYPE_A) {
-            end = write_addresses(reply, end, entry, settings, 0);
-            answers = entry->count4;
-            *outcome = ANSWERED_A;
-        } else if (query->type == TYPE_AAAA) {
-            end = write_addresses(reply, end, entry, settings, 1);
-            answers = entry->count6;
-            *outcome = ANSWERED_AAAA;
-        } else {
+        if (query->type != TYPE_A && query->type != TYPE_AAAA) {
             *outcome = PASSED_TYPE;
             return 0;
         }
-        if (!answers)
-            *outcome = ANSWERED_NODATA;
-        // What the answer does not need is not read.
-        if (entry->version != version || entry->check1 != version ||
-            (query->type == TYPE_A && answers > 1 && entry->check4 != version) ||
-            (query->type == TYPE_AAAA && answers && entry->check6 != version)) {
+        answers = query->type == TYPE_A ? NOW(entry->count4) : NOW(entry->count6);
+        *outcome = !answers ? ANSWERED_NODATA : query->type == TYPE_A ? ANSWERED_A : ANSWERED_AAAA;
+        end = write_answer(memory, settings, query, entry, version, answers);
+        if (!end) {
             *outcome = PASSED_CHANGED;
             return 0;
         }
@@ -513,9 +552,9 @@ static __always_inline __u32 write_reply(struct scratch *memory, const struct se
         return 0;
     if (query->edns)
         end = write_opt(reply, end, settings, query);
-    reply[2] = 0x84 | (reply[2] & 1);
-    reply[3] = (reply[3] & 0x10) | rcode;
-    reply[7] = answers;
+    // ID, RD, CD and the count of questions are those of the query; QR and AA are set.
+    head = *(const word *)memory->query & 0x0000ffff1001ffffULL;
+    *(word *)reply = head | 0x84 << 16 | rcode << 24 | (__u64)(answers & 0xff) << 56;
     reply[9] = !answers;
     *(word *)(reply + bound(end, REPLY - 1)) = 0; // for the checksum
     return end;
@@ -645,11 +684,45 @@ static __always_inline void write_address(__u8 *to, const __u8 *addresses, __u32
     }
 }
 
+// Answers a query that is for the DNS Service and comes from a client.
+static __always_inline int answer(struct __sk_buff *skb, struct scratch *memory, const struct settings *settings,
+                                  __u64 current, struct query *query, const struct ethhdr *ethernet,
+                                  const __u8 *addresses, struct udphdr *udp)
+{
+    __u32 size, outcome = 0;
+    int why;
+
+    if (bpf_ktime_get_boot_ns() > settings->lease_ns)
+        return pass(PASSED_LEASE);
+    query->size = bpf_ntohs(udp->len) - sizeof(*udp);
+    if (query->size < HEADER + 5 || query->size > QUERY)
+        return pass(PASSED_LONG);
+    size = sizeof(*ethernet) + query->network + sizeof(*udp);
+    if (skb->len < size + query->size ||
+        bpf_skb_load_bytes(skb, size, memory->query, bound(query->size - 1, QUERY - 1) + 1))
+        return pass(PASSED_FORM);
+    *(half *)(memory->query + bound(query->size, 0x1ff)) = 0;
+    if (!check_sum(memory, query, udp, pseudo_sum(addresses, query->network == 20 ? 2 : 8, udp->len)))
+        return pass(PASSED_CHECKSUM);
+    why = parse(memory, query);
+    if (!why)
+        why = find_zone(memory, settings, query);
+    if (why)
+        return pass(why);
+    size = write_reply(memory, settings, query, &outcome);
+    if (!size)
+        return pass(outcome);
+    if (NOW(settings->generation) != current)
+        return pass(PASSED_CHANGED);
+    count(outcome);
+    return send_back(skb, memory, query, ethernet, addresses, udp, size);
+}
+
 SEC("tc")
 int dns_answers(struct __sk_buff *skb)
 {
     __u8 addresses[32] __attribute__((aligned(8))) = {};
-    struct server server __attribute__((aligned(8))) = {};
+    __u8 server[16] __attribute__((aligned(8))) = {};
     struct client_key {
         __u32 unused;
         struct client client;
@@ -661,8 +734,9 @@ int dns_answers(struct __sk_buff *skb)
     struct settings *settings;
     struct scratch *memory;
     __u64 *generation, current;
-    __u32 zero = 0, slot, size, outcome = 0;
-    int why;
+    __u32 zero = 0, slot;
+    const word *own;
+    int verdict;
 
     if (data + sizeof(ethernet) + sizeof(struct iphdr) + sizeof(udp) > data_end)
         return NEXT;
@@ -680,46 +754,32 @@ int dns_answers(struct __sk_buff *skb)
     }
     if (udp.dest != bpf_htons(DNS_PORT) || skb->vlan_present || skb->gso_size)
         return NEXT;
-    write_address(server.address, addresses, query.network, 1);
-    if (!bpf_map_lookup_elem(&dns_servers, &server))
+    generation = bpf_map_lookup_elem(&dns_generation, &zero);
+    if (!generation)
+        return NEXT;
+    current = *(volatile __u64 *)generation;
+    slot = current & 1;
+    settings = bpf_map_lookup_elem(&dns_settings, &slot);
+    memory = bpf_map_lookup_elem(&dns_scratch, &zero);
+    if (!settings || !memory)
+        return NEXT;
+    write_address(server, addresses, query.network, 1);
+    own = (const word *)(query.network == sizeof(struct iphdr) ? settings->server4 : settings->server6);
+    if (((const word *)server)[0] != own[0] || ((const word *)server)[1] != own[1] || !(own[0] | own[1]))
         return NEXT;
     key.client.device = skb->ifindex;
     write_address(key.client.address, addresses, query.network, 0);
     if (!bpf_map_lookup_elem(&dns_clients, &key.client))
         return pass(PASSED_CLIENT);
-    generation = bpf_map_lookup_elem(&dns_generation, &zero);
-    memory = bpf_map_lookup_elem(&dns_scratch, &zero);
-    if (!generation || !memory)
-        return NEXT;
-    current = *(volatile __u64 *)generation;
-    slot = current & 1;
-    settings = bpf_map_lookup_elem(&dns_settings, &slot);
-    if (!settings || !current || settings->generation != current)
+    if (!current || NOW(settings->generation) != current)
         return pass(PASSED_OFF);
-    if (bpf_ktime_get_boot_ns() > settings->lease_ns)
-        return pass(PASSED_LEASE);
-    query.size = bpf_ntohs(udp.len) - sizeof(udp);
-    if (query.size < HEADER + 5 || query.size > QUERY)
-        return pass(PASSED_LONG);
-    size = sizeof(ethernet) + query.network + sizeof(udp);
+    if (NOW(memory->busy))
+        return pass(PASSED_BUSY);
+    *(volatile __u32 *)&memory->busy = 1;
     __builtin_memcpy(&ethernet, data, sizeof(ethernet));
-    if (skb->len < size + query.size || bpf_skb_load_bytes(skb, size, memory->query, bound(query.size - 1, QUERY - 1) + 1))
-        return pass(PASSED_FORM);
-    *(half *)(memory->query + bound(query.size, 0x1ff)) = 0;
-    if (!check_sum(memory, &query, &udp, pseudo_sum(addresses, query.network == 20 ? 2 : 8, udp.len)))
-        return pass(PASSED_CHECKSUM);
-    why = parse(memory, &query);
-    if (!why)
-        why = find_zone(memory, settings, &query);
-    if (why)
-        return pass(why);
-    size = write_reply(memory, settings, &query, &outcome);
-    if (!size)
-        return pass(outcome);
-    if (*(volatile __u64 *)&settings->generation != current)
-        return pass(PASSED_CHANGED);
-    count(outcome);
-    return send_back(skb, memory, &query, &ethernet, addresses, &udp, size);
+    verdict = answer(skb, memory, settings, current, &query, &ethernet, addresses, &udp);
+    *(volatile __u32 *)&memory->busy = 0;
+    return verdict;
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -45,6 +45,22 @@ def frame(payload: bytes, *, family: int = 4, port: int = 53, checksum: str = "w
     return GATEWAY + MAC + b"\x86\xdd" + struct.pack("!IHBB", 6 << 28, size, 17, 64) + source + target + udp
 
 
+def with_ambiguous_checksum(payload: bytes, family: int) -> bytes:
+    """The query with the one ID for which a whole checksum is the same number as a partial one."""
+    size, nameless = 8 + len(payload), bytes(2) + payload[2:]
+    head = pseudo(CLIENT[family], SERVER[family], size)
+    sums = fold(head) + fold(head + struct.pack("!HHHH", 40000, 53, size, 0) + nameless)
+    return (-sums % 0xFFFF).to_bytes(2, "big") + payload[2:]
+
+
+def is_ambiguous(data: bytes) -> bool:
+    """Whether the checksum of a frame is right as it is, and right for a device to complete."""
+    begin, addresses = (34, slice(26, 34)) if data[14] >> 4 == 4 else (54, slice(22, 54))
+    udp = data[begin:]
+    head = data[addresses] + struct.pack("!HH", 17, len(udp))
+    return int.from_bytes(udp[6:8], "big") == fold(head) and fold(head + udp) == 0xFFFF
+
+
 def read(data: bytes, *, partial: bool = False) -> Datagram:
     """The datagram of a frame, whose lengths and checksums must be right."""
     version = data[14] >> 4

@@ -1,5 +1,6 @@
 """BPF programs, maps and attachments as state: read, apply, heal, replace without a gap, leave foreign ones alone."""
 
+import asyncio
 import os
 import socket
 import threading
@@ -8,14 +9,17 @@ from pathlib import Path
 
 import pytest
 from tests.kernel import dns_frames
-from tests.kernel.dns_pod import DEVICE, SERVER, SERVER6, WEB, DnsPod, inside
+from tests.kernel.dns_pod import CLIENT, CLIENT6, DEVICE, SERVER, SERVER6, WEB, DnsPod, inside
 
 from podwire.dns import wire
+from podwire.dns.bpf.runner import DnsAnswers
 from podwire.dns.names import encode_name
+from podwire.dns.zone import Zone, ZoneOptions
 from podwire.errors import KernelError
 from podwire.kernel import bpf_objects, bpf_state, bpf_syscall, ethtool, netns
 from podwire.kernel.features import Features
 from podwire.kernel.kinds import KERNEL_KINDS
+from podwire.runtime.clock import SystemClock
 from podwire.state import share
 from podwire.state.bpf import BpfAttachment, BpfFolder
 from podwire.state.kinds import KINDS
@@ -114,10 +118,31 @@ def test_map_of_another_shape_is_made_anew(pod: DnsPod) -> None:
     other = bpf_syscall.open_pin(str(maps / "dns_counters"))
     bpf_syscall.pin(other, str(maps / "dns_names"))
     os.close(other)
-    (maps / "dns_servers").unlink()
+    (maps / "dns_clients").unlink()
     assert "+ bpf-map" in {line[:9] for line in pod.apply()}
     assert pod.read() == pod.desired()
     assert pod.ask() is None, "the new maps are empty"
+
+
+def test_empty_map_of_names_makes_no_name_missing(make_pod: Callable[..., DnsPod]) -> None:
+    pod = make_pod()
+    pod.answer()
+    (bpf_state.BPF_FILE_SYSTEM / "podwire" / pod.folder / "maps" / "dns_names").unlink()
+    service, clock = ("kube-system", "kube-dns"), SystemClock()
+    answers = DnsAnswers(Zone(ZoneOptions()), ZoneOptions(), service, pod.folder, clock)
+    answers.widen({DEVICE: (CLIENT, CLIENT6)})
+
+    async def follow_until_made_anew() -> None:
+        following = asyncio.create_task(answers.run())
+        while not (pod.pins.path / "maps" / "dns_names").exists() or not answers.desired:
+            await clock.sleep(0.01)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+    with netns.inside(pod.node):
+        asyncio.run(follow_until_made_anew())
+        assert pod.pins.read() == answers.desired
+    assert pod.ask() is None, "the lists are not complete, so the server answers"
 
 
 def test_removed_folder_leaves_nothing_behind(pod: DnsPod) -> None:

@@ -1,7 +1,8 @@
 """The keys and values of the maps of the BPF program ``dns_answers`` (pure; layouts in ``src/bpf/dns_answers.bpf.c``).
 
 A key is the part of a name before the zone, in wire form and lower case, padded with zeros. A value has the addresses
-of both families, or says that the server answers. The program takes a name without a key for one that does not exist,
+of both families, or says that the server answers; IPv6 addresses from the second one on are in a second map, so that
+the values that nearly all names have are small. The program takes a name without a key for one that does not exist,
 except below ``pod`` and below a Service with a key. So a key is needed for every Service that exists, every namespace,
 and every other name that exists directly in the zone; names of endpoints have keys only to be answered in the kernel.
 Where a Service, a namespace or a fixed host has a name that is too long for a key, the settings have a flag for it, and
@@ -11,7 +12,7 @@ The server answers, because the program cannot or need not: aliases; names with 
 types other than A and AAAA of names that exist; names of ports; names of pods; the zone itself.
 
 Cost: one entry for a Service, one for each endpoint of a headless Service with at most 256 of them, two for a
-namespace; an entry takes 500 bytes of kernel memory.
+namespace; an entry takes 200 bytes of kernel memory, and 300 more with several IPv6 addresses.
 """
 
 import struct
@@ -45,14 +46,16 @@ COUNTERS = (
     "name",
     "type",
     "changed",
+    "busy",
 )
 """The counters in the order of their cells: what was answered, then why a query went to the server."""
 ANSWERS = 4
 """How many of the counters are answers."""
 
 _ADDRESS_ENTRY = 1
-_ENTRY = struct.Struct("=IBBBx4sI44sI192sI4x")
-_SETTINGS = struct.Struct("=QQ12s12s64s56sIHBB")
+_ENTRY = struct.Struct("=IBBBx4sI16s44sI")
+_MORE6 = struct.Struct("=I4x176sI4x")
+_SETTINGS = struct.Struct("=QQ16s16s12s12s64s56sIHBB")
 _HEAD = struct.Struct("!2sHHIH")
 _NUMBERS = struct.Struct("!5I")
 
@@ -65,10 +68,19 @@ class NameEntry(NamedTuple):
     served: bool = False
 
     def pack(self, version: int) -> bytes:
-        """The value in the map; ``version`` differs from that of the entry before."""
+        """The value in the map of names; ``version`` differs from that of the entry before."""
         kind = 0 if self.served else _ADDRESS_ENTRY
-        v4, v6 = b"".join(self.v4), b"".join(self.v6)
-        return _ENTRY.pack(version, kind, len(self.v4), len(self.v6), v4[:4], version, v4[4:], version, v6, version)
+        v4, first6 = b"".join(self.v4), b"".join(self.v6[:1])
+        return _ENTRY.pack(version, kind, len(self.v4), len(self.v6), v4[:4], version, first6, v4[4:], version)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is a second value, in the map of further IPv6 addresses."""
+        return len(self.v6) > 1
+
+    def pack_more(self, version: int) -> bytes:
+        """The second value, with the version of the first."""
+        return _MORE6.pack(version, b"".join(self.v6[1:]), version)
 
 
 SERVED = NameEntry(served=True)
@@ -77,12 +89,17 @@ Entries = dict[bytes, NameEntry]
 """Entries by key."""
 
 
-def unpack_entry(value: bytes) -> NameEntry:
-    """The entry of a value in the map."""
-    _, kind, count4, count6, first4, _, more4, _, v6, _ = _ENTRY.unpack(value)
-    v4 = first4 + more4
+def unpack_entry(value: bytes, more: bytes = b"") -> NameEntry | None:
+    """The entry of its values in the maps; None when they do not belong together."""
+    version, kind, count4, count6, first4, _, first6, more4, _ = _ENTRY.unpack(value)
     if kind != _ADDRESS_ENTRY:
         return SERVED
+    v4, v6 = first4 + more4, first6
+    if count6 > 1:
+        version6, more6, _ = _MORE6.unpack(more) if more else (~version, b"", 0)
+        if version6 != version:
+            return None
+        v6 += more6
     return NameEntry(
         tuple(v4[at : at + 4] for at in range(0, 4 * count4, 4)),
         tuple(v6[at : at + 16] for at in range(0, 16 * count6, 16)),
@@ -208,16 +225,24 @@ class EntryPlan:
             or any(is_long(name, namespace, "svc") for namespace, name in services)
         )
 
-    def settings(self, generation: int, lease_ns: int, serial: int, udp_size: int, *, long_names: bool) -> bytes:
-        """The settings of one generation; the answers end at ``lease_ns`` of the boot clock."""
+    def settings(
+        self, generation: int, lease_ns: int, serial: int, servers: Iterable[bytes], udp_size: int, *, long_names: bool
+    ) -> bytes:
+        """The settings of one generation; the answers end at ``lease_ns`` of the boot clock.
+
+        ``servers`` are the addresses of the DNS Service, at most one of each family.
+        """
         ttl = self._options.ttl_s
+        families = {len(address): address for address in servers}
+        server4 = mapped(families[4]) if 4 in families else b""
         head4, head6 = (_HEAD.pack(wire.TO_QUESTION, t, wire.IN, ttl, n) for t, n in ((wire.A, 4), (wire.AAAA, 16)))
         numbers = _NUMBERS.pack(serial & 0xFFFFFFFF, 7200, 1800, 86400, ttl)
         names = b"\x02ns\x03dns\xc0\x0c\x0ahostmaster\xc0\x0c" + numbers
         soa = wire.TO_QUESTION + wire.encode_fixed(wire.SOA, min(ttl, 300), names)
         return _SETTINGS.pack(
-            generation, lease_ns, head4, head6, self.domain, soa, len(self.domain), udp_size, self.closed, long_names
-        )
+            generation, lease_ns, server4, families.get(16, b""), head4, head6, self.domain, soa,
+            len(self.domain), udp_size, self.closed, long_names,
+        )  # fmt: skip
 
 
 def client_key(interface_index: int, address: bytes) -> bytes:

@@ -23,6 +23,7 @@ REASONS = {
     "name": "the name has records that only the server has",
     "type": "the name exists, and the type is neither A nor AAAA",
     "changed": "the records changed while the query was answered",
+    "busy": "a real-time kernel interrupted the answer to another query",
 }
 """Why queries go to the server, by the label of the metric."""
 

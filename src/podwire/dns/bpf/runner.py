@@ -9,7 +9,7 @@ answered; 2. the program is attached when a device appears, and again when anoth
 :data:`CHECK_S`; 3. the lease of the answers is renewed every :data:`RENEW_S`, also while the API cannot be reached:
 then the kernel answers from the last known state, as a DNS server does; 4. missing features of the kernel are reported,
 and tried again every :data:`RETRY_S`; the servers answer meanwhile; 5. a restart finds program, maps and attachments,
-and changes what differs.
+and changes what differs; when a map must be made anew, no query is answered until all maps are filled.
 
 Cost: 20 us for each pod and check; 40 us for a change of a pod.
 """
@@ -167,6 +167,8 @@ class DnsAnswers:
         attachments = tuple(BpfAttachment(device, "ingress", PROGRAM) for device in devices)
         self.desired = BpfFolder(self._folder, contents.programs, contents.maps, attachments)
         before = pins.read()
+        if before.maps and before.maps != self.desired.maps:
+            self._forget_generation(pins)
         changes = pins.apply(self.desired)
         if self._maps is None or before.maps != self.desired.maps or before.programs != self.desired.programs:
             self._open_maps(pins)
@@ -174,6 +176,18 @@ class DnsAnswers:
             self._log.info("attached the DNS answers", devices=len(devices), changes=len(changes))
         assert self._maps is not None
         replace_keys(self._maps.clients, client_keys(free))
+
+    @staticmethod
+    def _forget_generation(pins: BpfPins) -> None:
+        """Ends the answers of an earlier process: a map that is made anew is empty, and says that no name exists."""
+        try:
+            generation = pins.open_map("dns_generation")
+        except KernelNotFound:
+            return
+        try:
+            generation.write(bytes(4), bytes(8))
+        finally:
+            generation.close()
 
     def _open_maps(self, pins: BpfPins) -> None:
         if self._maps is not None:

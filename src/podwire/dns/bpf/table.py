@@ -11,7 +11,7 @@ Cost: 20 to 40 us for a change of a Service.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,6 @@ from podwire.dns.bpf.entries import (
     EntryPlan,
     NameEntry,
     is_long,
-    mapped,
     unpack_entry,
 )
 from podwire.dns.index import RecordIndex, ServiceKey
@@ -39,9 +38,9 @@ class DnsMaps(NamedTuple):
     """The open maps of the program."""
 
     names: BpfMapTable
+    more6: BpfMapTable
     settings: BpfMapTable
     generation: BpfMapTable
-    servers: BpfMapTable
     clients: BpfMapTable
     counters: BpfMapTable
 
@@ -122,9 +121,14 @@ class DnsTable:
             desired |= self._plan.namespace(name)
         for own in self._services.values():
             desired |= own
-        present = {key: unpack_entry(value) for key in maps.names if (value := maps.names.read(key))}
+        present = {
+            key: unpack_entry(value, maps.more6.read(key) or b"")
+            for key in maps.names
+            if (value := maps.names.read(key))
+        }
         self._replace(maps, present, desired)
-        self._write_servers(maps)
+        for key in [key for key in maps.more6 if key not in desired or not desired[key].has_more]:
+            maps.more6.delete(key)
         self._publish(maps)
         self._loaded, self.problem = True, ""
 
@@ -144,8 +148,6 @@ class DnsTable:
             absent = name not in self._index.namespaces
             self._note_length(name, long=not absent and is_long(name, "svc"))
             self._replace(maps, own if absent else {}, {} if absent else own)
-        if self._service in owners:
-            self._write_servers(maps)
         self._publish(maps)
 
     def _note_length(self, owner: ServiceKey | str, *, long: bool) -> None:
@@ -154,26 +156,44 @@ class DnsTable:
         else:
             self._long.discard(owner)
 
-    def _replace(self, maps: DnsMaps, present: Entries, desired: Entries) -> None:
-        """Deletes and writes what differs; deletions come first."""
+    def _replace(self, maps: DnsMaps, present: Mapping[bytes, NameEntry | None], desired: Entries) -> None:
+        """Deletes and writes what differs; deletions come first.
+
+        The program compares the versions of both values of an entry, so a query between two writes goes to the server.
+        """
         for key in present.keys() - desired.keys():
             maps.names.delete(key)
-        maps.names.write_all([(key, self._pack(entry)) for key, entry in desired.items() if present.get(key) != entry])
+            self._delete_more(maps, key, present)
+        names, more = [], []
+        for key, entry in desired.items():
+            if present.get(key) == entry:
+                continue
+            self._version = self._version + 1 & 0xFFFFFFFF
+            names.append((key, entry.pack(self._version)))
+            if entry.has_more:
+                more.append((key, entry.pack_more(self._version)))
+        maps.more6.write_all(more)
+        maps.names.write_all(names)
+        for key, _ in names:
+            if not desired[key].has_more:
+                self._delete_more(maps, key, present)
 
-    def _pack(self, entry: NameEntry) -> bytes:
-        self._version = self._version + 1 & 0xFFFFFFFF
-        return entry.pack(self._version)
-
-    def _write_servers(self, maps: DnsMaps) -> None:
-        records = self._index.records.get(self._service)
-        replace_keys(maps.servers, map(mapped, records.virtual if records is not None else ()))
+    @staticmethod
+    def _delete_more(maps: DnsMaps, key: bytes, present: Mapping[bytes, NameEntry | None]) -> None:
+        before = present.get(key)
+        if before is not None and before.has_more:
+            maps.more6.delete(key)
 
     def _publish(self, maps: DnsMaps) -> None:
         before = int.from_bytes(maps.generation.read(_ZERO) or b"", "little")
         generation = before + 1 or 1
         lease_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + int(LEASE_S * 1e9)
         long_names = bool(self._long) or self._plan.has_long_hosts
-        settings = self._plan.settings(generation, lease_ns, self._index.serial, self._udp_size, long_names=long_names)
+        records = self._index.records.get(self._service)
+        servers = records.virtual if records is not None else ()
+        settings = self._plan.settings(
+            generation, lease_ns, self._index.serial, servers, self._udp_size, long_names=long_names
+        )
         maps.settings.write((generation & 1).to_bytes(4, "little"), settings)
         maps.generation.write(_ZERO, generation.to_bytes(8, "little"))
 

@@ -108,9 +108,24 @@ def test_plan_knows_whether_names_are_too_long_for_keys() -> None:
 
 def test_entry_packs_and_unpacks() -> None:
     for entry in (SERVED, NO_DATA, NameEntry((b"\x01\x02\x03\x04",) * 12, (bytes(range(16)),) * 12)):
-        packed = entry.pack(0xDEADBEEF)
-        assert len(packed) == 264
-        assert unpack_entry(packed) == entry
+        packed, more = entry.pack(0xDEADBEEF), entry.pack_more(0xDEADBEEF)
+        assert (len(packed), len(more)) == (80, 192)
+        assert unpack_entry(packed, more) == entry
+        assert entry.has_more or unpack_entry(packed) == entry
+
+
+def test_values_that_do_not_belong_together_are_no_entry() -> None:
+    entry = NameEntry((), (bytes(range(16)), bytes(16)))
+    assert unpack_entry(entry.pack(7), entry.pack_more(8)) is None
+    assert unpack_entry(entry.pack(7)) is None
+
+
+def test_settings_have_one_address_of_the_service_in_each_family() -> None:
+    plan, v4, v6 = EntryPlan(ZoneOptions()), bytes((10, 96, 0, 10)), bytes(range(16))
+    both = plan.settings(1, 2, 3, (v6, v4), 1232, long_names=False)
+    assert both[16:48] == bytes(10) + b"\xff\xff" + v4 + v6
+    assert plan.settings(1, 2, 3, (v6,), 1232, long_names=False)[16:48] == bytes(16) + v6
+    assert plan.settings(1, 2, 3, (), 1232, long_names=False)[16:48] == bytes(32)
 
 
 def test_client_key_has_device_and_address() -> None:
