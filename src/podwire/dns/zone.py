@@ -259,7 +259,7 @@ class Zone:
             return self.forms.missing(question) if below else self._answer_alias(question, entry.alias)
         if not below:
             return self._answer_own(question, entry)
-        if len(below) == 3 and self._options.zonal and entry.headless and not self._options.imports:
+        if below[-1] == "_zone" and self._options.zonal and entry.headless and not self._options.imports:
             return self._answer_zonal(question, entry)
         if len(below) == 2:
             port = entry.port(below[0].removeprefix("_"), below[1].removeprefix("_"))
@@ -275,11 +275,15 @@ class Zone:
         return self.forms.missing(question)
 
     def _answer_zonal(self, question: ZoneQuestion, entry: ServiceRecords) -> ZoneAnswer:
-        """The endpoints of a topology zone: ``pin`` has those alone, ``prefer`` has all when the zone has none."""
-        topology_zone, mode, kind = question.relative[:-3]
-        if kind != "_zone" or mode not in ("pin", "prefer"):
+        """The endpoints of a topology zone: ``pin`` has those alone, ``prefer`` has all when the zone has none.
+
+        The name of the zone may have several labels; a dot inside a label is another name.
+        """
+        labels = question.relative[:-4]
+        if len(labels) < 2 or labels[-1] not in ("pin", "prefer") or any("." in label for label in labels):
             return self.forms.missing(question)
-        records = entry.in_zone(topology_zone)
+        *topology_zone, mode = labels
+        records = entry.in_zone(".".join(topology_zone))
         if mode == "prefer" and not records.addresses.v4 and not records.addresses.v6:
             records = NameRecords(entry.addresses, entry.targets)
         return self._answer_set(question, entry, records)
