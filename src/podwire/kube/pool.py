@@ -13,8 +13,10 @@ Cost: no task or thread while idle.
 import asyncio
 import math
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from podwire.errors import ApiError, ApiUnreachable, Disconnected
 from podwire.http.client import ClientConnection, connect
@@ -26,6 +28,18 @@ from podwire.kube.request import ApiAnswer, ApiRequest, RequestEncoder
 _MAX_CONNECTIONS = 32
 _FIRST_ANSWER_S = 0.1
 """How long other connections wait until the first one has an answer, and thus a session to resume."""
+
+
+class ApiCall(NamedTuple):
+    """A request that has ended; ``status`` is 0 without an answer.
+
+    ``waited_s`` is how long the request waited for others, ``seconds`` how long it took after that.
+    """
+
+    method: str
+    status: int
+    seconds: float
+    waited_s: float = 0.0
 
 
 class _NoAnswerBegan(TimeoutError):
@@ -49,6 +63,8 @@ class ApiConnections:
         self._exchanges = asyncio.Semaphore(_MAX_CONNECTIONS)
         self._first_answered: asyncio.Event | None = None
         """Set when the first connection has an answer; None before the first connection."""
+        self.observe: Callable[[ApiCall], None] = lambda _call: None
+        """Called with each request that has ended; of a stream, when its answer begins."""
 
     def close(self) -> None:
         """Closes the idle connections."""
@@ -60,14 +76,21 @@ class ApiConnections:
 
         Raises: ApiUnreachable.
         """
+        clock, status = self._encoder.clock, 0
+        asked_s = clock.monotonic()
         async with self._exchanges:
+            begun_s = clock.monotonic()
             try:
                 async with asyncio.timeout(self.config.timeout_s):
-                    return await self._exchange_patiently(request)
+                    answer = await self._exchange_patiently(request)
+                status = answer.status
+                return answer
             except Disconnected as failure:
                 raise ApiUnreachable(str(failure)) from failure
             except TimeoutError as failure:
                 raise self._timed_out(request, failure) from failure
+            finally:
+                self.observe(ApiCall(request.method, status, clock.monotonic() - begun_s, begun_s - asked_s))
 
     async def open_stream(self, request: ApiRequest) -> ClientConnection:
         """A connection on which an answer has begun; the caller reads the body and aborts the connection.
@@ -76,14 +99,23 @@ class ApiConnections:
 
         Raises: ApiError when the status is a failure, ApiUnreachable.
         """
+        clock, status = self._encoder.clock, 0
+        begun_s = clock.monotonic()
         try:
             async with asyncio.timeout(self.config.timeout_s):
                 await self._renew_credentials()
-                return await self._begin_stream(self._encoder.encode(request))
+                connection = await self._begin_stream(self._encoder.encode(request))
+            status = connection.status
+            return connection
+        except ApiError as failure:
+            status = failure.code
+            raise
         except Disconnected as failure:
             raise ApiUnreachable(str(failure)) from failure
         except TimeoutError as failure:
             raise self._timed_out(request, failure) from failure
+        finally:
+            self.observe(ApiCall(request.method, status, clock.monotonic() - begun_s))
 
     async def _begin_stream(self, data: bytes) -> ClientConnection:
         while self._idle:

@@ -24,6 +24,13 @@ _LABELS = {
     "coredns_kubernetes_dns_programming_duration_seconds_bucket": ["service_kind", "le"],
     "coredns_kubernetes_dns_programming_duration_seconds_sum": ["service_kind"],
     "coredns_kubernetes_dns_programming_duration_seconds_count": ["service_kind"],
+    "coredns_kubernetes_rest_client_request_duration_seconds_bucket": ["verb", "host", "le"],
+    "coredns_kubernetes_rest_client_request_duration_seconds_sum": ["verb", "host"],
+    "coredns_kubernetes_rest_client_request_duration_seconds_count": ["verb", "host"],
+    "coredns_kubernetes_rest_client_rate_limiter_duration_seconds_bucket": ["verb", "host", "le"],
+    "coredns_kubernetes_rest_client_rate_limiter_duration_seconds_sum": ["verb", "host"],
+    "coredns_kubernetes_rest_client_rate_limiter_duration_seconds_count": ["verb", "host"],
+    "coredns_kubernetes_rest_client_requests_total": ["code", "method", "host"],
 }
 
 
