@@ -1,11 +1,13 @@
 """Queries per second and CPU of the DNS server, by kind of question; load made by dnsperf.
 
 The server runs in its own process on loopback with 10,150 Services, headless Services of 3, 10 and 50 endpoints. One
-client thread, 100 queries outstanding; client and server share the machine's cores. Beside it, in turns: the servers of
-:mod:`bench.dns_peers` with the same names, where they know the kind of question, and "echo", a server on asyncio's own
-datagram transport that sends each question back as its answer. External names are answered by one more process. The
-change of an endpoint is measured in the zone alone, in slices of 100; memory and times to load and to change:
-:mod:`bench.dns_size`. Debian packages: `dnsperf` and those of the servers.
+client thread, 100 queries outstanding; client and server share the machine's cores. Questions "not kept" go to a second
+server that keeps one reply at most, as after a change of the zone: each reply is computed. Beside it, in turns: the
+servers of :mod:`bench.dns_peers` with the same names, where they know the kind of question, and "echo", a server on
+asyncio's own datagram transport that sends each question back as its answer. External names are answered by one more
+process. The change of an endpoint is measured in the zone alone, in slices of 100; memory and times to load and to
+change: :mod:`bench.dns_size`; answers in the kernel: :mod:`bench.dns_kernel`. Debian packages: `dnsperf` and those of
+the servers.
 
     python -m bench.dns [--quick]
 """
@@ -28,7 +30,7 @@ from bench.dns_size import size_rows
 from bench.machine import cpu_s
 from bench.table import Row
 
-from podwire.dns import wire
+from podwire.dns import replies, wire
 from podwire.dns.config import DnsConfig
 from podwire.dns.names import encode_name
 from podwire.dns.server import DnsServer
@@ -41,11 +43,20 @@ _PORT = 15354
 _ECHO_PORT = 15355
 _UPSTREAM_PORT = 15357
 _PEER_PORT = 15360
+_FORGETFUL_PORT = 15359
 _MANY = 10_000
+_NOT_KEPT = ", not kept"
 _AIMS = {
     "Service A (150 names)": 8.0,
-    "A of all 10,000 Services": 15.0,
-    "PTR of all 10,000 Services": 15.0,
+    "Service AAAA, no data": 8.0,
+    "headless 3 A": 8.0,
+    "headless 10 A": 8.0,
+    "headless 50 A (cut)": 8.0,
+    "SRV": 8.0,
+    "NXDOMAIN, search path": 8.0,
+    "A of all 10,000 Services, not kept": 15.0,
+    "PTR of all 10,000 Services, not kept": 15.0,
+    "NXDOMAIN, search path, not kept": 15.0,
     "NXDOMAIN, all unique": 15.0,
     "external, cached": 15.0,
     "Service A over TCP": 20.0,
@@ -96,8 +107,9 @@ def questions() -> dict[str, list[str]]:
         "headless 50 A (cut)": ["headless-50.default.svc.cluster.local A"],
         "SRV": [f"_http._tcp.web-{index}.default.svc.cluster.local SRV" for index in range(150)],
         "NXDOMAIN, search path": walk,
-        "A of all 10,000 Services": [f"svc-{index}.default.svc.cluster.local A" for index in range(_MANY)],
-        "PTR of all 10,000 Services": [
+        "NXDOMAIN, search path, not kept": walk,
+        "A of all 10,000 Services, not kept": [f"svc-{index}.default.svc.cluster.local A" for index in range(_MANY)],
+        "PTR of all 10,000 Services, not kept": [
             f"{index % 250}.{index // 250}.97.10.in-addr.arpa PTR" for index in range(_MANY)
         ],
         "external, cached": [f"www{index}.example.com A" for index in range(150)],
@@ -107,18 +119,24 @@ def questions() -> dict[str, list[str]]:
     }
 
 
-def serve(ready: Event) -> None:
+def serve(ready: Event, port: int = _PORT) -> None:
     """The server's process."""
 
     async def body() -> None:
         upstreams = (f"127.0.0.1:{_UPSTREAM_PORT}",)
-        server = DnsServer(DnsConfig(listen=("127.0.0.1",), port=_PORT, upstreams=upstreams), SystemClock())
+        server = DnsServer(DnsConfig(listen=("127.0.0.1",), port=port, upstreams=upstreams), SystemClock())
         fill(server.zone)
         await server.open()
         ready.set()
         await asyncio.Event().wait()
 
     asyncio.run(body())
+
+
+def serve_computed(ready: Event) -> None:
+    """The process of a server that keeps one reply at most."""
+    replies.CAPACITY = 1
+    serve(ready, _FORGETFUL_PORT)
 
 
 def serve_upstream(ready: Event) -> None:
@@ -248,7 +266,7 @@ def run(quick: bool) -> list[Row]:
         raise SystemExit("bench.dns: dnsperf is not installed (Debian package dnsperf)")
     spawn = multiprocessing.get_context("spawn")
     processes = []
-    for target in (serve_upstream, serve, serve_echo):
+    for target in (serve_upstream, serve, serve_echo, serve_computed):
         ready = spawn.Event()
         processes.append(spawn.Process(target=target, args=(ready,), daemon=True))
         processes[-1].start()
@@ -257,6 +275,7 @@ def run(quick: bool) -> list[Row]:
     lost = 0
     own = {"podwire": (_PORT, processes[1].pid or 0)}
     echo = {"echo": (_ECHO_PORT, processes[2].pid or 0)}
+    computed = {"podwire": (_FORGETFUL_PORT, processes[3].pid or 0)}
     with (
         tempfile.TemporaryDirectory() as folder,
         peers(Path(folder), _PEER_PORT, _UPSTREAM_PORT, all_addresses()) as others,
@@ -265,7 +284,7 @@ def run(quick: bool) -> list[Row]:
             for name, lines in questions().items():
                 kind, path = Kind(name), Path(folder) / "questions"
                 path.write_text("\n".join(lines) + "\n")
-                servers = own | {
+                servers = (computed if name.endswith(_NOT_KEPT) else own) | {
                     peer.name: (peer.port, peer.process.pid)
                     for peer in others
                     if not any(word in name for word in peer.unknown)
