@@ -133,7 +133,8 @@ def check(corefile: str) -> None:
 
     settings = load_corefile(corefile)
     routes = {".": settings.forward, **settings.stub_domains}
-    click.echo(f"{corefile}: podwire answers {settings.domain} on port {settings.port}")
+    encrypted = f", over TLS on port {settings.tls_port}" if settings.tls_port else ""
+    click.echo(f"{corefile}: podwire answers {settings.domain} on port {settings.port}{encrypted}")
     for zone, forward in routes.items():
         if forward.upstreams:
             click.echo(f"{corefile}: {zone} is forwarded to {', '.join(forward.upstreams)}")

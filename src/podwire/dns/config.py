@@ -21,6 +21,19 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     authorities: str = ""
 
 
+class ServingTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Files for TLS with clients: certificate and key of the server, and the authorities that sign those of clients.
+
+    ``clients`` says whether a client needs a certificate: none, optional or required. Without ``authorities`` those of
+    the machine count.
+    """
+
+    certificate: str = ""
+    key: str = ""
+    authorities: str = ""
+    clients: str = "none"
+
+
 class ForwardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """How names are asked for upstream.
 
@@ -31,7 +44,9 @@ class ForwardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     lie ``health_check_seconds``, and they ask for ``health_check_domain``, with recursion unless
     ``health_check_recursion`` is false. An unused connection is closed after ``expire_seconds``. Names below
     ``except_zones`` are not asked for. A reply with one of the response codes ``failover`` does not count while another
-    server can be asked. With ``fail_fast`` no server is asked when all are bad.
+    server can be asked. With ``fail_fast`` no server is asked when all are bad. ``next_forward`` is asked instead for
+    names below ``except_zones``, after a reply with one of the response codes ``next_codes``, and with
+    ``next_without_data`` after a successful reply without records.
     """
 
     upstreams: tuple[str, ...] = ()
@@ -49,6 +64,14 @@ class ForwardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     fail_fast: bool = False
     tls: TlsConfig | None = None
     tls_server_name: str = ""
+    next_codes: tuple[str, ...] = ()
+    next_without_data: bool = False
+    next_forward: "ForwardConfig | None" = None
+
+    @property
+    def chain(self) -> "tuple[ForwardConfig, ...]":
+        """This one and those that are asked after it."""
+        return (self, *(self.next_forward.chain if self.next_forward is not None else ()))
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -104,7 +127,8 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     are the files that these name. ``query_log_format`` is a line of CoreDNS with placeholders, or ``json``;
     ``query_log_classes`` are success, denial and error, none means all. A Corefile is read again every
     ``reload_seconds``, 0 means never. ``node_local``: this is the server of a node, ``listen`` has the addresses of the
-    DNS Service, and pods reach the server while it has listed everything and does not leave.
+    DNS Service, and pods reach the server while it has listed everything and does not leave. ``tls_port`` is where the
+    same answers are served over TLS with the certificate of ``serving_tls``, 0 means nowhere.
     """
 
     domain: str = "cluster.local"
@@ -113,6 +137,8 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     endpoint_pod_names: bool = False
     listen: tuple[str, ...] = ("0.0.0.0", "::")
     port: int = 53
+    tls_port: int = 0
+    serving_tls: ServingTls = ServingTls()
     health_port: int = 8080
     ready_port: int = 8181
     metrics_port: int = 9153
@@ -156,6 +182,8 @@ class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 _PODS = ("disabled", "insecure", "verified")
+TLS_CLIENTS = ("none", "optional", "required")
+"""Whether clients over TLS need a certificate."""
 
 
 def parse_config(text: bytes | str, source: str) -> DnsConfig:
@@ -173,6 +201,12 @@ def parse_config(text: bytes | str, source: str) -> DnsConfig:
         raise ConfigError(source, "pods", f"expected one of {', '.join(_PODS)}, got {config.pods!r}")
     if not 0 <= config.ttl_seconds <= 3600:
         raise ConfigError(source, "ttlSeconds", f"expected 0 to 3600, got {config.ttl_seconds}")
+    tls = config.serving_tls
+    if config.tls_port and not (tls.certificate and tls.key):
+        raise ConfigError(source, "servingTls", "expected a certificate and a key for tlsPort")
+    if tls.clients not in TLS_CLIENTS:
+        problem = f"expected one of {', '.join(TLS_CLIENTS)}, got {tls.clients!r}"
+        raise ConfigError(source, "servingTls.clients", problem)
     if config.node_local:
         check_service_addresses(config.listen, source, "listen")
     if not 512 <= config.udp_size <= 65535:

@@ -3,7 +3,7 @@
 Guarantees: 1. a configuration that is wrong is logged once, and the present one stays in force; 2. a valid one that
 differs is saved for the next worker, and then the worker ends: the next one answers from the snapshot, and requests
 wait for it in the sockets; 3. the worker ends when no request waits for upstream servers, or after 5 s; 4. addresses
-and port are those of the process that holds the sockets: a change of them needs a restart, which is logged.
+and ports are those of the process that holds the sockets: a change of them needs a restart, which is logged.
 """
 
 import os
@@ -32,8 +32,8 @@ async def follow_config(
         await clock.sleep(present.reload_seconds or 30.0)
         try:
             config = load()
-            if (config.listen, config.port) != (present.listen, present.port):
-                raise ConfigError("Corefile", "bind", "a change of addresses or port needs a restart")
+            if _sockets(config) != _sockets(present):
+                raise ConfigError("Corefile", "bind", "a change of addresses or ports needs a restart")
         except ConfigError as failure:
             if str(failure) != reported:
                 log.error("the new configuration has an error; the old one stays in force", problem=failure)
@@ -44,6 +44,10 @@ async def follow_config(
             log.info("the configuration has changed")
             snapshot.save_config(config)
             await _leave(pending, clock)
+
+
+def _sockets(config: DnsConfig) -> tuple[tuple[str, ...], int, int]:
+    return config.listen, config.port, config.tls_port
 
 
 async def _leave(pending: Callable[[], int], clock: Clock) -> NoReturn:

@@ -13,6 +13,7 @@ from podwire.dns.streams import make_context
 from podwire.runtime.clock import Clock
 
 _TRUNCATED = 0x02
+_RCODE = 0x0F
 _PENDING = 2000
 _TLS_PORT = 853
 
@@ -32,6 +33,12 @@ class ForwardRoute:
         self._force_tcp = forward.force_tcp
         self._prefer_udp = forward.prefer_udp
         self._excepted = frozenset(encode_name(zone) for zone in forward.except_zones)
+        self._next_codes = _response_codes(forward.next_codes)
+        self._next_without_data = forward.next_without_data
+        following = forward.next_forward
+        self._next = (
+            ForwardRoute(resolve_upstreams(following.upstreams, "forward"), following, clock) if following else None
+        )
         encrypted = {
             upstream.address: upstream.server_name or forward.tls_server_name
             for upstream in upstreams
@@ -45,7 +52,7 @@ class ForwardRoute:
             probe_name=forward.health_check_domain,
             probe_flags=wire.RD if forward.health_check_recursion else 0,
             expire_s=forward.expire_seconds,
-            failover=frozenset(number for number, name in wire.RCODE_NAMES.items() if name in forward.failover),
+            failover=_response_codes(forward.failover),
             fail_fast=forward.fail_fast,
             encrypted=encrypted,
             context=make_context(forward.tls, "forward") if encrypted else None,
@@ -59,15 +66,33 @@ class ForwardRoute:
     @property
     def plain_udp(self) -> bool:
         """Whether a request that came over UDP is asked for over UDP, whatever its name is."""
-        return not (self._force_tcp or self._excepted)
+        return not (self._force_tcp or self._excepted or self._next)
+
+    @property
+    def chain(self) -> "tuple[ForwardRoute, ...]":
+        """This route and those that are asked after it."""
+        return (self, *(self._next.chain if self._next is not None else ()))
 
     async def ask(self, request: bytes, *, tcp: bool) -> bytes | None:
-        """As :meth:`Forwarder.ask`, over the transport that the configuration prefers.
+        """As :meth:`Forwarder.ask`, over the transport that the configuration prefers, then of the next route.
 
         Raises: Overloaded, Looping.
         """
-        if self._excepted and self.excepts(wire.parse_query(request).name):
-            return None
+        reply = None
+        if not (self._excepted and self.excepts(wire.parse_query(request).name)):
+            reply = await self._ask_own(request, tcp=tcp)
+            if reply is None or not self._passes_on(reply):
+                return reply
+        return reply if self._next is None else await self._next.ask(request, tcp=tcp)
+
+    def _passes_on(self, reply: bytes) -> bool:
+        """Whether a reply does not count when there is another route."""
+        rcode = reply[3] & _RCODE
+        if self._next_without_data and rcode == wire.NOERROR and reply[6:8] == b"\x00\x00":
+            return True
+        return rcode in self._next_codes
+
+    async def _ask_own(self, request: bytes, *, tcp: bool) -> bytes | None:
         over_tcp = self._force_tcp or (tcp and not self._prefer_udp)
         reply = await self.forwarder.ask(request, tcp=over_tcp)
         if reply is not None and tcp and not over_tcp and reply[2] & _TRUNCATED:
@@ -88,7 +113,8 @@ class ForwardRoutes:
         self._stubs = _stub_routes(config.stub_domains, clock)
         self._views = {view: _stub_routes(forwards, clock) for view, forwards in config.view_forwards.items()}
         in_views = tuple(route for routes in self._views.values() for route in routes.values())
-        self._routes = (self.default, *self._stubs.values(), *in_views)
+        first = (self.default, *self._stubs.values(), *in_views)
+        self._routes = tuple(route for own in first for route in own.chain)
 
     def choose(self, name: bytes, view: str = "") -> ForwardRoute:
         """The route for a name in wire form."""
@@ -126,6 +152,11 @@ class ForwardRoutes:
         yield "podwire_dns_forward_requests_total", (), sum(f.sent for f in forwarders)
         yield "podwire_dns_forward_failures_total", (), sum(f.failed for f in forwarders)
         yield "podwire_dns_forward_looping_servers", (), sum(len(f.loops.looping) for f in forwarders)
+
+
+def _response_codes(names: Iterable[str]) -> frozenset[int]:
+    known = {name: number for number, name in wire.RCODE_NAMES.items()}
+    return frozenset(known[name] for name in names if name in known)
 
 
 def _stub_routes(forwards: Mapping[str, ForwardConfig], clock: Clock) -> dict[bytes, ForwardRoute]:

@@ -9,11 +9,13 @@ the next process (:func:`serve`), which starts at once from the snapshot of the 
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from operator import itemgetter
 
+from podwire.dns.apicalls import ApiCalls
 from podwire.dns.config import DnsConfig
 from podwire.dns.follow import LoadConfig, follow_config
 from podwire.dns.healthchecks import HealthPageChecks
@@ -29,6 +31,7 @@ from podwire.dns.replies import ReplyCache
 from podwire.dns.scrape import cache_series, plugin_series
 from podwire.dns.snapshot import Snapshot
 from podwire.dns.sockets import Bound, bind, check_right, served_addresses, take_queries, usable
+from podwire.dns.streams import serving_context
 from podwire.dns.tcp import TcpLimits, TcpListener
 from podwire.dns.udp import UdpListener
 from podwire.dns.watch import ZoneWatch
@@ -77,26 +80,30 @@ class DnsServer:
     async def open(self, sockets: Sequence[Bound] | None = None) -> None:
         """Serves on bound sockets and closes them at the end; None binds every configured address.
 
-        Raises: OSError when an address cannot be bound.
+        Raises: OSError when an address cannot be bound; ConfigError for the files of TLS.
         """
-        for udp_socket, tcp_socket in bind(self.config.listen, self.config.port) if sockets is None else sockets:
-            size = self.config.udp_size
-            log = (
-                QueryLog(self.config.query_log_format, self.config.query_log_classes) if self.config.query_log else None
-            )
-            replies = ReplyCache(self.zone, self._counters, "udp", udp_size=size, log=log)
+        config = self.config
+        context = serving_context(config.serving_tls, "podwire dns") if config.tls_port else None
+        for bound in bind(config.listen, config.port, tls_port=config.tls_port) if sockets is None else sockets:
+            log = QueryLog(config.query_log_format, config.query_log_classes) if config.query_log else None
+            replies = ReplyCache(self.zone, self._counters, "udp", udp_size=config.udp_size, log=log)
             tcp_replies = ReplyCache(self.zone, self._counters, "tcp", log=log)
             for cache in (replies, tcp_replies):
-                cache.chain, cache.server = self.relay.chain, udp_socket.getsockname()[:2]
-            udp = UdpListener(replies, self.relay, size)
-            udp.open(udp_socket)
+                cache.chain, cache.server = self.relay.chain, bound.udp.getsockname()[:2]
+            udp = UdpListener(replies, self.relay, config.udp_size)
+            udp.open(bound.udp)
             self._udp.append(udp)
-            tcp = TcpListener(tcp_replies, self.relay.forward, self._clock, self._tcp_limits)
-            self._tcp.append(tcp)
-            await tcp.open(tcp_socket)
+            await self._listen(tcp_replies, bound.tcp)
+            if bound.tls is not None:
+                await self._listen(tcp_replies, bound.tls, context)
         self.relay.start()
         if self._notices is not None:
             self._notices.start()
+
+    async def _listen(self, replies: ReplyCache, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        tcp = TcpListener(replies, self.relay.forward, self._clock, self._tcp_limits)
+        self._tcp.append(tcp)
+        await tcp.open(bound, tls)
 
     @property
     def port(self) -> int:
@@ -156,7 +163,7 @@ class DnsServer:
             replies.forget()
 
     def _replies(self) -> list[ReplyCache]:
-        return [udp.replies for udp in self._udp] + [tcp.replies for tcp in self._tcp]
+        return list(dict.fromkeys([udp.replies for udp in self._udp] + [tcp.replies for tcp in self._tcp]))
 
     def tcp_connections(self) -> int:
         """The number of open TCP connections."""
@@ -207,7 +214,9 @@ def serve(
     """
     if config.node_local:
         check_right()
-    sockets = bind(config.listen, config.port, early=config.node_local)
+    if config.tls_port:
+        serving_context(config.serving_tls, "podwire dns")
+    sockets = bind(config.listen, config.port, tls_port=config.tls_port, early=config.node_local)
     snapshot = Snapshot()
     serving()
     keep_worker()
@@ -229,9 +238,10 @@ async def run(
     server = DnsServer(config, clock)
     client = Client(load(config.kubeconfig or None, os.environ), clock, manager="podwire-dns")
     watch = ZoneWatch(server.zone, client, server.forget, pods=config.pods == "verified", snapshot=snapshot)
-    checks = HealthPageChecks(clock)
+    checks, calls = HealthPageChecks(clock), ApiCalls(client.config.url.netloc)
+    client.connections.observe = calls.observe
     server.age_s = watch.age_s
-    server.measured = (watch.programming.series, *((checks.series,) if config.health_port else ()))
+    server.measured = (watch.programming.series, calls.series, *((checks.series,) if config.health_port else ()))
     leaving = False
 
     def ready(_: Request) -> Response:

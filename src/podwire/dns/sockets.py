@@ -1,6 +1,7 @@
 """Binds the server's sockets before a process serves on them, so that a new process can take them over.
 
-One UDP and one TCP socket per address. ``::`` is left out when the machine has no IPv6.
+One UDP and one TCP socket per address, and one for TLS if it is served. ``::`` is left out when the machine has no
+IPv6.
 
 The sockets of a node's own server are bound to the addresses of the DNS Service, also before the node has a route to
 them. Queries are led there while the sockets have the option IP_TRANSPARENT (:mod:`podwire.dns.nodelocal.plan`), which
@@ -25,15 +26,18 @@ _BACKLOG = 1024
 
 
 class Bound(NamedTuple):
-    """The UDP and the TCP socket of an address, bound; nothing was read from them, and the TCP socket listens."""
+    """The UDP and the TCP socket of an address, bound; nothing was read from them, and the TCP sockets listen."""
 
     udp: socket.socket
     tcp: socket.socket
+    tls: socket.socket | None = None
 
     def close(self) -> None:
-        """Closes both in this process; other processes that inherited them are not affected."""
+        """Closes them in this process; other processes that inherited them are not affected."""
         self.udp.close()
         self.tcp.close()
+        if self.tls is not None:
+            self.tls.close()
 
 
 def usable(addresses: Iterable[str]) -> tuple[str, ...]:
@@ -41,10 +45,10 @@ def usable(addresses: Iterable[str]) -> tuple[str, ...]:
     return tuple(address for address in addresses if address != "::" or _has_ipv6())
 
 
-def bind(addresses: Iterable[str], port: int, *, early: bool = False) -> tuple[Bound, ...]:
+def bind(addresses: Iterable[str], port: int, *, tls_port: int = 0, early: bool = False) -> tuple[Bound, ...]:
     """Binds every address; port 0 selects one that is free for both protocols.
 
-    ``early``: also addresses that the machine does not have yet.
+    ``tls_port`` 0: no sockets for TLS. ``early``: also addresses that the machine does not have yet.
 
     Raises: OSError when an address cannot be bound.
     """
@@ -57,13 +61,12 @@ def bind(addresses: Iterable[str], port: int, *, early: bool = False) -> tuple[B
             # A receive time-out in the kernel, so that closing needs no second system call per datagram.
             udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(WAKE_S * 1e6)))
             udp.bind((address, port))
-            tcp = _socket(address, socket.SOCK_STREAM, early=early)
+            tcp = _listen(address, udp.getsockname()[1], early=early)
             stack.callback(tcp.close)
-            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tcp.bind((address, udp.getsockname()[1]))
-            tcp.listen(_BACKLOG)
-            tcp.setblocking(False)
-            bound.append(Bound(udp, tcp))
+            tls = _listen(address, tls_port, early=early) if tls_port else None
+            if tls is not None:
+                stack.callback(tls.close)
+            bound.append(Bound(udp, tcp, tls))
         stack.pop_all()
         return tuple(bound)
 
@@ -120,11 +123,24 @@ def take_queries(sockets: Iterable[Bound], *, enabled: bool) -> None:
     Raises: OSError without the right to set it.
     """
     for bound in sockets:
-        for one_socket in bound:
+        for one_socket in (bound.udp, bound.tcp):
             if one_socket.family == socket.AF_INET6:
                 one_socket.setsockopt(socket.IPPROTO_IPV6, _IPV6_TRANSPARENT, int(enabled))
             else:
                 one_socket.setsockopt(socket.IPPROTO_IP, socket.IP_TRANSPARENT, int(enabled))
+
+
+def _listen(address: str, port: int, *, early: bool) -> socket.socket:
+    opened = _socket(address, socket.SOCK_STREAM, early=early)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind((address, port))
+        opened.listen(_BACKLOG)
+        opened.setblocking(False)
+    except OSError:
+        opened.close()
+        raise
+    return opened
 
 
 def _socket(address: str, kind: socket.SocketKind, *, early: bool = False) -> socket.socket:

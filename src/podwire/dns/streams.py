@@ -1,4 +1,4 @@
-"""Connections to one upstream server over TCP or TLS, used again until they were idle for a while.
+"""Connections to one upstream server over TCP or TLS, used again until they were idle for a while; settings of TLS.
 
 How it works: a connection has one request under way; the next request takes the connection that was idle for the
 shortest time, or opens one. A connection that the server has closed meanwhile is noticed when it is used, and the
@@ -9,10 +9,12 @@ import asyncio
 import secrets
 import ssl
 
-from podwire.dns.config import TlsConfig
+from podwire.dns.config import ServingTls, TlsConfig
 from podwire.dns.links import Address, matches
 from podwire.errors import ConfigError
+from podwire.http.tls import server_context
 
+_CLIENTS = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _IDLE = 64
 """The most idle connections of one server."""
 
@@ -103,6 +105,23 @@ class _Connection:
     def close(self) -> None:
         """Closes the connection."""
         self._writer.close()
+
+
+def serving_context(config: ServingTls, source: str) -> ssl.SSLContext:
+    """The settings of TLS with clients.
+
+    Raises: ConfigError when a file cannot be read or is no certificate or key.
+    """
+    try:
+        context = server_context(config.certificate, config.key, config.authorities)
+    except OSError as failure:
+        named = ", ".join(filter(None, (config.certificate, config.key, config.authorities)))
+        raise ConfigError(source, "tls", f"cannot use {named}: {failure.strerror or failure}") from failure
+    context.set_alpn_protocols(["dot"])
+    context.verify_mode = _CLIENTS[config.clients]
+    if config.clients != "none" and not config.authorities:
+        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+    return context
 
 
 def make_context(config: TlsConfig | None, source: str) -> ssl.SSLContext:

@@ -1,4 +1,4 @@
-"""TCP on one address: length-prefixed requests on the event loop (RFC 1035 section 4.2.2, RFC 7766).
+"""TCP and TLS on one address: length-prefixed requests on the event loop (RFC 1035 section 4.2.2, RFC 7766, RFC 7858).
 
 How it works: a request that the zone answers is answered at once; one that upstream must answer does not hold up the
 next request of its connection, so replies may come in another order (RFC 7766 section 6.2.1.1). Guarantees: 1. a
@@ -6,13 +6,14 @@ connection that has no request under way and sends no whole request for ``idle_s
 read its replies stops being read, and is cut off after ``write_s``; 3. a connection has at most ``pipelined`` requests
 under way; further ones wait in the kernel; 4. at most ``connections`` are open, and ``connections_per_client`` of one
 address: the connection that has been idle for longest makes room for a new one, so clients that hold connections never
-shut others out.
+shut others out; 5. a client that does not finish the handshake of TLS in ``write_s`` is cut off.
 
 Cost: 4 to 6 us of CPU a request when requests are pipelined (``python -m bench.dns``).
 """
 
 import asyncio
 import socket
+import ssl
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
@@ -55,10 +56,14 @@ class TcpListener:
         self._connections: OrderedDict[_Connection, str] = OrderedDict()
         self._clients: dict[str, int] = {}
 
-    async def open(self, bound: socket.socket) -> None:
-        """Serves on a listening socket."""
+    async def open(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Serves on a listening socket; with ``tls`` over DNS over TLS."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), sock=bound, backlog=_BACKLOG)
+        limit_s = self.limits.write_s if tls is not None else None
+        self._server = await loop.create_server(
+            lambda: _Connection(self), sock=bound, backlog=_BACKLOG, ssl=tls,
+            ssl_handshake_timeout=limit_s, ssl_shutdown_timeout=limit_s,
+        )  # fmt: skip
         self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
 
     async def close(self) -> None:
@@ -124,6 +129,7 @@ class _Connection(asyncio.Protocol):
         self._listener = listener
         self._received = b""
         self._family = "1"
+        self._encrypted = False
         self._peer: tuple[Any, ...] = ("", 0)
         self._transport: asyncio.Transport | None = None
         self._full_s = -1.0
@@ -157,6 +163,7 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_BUFFER_BYTES)
         self._peer = transport.get_extra_info("peername") or ("", 0)
+        self._encrypted = transport.get_extra_info("ssl_object") is not None
         client = str(self._peer[0])
         self._family = "2" if ":" in client else "1"
         self._listener.add(self, client)
@@ -178,8 +185,8 @@ class _Connection(asyncio.Protocol):
             self._answer()
 
     def eof_received(self) -> bool:
-        """Keeps the connection open while replies are under way."""
-        return self._asking > 0
+        """Keeps the connection open while replies are under way; TLS ends in both directions at once."""
+        return self._asking > 0 and not self._encrypted
 
     def data_received(self, data: bytes) -> None:
         """Answers the requests that are complete."""

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import dns.message
+import dns.rcode
 import pytest
-from tests.fakes.name_server import NameServer, address_answer, name_server
+from tests.fakes.name_server import Answerer, NameServer, address_answer, name_server
 
 from podwire.dns.config import DnsConfig, ForwardConfig
 from podwire.dns.names import encode_name
@@ -56,6 +58,62 @@ def test_policy_chooses_the_server(policy: str, least: int) -> None:
                 assert await ask(routes, f"{number}.example") is not None
             assert len(first.asked) + len(second.asked) == 30
             assert least <= len(second.asked) <= 30 - least and len(first.asked) >= least
+            await routes.close()
+
+    run(body)
+
+
+def _missing(request: bytes) -> bytes:
+    reply = dns.message.make_response(dns.message.from_wire(request))
+    reply.set_rcode(dns.rcode.NXDOMAIN)
+    return reply.to_wire()
+
+
+def _without_data(request: bytes) -> bytes:
+    return dns.message.make_response(dns.message.from_wire(request)).to_wire()
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "asked"),
+    [
+        (_missing, {"next_codes": ("NXDOMAIN",)}, True),
+        (_missing, {"next_codes": ("SERVFAIL", "REFUSED")}, False),
+        (_missing, {"next_without_data": True}, False),
+        (_without_data, {"next_without_data": True}, True),
+        (_without_data, {"next_codes": ("NXDOMAIN",)}, False),
+        (address_answer, {"next_codes": ("NXDOMAIN",), "next_without_data": True}, False),
+        (address_answer, {"except_zones": ("example",)}, True),
+        (address_answer, {"except_zones": ("b.example",)}, False),
+    ],
+)
+def test_next_servers_are_asked_after_replies_that_do_not_count(
+    answer: Answerer, options: dict[str, Any], asked: bool
+) -> None:
+    async def body() -> None:
+        async with name_server(answer) as first, name_server(address_answer) as second:
+            following = ForwardConfig(upstreams=(second.address,))
+            forward = ForwardConfig(upstreams=(first.address,), next_forward=following, **options)
+            routes = ForwardRoutes(DnsConfig(forward=forward), SystemClock())
+            for tcp in (False, True):
+                reply = await ask(routes, "a.example", tcp=tcp)
+                assert reply is not None
+                assert bool(reply.answer) == (asked or answer is address_answer)
+            assert second.times("a.example.") == (2 if asked else 0)
+            assert first.times("a.example.") == (0 if "example" in options.get("except_zones", ()) else 2)
+            await routes.close()
+
+    run(body)
+
+
+def test_reply_of_the_last_server_counts_whatever_it_is() -> None:
+    async def body() -> None:
+        async with name_server(_missing) as first, name_server(_missing) as second:
+            last = ForwardConfig(upstreams=(second.address,), next_codes=("NXDOMAIN",))
+            forward = ForwardConfig(upstreams=(first.address,), next_codes=("NXDOMAIN",), next_forward=last)
+            routes = ForwardRoutes(DnsConfig(forward=forward), SystemClock())
+            reply = await ask(routes, "a.example")
+            assert reply is not None and reply.rcode() == dns.rcode.NXDOMAIN
+            assert (len(first.asked), len(second.asked)) == (1, 1)
             await routes.close()
 
     run(body)

@@ -1,7 +1,14 @@
-"""The options of ``forward``: upstream servers and how they are asked. Pure."""
+"""The options of ``forward``: upstream servers and how they are asked. Pure.
+
+The names that one ``forward`` does not ask for (``except``), and those for which its servers have a reply that does not
+count (``next``), belong to the next ``forward`` of the server block whose zone has them.
+"""
 
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from podwire.dns.config import ForwardConfig, TlsConfig
 from podwire.dns.corefile.syntax import Directive
@@ -10,6 +17,42 @@ from podwire.dns.corefile.values import expect, plain, response_code, seconds, w
 _POLICIES = ("random", "round_robin", "sequential")
 _MOST_SERVERS = 15
 _SERVER = re.compile(r"(?:(dns|tls)://)?([^/].*|/.*)")
+
+
+class ZoneForward(NamedTuple):
+    """A ``forward`` of a server block, for one zone; the root zone is an empty text."""
+
+    directive: Directive
+    zone: str
+    forward: ForwardConfig
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether another ``forward`` for the same zone may be asked after this one."""
+        return bool(self.forward.next_codes or self.forward.next_without_data or self.forward.except_zones)
+
+    def has(self, zone: str) -> bool:
+        """Whether the names of a zone are among those of this one."""
+        return not self.zone or f".{zone}".endswith(f".{self.zone}")
+
+
+def link_forwards(forwards: Sequence[ZoneForward]) -> list[ZoneForward]:
+    """The first ``forward`` of each zone of a server block, each linked with those that follow it.
+
+    Raises: ConfigError with the line of a ``forward`` that would never be asked.
+    """
+    linked = list(forwards)
+    for at in reversed(range(len(linked))):
+        own = linked[at]
+        following = next((later.forward for later in linked[at + 1 :] if later.has(own.zone)), None)
+        if own.passes_on and following is not None:
+            linked[at] = own._replace(forward=replace(own.forward, next_forward=following))
+    first: dict[str, ZoneForward] = {}
+    for own in linked:
+        before = first.setdefault(own.zone, own)
+        reached = before is own or any(own.forward is later for later in before.forward.chain)
+        expect(reached, own.directive, f"expected one forward for {own.zone or 'the root zone'}")
+    return list(first.values())
 
 
 def read_forward(directive: Directive) -> tuple[str, ForwardConfig]:
@@ -44,6 +87,8 @@ def _option(option: Directive) -> dict[str, Any]:
             return {"policy": policy}
         case ("force_tcp" | "prefer_udp") as field, ():
             return {field: True}
+        case "next_on_nodata", ():
+            return {"next_without_data": True}
         case ("max_concurrent" | "max_fails") as field, (number,):
             return {field: whole(option, number)}
         case "expire", (time,):
@@ -62,6 +107,10 @@ def _long_option(option: Directive) -> dict[str, Any]:
             for name in option.arguments:
                 zone_name(option, name)
             return {"except_zones": tuple(plain(name) for name in option.arguments)}
+        case "next", (_, *_):
+            for text in option.arguments:
+                response_code(option, text)
+            return {"next_codes": tuple(text.upper() for text in option.arguments)}
         case "failover", (_, *_):
             return {"failover": tuple(_failure(option, text) for text in option.arguments)}
         case "tls", (*files,) if len(files) < 4:

@@ -7,7 +7,7 @@ from podwire.dns.config import DnsConfig
 from podwire.dns.corefile.settings import read_settings
 from podwire.dns.corefile.syntax import parse_corefile
 from podwire.dns.routes import resolve_upstreams
-from podwire.dns.streams import make_context
+from podwire.dns.streams import make_context, serving_context
 from podwire.errors import ConfigError
 
 
@@ -29,8 +29,11 @@ def load_corefile(path: str) -> DnsConfig:
     for forwards in ({".": config.forward}, config.stub_domains, *views):
         for zone, forward in forwards.items():
             where = f"{path}: forward {zone}"
-            if any(upstream.server_name is not None for upstream in resolve_upstreams(forward.upstreams, where)):
-                make_context(forward.tls, where)
+            for own in forward.chain:
+                if any(upstream.server_name is not None for upstream in resolve_upstreams(own.upstreams, where)):
+                    make_context(own.tls, where)
+    if config.tls_port:
+        serving_context(config.serving_tls, path)
     return config
 
 

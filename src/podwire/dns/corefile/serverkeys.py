@@ -1,29 +1,40 @@
 """The keys of server blocks: zones and ports, also as networks, which stand for their reverse zones. Pure."""
 
 from ipaddress import ip_network
+from typing import NamedTuple
 
 from podwire.dns.corefile.values import plain
 
-_PORT = 53
+_PORTS = {"dns": 53, "tls": 853}
 _MOST_ZONES = 256
 
 
-def parse_key(key: str) -> tuple[tuple[str, ...], int]:
-    """The zones of a key such as ``.:53``, ``dns://example.org`` or ``10.0.0.0/8``, and its port.
+class ServerKey(NamedTuple):
+    """The zones of a key, the port, and whether it is served over TLS."""
+
+    zones: tuple[str, ...]
+    port: int
+    encrypted: bool
+
+
+def parse_key(key: str) -> ServerKey:
+    """The parts of a key such as ``.:53``, ``dns://example.org``, ``tls://.`` or ``10.0.0.0/8``.
 
     Raises: ValueError that says what was expected.
     """
     scheme, separator, text = key.rpartition("://")
-    if separator and scheme != "dns":
-        raise ValueError(f"podwire serves DNS over UDP and TCP, expected a zone, got {key!r}")
+    scheme = scheme if separator else "dns"
+    if scheme not in _PORTS:
+        raise ValueError(f"podwire serves DNS over UDP, TCP and TLS, expected a zone, got {key!r}")
     zone, colon, port = text.rpartition(":")
+    default = str(_PORTS[scheme])
     if not colon or "/" in port or (not zone.replace(":", "") and zone):
-        zone, port = text, str(_PORT)
+        zone, port = text, default
     elif not port.isdigit() or not 0 < int(port) < 65536:
         if "/" not in text:
             raise ValueError(f"expected one port for all server blocks, got {key!r}")
-        zone, port = text, str(_PORT)
-    return (reverse_zones(zone) if "/" in zone else (plain(zone),)), int(port)
+        zone, port = text, default
+    return ServerKey(reverse_zones(zone) if "/" in zone else (plain(zone),), int(port), scheme == "tls")
 
 
 def reverse_zones(text: str) -> tuple[str, ...]:

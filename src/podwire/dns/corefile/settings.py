@@ -6,20 +6,23 @@ does not have is an error with its line, never ignored. ``errors``, ``loop`` and
 does.
 """
 
+import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from podwire.dns.config import CacheConfig, DnsConfig, ForwardConfig, PluginBlock
+from podwire.dns.config import CacheConfig, DnsConfig, PluginBlock
 from podwire.dns.corefile.caching import read_cache
-from podwire.dns.corefile.forwarding import read_forward
+from podwire.dns.corefile.encryption import PlainBlock, check_encrypted, read_tls
+from podwire.dns.corefile.forwarding import ZoneForward, link_forwards, read_forward
 from podwire.dns.corefile.hostlines import HostLines, hosts_file, read_host_lines
 from podwire.dns.corefile.serverkeys import parse_key
 from podwire.dns.corefile.syntax import Directive, ReadFiles, ServerBlock
 from podwire.dns.corefile.values import expect, expect_bare, plain, seconds, whole
 from podwire.dns.logformat import CLASSES, PLACEHOLDERS
+from podwire.dns.names import address_bytes
 from podwire.dns.plugins.chain import make_chain
 from podwire.dns.plugins.plugin import PluginScope
 from podwire.dns.plugins.registry import LINKED, PLUGINS
@@ -37,18 +40,17 @@ _REFUSED = {
     "etcd": "podwire reads Services from the Kubernetes API only",
     "geoip": "podwire does not know where clients are",
     "grpc": "podwire forwards over UDP, TCP and TLS",
-    "grpc_server": "podwire serves DNS over UDP and TCP",
-    "https": "podwire serves DNS over UDP and TCP",
-    "https3": "podwire serves DNS over UDP and TCP",
+    "grpc_server": "podwire serves DNS over UDP, TCP and TLS",
+    "https": "podwire serves DNS over UDP, TCP and TLS",
+    "https3": "podwire serves DNS over UDP, TCP and TLS",
     "nomad": "podwire reads Services from the Kubernetes API only",
     "on": "podwire starts no programs",
     "pprof": "podwire is no Go program; metrics are on the page of prometheus",
-    "quic": "podwire serves DNS over UDP and TCP",
+    "quic": "podwire serves DNS over UDP, TCP and TLS",
     "root": "give whole paths",
     "route53": "podwire reads zones from files and other servers, not from clouds",
     "sign": "podwire does not sign zones",
     "timeouts": "the times of podwire are fixed: 10 s for the next request, 5 s for a client that does not read",
-    "tls": "podwire serves DNS over UDP and TCP; it forwards over TLS (forward . tls://ADDRESS)",
     "trace": "podwire has no tracing; podwire why dns explains a name",
     "tsig": "podwire does not sign messages",
 }
@@ -67,6 +69,7 @@ def read_settings(blocks: tuple[ServerBlock, ...], source: str, read_files: Read
     for block in blocks:
         reader.read_block(block)
     reader.check_zones()
+    reader.check_encrypted()
     reader.check_plugins()
     if reader.failures:
         raise ConfigErrors(reader.failures)
@@ -80,7 +83,7 @@ class _Block(msgspec.Struct):
     view: str = ""
     directives: list[Directive] = []
     cluster: bool = False
-    forwards: bool = False
+    forwards: list[ZoneForward] = []
 
 
 class _Reader:
@@ -91,31 +94,61 @@ class _Reader:
         self._uncached: list[tuple[Directive, str]] = []
         self._routes: list[tuple[Directive, str]] = []
         self._blocks: list[_Block] = []
+        self._plain: list[PlainBlock] = []
+        self._encrypted: list[tuple[ServerBlock, tuple[str, ...]]] = []
         # As in CoreDNS, an endpoint that no plugin asks for is off.
         self.settings: Settings = {"health_port": 0, "ready_port": 0, "metrics_port": 0, "pods": "disabled"}
         self.settings |= {"stub_domains": {}, "resolv_conf": "", "cache_seconds": 0, "files": {}, "caches": {}}
         self.settings["view_forwards"] = {}
 
-    def read_block(self, server_block: ServerBlock) -> None:
-        zones: list[str] = []
+    def _read_keys(self, server_block: ServerBlock) -> tuple[list[str], list[str]]:
+        """The zones that a server block answers over UDP and TCP, and those that it answers over TLS."""
+        plain_zones: list[str] = []
+        encrypted: list[str] = []
         for key in server_block.zones:
             try:
-                key_zones, port = parse_key(key)
+                own = parse_key(key)
             except ValueError as failure:
                 self._fail(server_block.line, str(failure))
                 continue
-            zones += key_zones
-            if self.settings.setdefault("port", port) != port:
+            (encrypted if own.encrypted else plain_zones).extend(own.zones)
+            if self.settings.setdefault("tls_port" if own.encrypted else "port", own.port) != own.port:
                 self._fail(server_block.line, f"expected one port for all server blocks, got {key!r}")
+        return plain_zones, encrypted
+
+    def read_block(self, server_block: ServerBlock) -> None:
+        zones, encrypted = self._read_keys(server_block)
+        if encrypted:
+            self._encrypted.append((server_block, tuple(encrypted)))
+        if encrypted and not zones:
+            self._read_directives([d for d in server_block.directives if d.name == "tls"], _Block([]))
+            return
+        self._plain.append(PlainBlock(server_block, tuple(zones)))
         views = [directive.arguments[0] for directive in server_block.directives if directive.name == "view"
                  and directive.arguments]  # fmt: skip
         block = _Block(zones, views[0] if views else "")
         self._blocks.append(block)
-        for directive in server_block.directives:
+        self._read_directives(server_block.directives, block)
+        try:
+            for own in link_forwards(block.forwards):
+                self._add_route(own, block.view)
+        except ConfigError as failure:
+            self.failures.append(failure)
+
+    def _read_directives(self, directives: Iterable[Directive], block: _Block) -> None:
+        for directive in directives:
             try:
                 self._read_plugin(directive, block)
             except ConfigError as failure:
                 self.failures.append(failure)
+
+    def check_encrypted(self) -> None:
+        """Reports server blocks for TLS that have other zones or plugins than a plain one, or no certificate."""
+        for block, zones in self._encrypted:
+            if problem := check_encrypted(block, zones, self._plain):
+                self._fail(block.line, problem)
+        if self._encrypted and "serving_tls" not in self.settings:
+            self._fail(self._encrypted[0][0].line, "expected the plugin tls with a certificate and a key")
 
     def check_zones(self) -> None:
         """Reports what depends on the name of the cluster's zone, which may be read last."""
@@ -141,7 +174,7 @@ class _Reader:
                 zones=tuple(block.zones),
                 directives=tuple(block.directives),
                 cluster=block.cluster,
-                forwards=block.forwards,
+                forwards=bool(block.forwards),
             )
             scope = PluginScope(
                 zones=(), cluster=cluster, domain=domain, pods=self.settings["pods"], files=self.settings["files"]
@@ -166,6 +199,7 @@ class _Reader:
             "health": self._read_health,
             "ready": self._read_ready,
             "prometheus": self._read_prometheus,
+            "tls": self._read_tls,
             "reload": self._read_reload,
             "bind": self._read_bind,
             "hosts": self._read_hosts,
@@ -230,11 +264,11 @@ class _Reader:
 
     def _read_forward(self, directive: Directive, block: _Block) -> None:
         base, forward = read_forward(directive)
-        block.forwards = True
-        for zone in [base] if base else block.zones:
-            self._add_route(directive, zone, forward, block.view)
+        zones = [base] if base else block.zones
+        block.forwards = [*block.forwards, *(ZoneForward(directive, zone, forward) for zone in zones)]
 
-    def _add_route(self, directive: Directive, zone: str, forward: ForwardConfig, view: str) -> None:
+    def _add_route(self, own: ZoneForward, view: str) -> None:
+        directive, zone, forward = own
         if view:
             routes = self.settings["view_forwards"].setdefault(view, {})
             expect(zone not in routes, directive, f"expected one forward for {zone or 'the root zone'} in view {view}")
@@ -282,6 +316,16 @@ class _Reader:
         self._read_address(directive, "metrics_port", 9153)
         expect(not directive.block, directive, "podwire does not have options of prometheus")
 
+    def _read_tls(self, directive: Directive, _block: _Block) -> None:
+        tls = read_tls(directive)
+        if self.settings.setdefault("serving_tls", tls) != tls:
+            raise directive.wrong("expected the same certificate in all server blocks")
+        for file in filter(None, (tls.certificate, tls.key, tls.authorities)):
+            # A changed file is a changed configuration. A key is not kept outside its file.
+            texts = self._read_file(file)
+            digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+            self.settings["files"] |= digests
+
     def _read_address(self, directive: Directive, field: str, port: int) -> None:
         if directive.arguments:
             host, _, text = directive.arguments[0].rpartition(":")
@@ -326,6 +370,9 @@ class _Reader:
 
     def _read_bind(self, directive: Directive, _block: _Block) -> None:
         expect(bool(directive.arguments) and not directive.block, directive, "expected addresses and no options")
+        for text in directive.arguments:
+            known = bool(address_bytes(text.partition("%")[0]))
+            expect(known, directive, f"expected an address, got {text!r}; podwire does not look up interfaces")
         if self.settings.setdefault("listen", directive.arguments) != directive.arguments:
             raise directive.wrong("expected the same addresses in all server blocks")
 

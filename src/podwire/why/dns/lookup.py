@@ -13,7 +13,7 @@ from podwire.dns import wire
 from podwire.dns.answers import ZoneAnswer
 from podwire.dns.bpf.decision import KernelZone, decide
 from podwire.dns.bpf.entries import EntryPlan
-from podwire.dns.config import DnsConfig
+from podwire.dns.config import DnsConfig, ForwardConfig
 from podwire.dns.names import decode_name, encode_name
 from podwire.dns.zone import Zone, zone_options
 from podwire.model.service import TRIGGER_TIME_ANNOTATION, EndpointSlice, Service
@@ -178,9 +178,20 @@ def _upstream(name: str, config: DnsConfig) -> str:
         stub = ".".join(labels[start:])
         for zone, forward in config.stub_domains.items():
             if zone.lower().removesuffix(".") == stub:
-                return f"forwarded to {', '.join(forward.upstreams)}, the servers of the stub domain {stub}"
-    servers = config.upstreams or config.forward.upstreams
-    return f"forwarded to {', '.join(servers) or f'the name servers in {config.resolv_conf}'}"
+                servers = ", ".join(forward.upstreams)
+                return f"forwarded to {servers}, the servers of the stub domain {stub}{_following(forward)}"
+    servers = ", ".join(config.upstreams or config.forward.upstreams)
+    return f"forwarded to {servers or f'the name servers in {config.resolv_conf}'}{_following(config.forward)}"
+
+
+def _following(forward: ForwardConfig) -> str:
+    """Who is asked next, and why."""
+    following = forward.next_forward
+    if following is None:
+        return ""
+    reasons = [*forward.next_codes, *(("no data",) if forward.next_without_data else ())]
+    reasons += [f"names below {zone}" for zone in forward.except_zones]
+    return f", and for {', '.join(reasons)} to {', '.join(following.upstreams)}{_following(following)}"
 
 
 def _reason(name: str, config: DnsConfig, objects: DnsObjects) -> str:

@@ -36,6 +36,7 @@ READ = {
     "reload": "reload",
     "rewrite": "rewrite name a.example b.example",
     "secondary": "secondary example.org {\n transfer from 192.0.2.1\n }",
+    "tls": "tls /certificate /key",
     "template": "template IN A example.org {\n rcode NXDOMAIN\n }",
     "transfer": "transfer {\n to *\n }",
     "view": "view all {\n expr true\n }",
@@ -45,7 +46,7 @@ READ = {
 
 REFUSED = (
     *("azure", "clouddns", "debug", "dnssec", "dnstap", "erratic", "etcd", "geoip", "grpc", "grpc_server", "https"),
-    *("https3", "nomad", "on", "pprof", "quic", "root", "route53", "sign", "timeouts", "tls", "trace", "tsig"),
+    *("https3", "nomad", "on", "pprof", "quic", "root", "route53", "sign", "timeouts", "trace", "tsig"),
 )
 FILES = {
     "/zone": "$TTL 60\n@ IN SOA ns hostmaster 1 2 3 4 5\n",

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from tests.unit.upgrade.corefile_texts import KUBEADM_1_35
 
 from podwire.cli.component import dns
-from podwire.dns.config import CacheConfig, DnsConfig, ForwardConfig, TlsConfig
+from podwire.dns.config import CacheConfig, DnsConfig, ForwardConfig, ServingTls, TlsConfig
 from podwire.dns.corefile.load import load_corefile
 from podwire.dns.corefile.settings import read_settings
 from podwire.dns.corefile.syntax import parse_corefile
@@ -61,6 +61,29 @@ def test_stub_domains_have_servers_of_their_own() -> None:
     }
 
 
+def test_forward_leads_to_the_next_one_of_its_block() -> None:
+    text = (
+        "forward a.example 192.0.2.1 {\n next nxdomain SERVFAIL\n next_on_nodata\n}\n"
+        "forward b.example 192.0.2.2\n"
+        "forward . 192.0.2.3 {\n except c.example\n}\n"
+        "forward . 192.0.2.4"
+    )
+    config = read(ROOT % text)
+    last = ForwardConfig(upstreams=("192.0.2.4",), policy="random")
+    root = ForwardConfig(upstreams=("192.0.2.3",), policy="random", except_zones=("c.example",), next_forward=last)
+    assert config.forward == root
+    assert config.stub_domains == {
+        "a.example": ForwardConfig(
+            upstreams=("192.0.2.1",),
+            policy="random",
+            next_codes=("NXDOMAIN", "SERVFAIL"),
+            next_without_data=True,
+            next_forward=root,
+        ),
+        "b.example": ForwardConfig(upstreams=("192.0.2.2",), policy="random"),
+    }
+
+
 def test_options_of_kubernetes_become_settings() -> None:
     options = (
         "endpoint_pod_names\nnamespaces a b\nignore empty_service\nkubeconfig /etc/k\nfallthrough\npods verified\n"
@@ -84,7 +107,13 @@ def test_options_of_kubernetes_become_settings() -> None:
         ("forward . 192.0.2.1 {\n  health_check 1s recursive\n }", "expected no_rec, or domain and a name"),
         ("forward . 192.0.2.1 {\n  except a..b\n }", "expected a domain name"),
         ("forward .", "expected a zone and at least one server"),
-        ("forward . 192.0.2.1 {\n  next NXDOMAIN\n }", "podwire does not have this option of forward"),
+        ("forward . 192.0.2.1 {\n  resolver 192.0.2.9\n }", "podwire does not have this option of forward"),
+        ("forward . 192.0.2.1 {\n  next NODATA\n }", "expected a response code, got 'NODATA'"),
+        ("forward . 192.0.2.1\n forward . 192.0.2.2", "expected one forward for the root zone"),
+        (
+            "forward . 192.0.2.1 {\n  next NXDOMAIN\n }\n forward . 192.0.2.2\n forward . 192.0.2.3",
+            "expected one forward for the root zone",
+        ),
         ("forward . 192.0.2.1 {\n  policy least\n }", "or not with 'least'"),
         ("forward web.cluster.local 192.0.2.1", "podwire answers web.cluster.local from the cluster"),
         ("cache 30 {\n  keepttl\n }", "podwire does not have this option of cache"),
@@ -93,6 +122,7 @@ def test_options_of_kubernetes_become_settings() -> None:
         ("cache x", "expected a whole number, got 'x'"),
         ("health {\n  lameduck soon\n }", "expected a time such as 5s"),
         ("errors {\n  consolidate 5m x\n }", "podwire does not have options of this plugin"),
+        ("bind eth0", "expected an address, got 'eth0'"),
         ("loadbalance weighted", "expected round_robin"),
         ("cache 30 {\n  prefetch 10 1m 5%\n }", "expected 10% to 90%, got 5%"),
         ("cache 30 {\n  servfail 10m\n }", "expected at most 5m"),
@@ -185,10 +215,75 @@ def test_networks_stand_for_their_reverse_zones() -> None:
 
 @pytest.mark.parametrize(
     ("key", "problem"),
-    [("tls://.", "podwire serves DNS over UDP and TCP"), (".:x", "expected one port"), ("10.0.0.0/x", "IPv4 or IPv6")],
+    [
+        ("https://.", "podwire serves DNS over UDP, TCP and TLS"),
+        (".:x", "expected one port"),
+        ("10.0.0.0/x", "IPv4 or IPv6"),
+    ],
 )
 def test_wrong_key_of_a_server_block_is_named(key: str, problem: str) -> None:
     assert problem in problems(f"{key} {{\n kubernetes cluster.local\n}}\n")[0]
+
+
+TLS = "tls /certificate /key /authorities {\n client_auth require_and_verify\n }"
+FILES = {"/certificate": "one", "/key": "two"}
+
+
+def encrypted(text: str, files: dict[str, str] | None = None) -> DnsConfig:
+    held = FILES if files is None else files
+    read_files = lambda name: {name: held[name]} if name in held else {}  # noqa: E731
+    return read_settings(parse_corefile(text, "Corefile", {}, read_files), "Corefile", read_files)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f". tls://. {{\n kubernetes cluster.local\n {TLS}\n}}\n",
+        f"tls://.:853 {{\n {TLS}\n kubernetes cluster.local\n cache 30\n}}\n" + ROOT % "errors\n ready\n cache 30",
+        f"(all) {{\n kubernetes cluster.local\n forward . 192.0.2.1\n}}\n"
+        f".:53 {{\n import all\n}}\ntls://. {{\n import all\n {TLS}\n}}\n",
+    ],
+)
+def test_server_block_may_be_served_over_tls(text: str) -> None:
+    config = encrypted(text)
+    assert (config.port, config.tls_port) == (53, 853)
+    assert config.serving_tls == ServingTls(
+        certificate="/certificate", key="/key", authorities="/authorities", clients="required"
+    )
+
+
+def test_changed_certificate_is_a_changed_configuration() -> None:
+    text = f". tls://. {{\n kubernetes cluster.local\n {TLS}\n}}\n"
+    assert encrypted(text) == encrypted(text) != encrypted(text, FILES | {"/key": "three"})
+    assert "two" not in str(encrypted(text)), "the key stays in its file"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (f"tls://. {{\n kubernetes cluster.local\n {TLS}\n}}\n", "that answers . over UDP and TCP, too"),
+        (ROOT % "" + f"tls://. {{\n {TLS}\n whoami\n}}\n", "expected the plugins of line 1"),
+        (ROOT % "" + f"tls://a.example {{\n {TLS}\n}}\n", "that answers a.example over UDP and TCP, too"),
+        (". tls://. {\n kubernetes cluster.local\n}\n", "expected the plugin tls with a certificate and a key"),
+        (f". tls://. tls://.:8853 {{\n kubernetes cluster.local\n {TLS}\n}}\n", "expected one port"),
+        (ROOT % "tls /certificate", "expected a certificate, a key"),
+        (ROOT % "tls /a /b {\n client_auth require\n }", "podwire verifies certificates of clients"),
+        (ROOT % "tls /a /b {\n keylog /c\n }", "expected client_auth"),
+        (ROOT % f"tls /a /b\n {TLS}", "expected the same certificate in all server blocks"),
+    ],
+)
+def test_wrong_encrypted_server_block_is_named(text: str, problem: str) -> None:
+    with pytest.raises(ConfigErrors) as raised:
+        encrypted(text)
+    (message,) = str(raised.value).splitlines()[-1:]
+    assert "line " in message and problem in message
+
+
+def test_certificate_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "Corefile"
+    file.write_text(". tls://. {\n kubernetes cluster.local\n tls /nonexistent/a /nonexistent/b\n}\n")
+    with pytest.raises(ConfigError, match="cannot use /nonexistent/a, /nonexistent/b: No such file"):
+        load_corefile(str(file))
 
 
 @pytest.mark.parametrize(

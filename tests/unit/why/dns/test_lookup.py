@@ -103,6 +103,19 @@ def test_a_name_leads_to_its_object_or_reason(
     assert reason in step.reason
 
 
+def test_servers_that_are_asked_next_are_named() -> None:
+    last = ForwardConfig(upstreams=("192.0.2.3",))
+    second = ForwardConfig(upstreams=("192.0.2.2",), except_zones=("a.example",), next_forward=last)
+    first = ForwardConfig(
+        upstreams=("192.0.2.1",), next_codes=("NXDOMAIN",), next_without_data=True, next_forward=second
+    )
+    config = DnsConfig(forward=first)
+    step = explain_name("example.com", "A", Zone(zone_options(config)), config, DnsObjects())
+    assert step.reason == (
+        "forwarded to 192.0.2.1, and for NXDOMAIN, no data to 192.0.2.2, and for names below a.example to 192.0.2.3"
+    )
+
+
 def test_a_text_that_is_no_name_is_refused() -> None:
     with pytest.raises(ProtocolError):
         explain("a" * 64 + ".cluster.local")
