@@ -119,7 +119,7 @@ def test_client_that_does_not_read_is_cut_off() -> None:
     run(body)
 
 
-@pytest.mark.parametrize("incomplete", [b"", framed()[:9]])
+@pytest.mark.parametrize("incomplete", [b"", framed()[:9]], ids=["nothing", "cut"])
 def test_idle_connection_is_closed(incomplete: bytes) -> None:
     async def body() -> None:
         async with serving(TcpLimits(idle_s=0.2)) as server:
