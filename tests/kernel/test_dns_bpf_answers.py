@@ -297,7 +297,7 @@ def test_further_addresses_follow_their_name(program: Program) -> None:
     program.table.follow()
 
 
-def test_query_between_two_writes_of_an_entry_goes_to_the_server(program: Program) -> None:
+def test_query_between_writes_of_an_entry_goes_up(program: Program) -> None:
     key, query = key_of(("six", "shop", "svc"), program.plan.domain), request(named("six.shop.svc.cluster.local"), 28)
     names, more = program.maps.names.read(key), program.maps.more6.read(key)
     assert names is not None and more is not None

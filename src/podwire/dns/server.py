@@ -253,8 +253,7 @@ async def run(
         (port, HttpServer(dispatch({path: handler}), tasks, clock, PROBE_LIMITS))
         for port, path, handler in _pages(server, ready)
     ]
-    addresses = usable(config.page_addresses)
-    led = tuple(sockets or ()) if config.node_local else ()
+    addresses, led = usable(config.page_addresses), tuple(sockets or ()) if config.node_local else ()
     try:
         for address in addresses:
             for port, http in filter(itemgetter(0), https):

@@ -2,14 +2,11 @@
 
 Plugins that are settings of the server are read here; those that handle requests stay as they were written, in
 ``blocks``, and are checked by making their chain (:mod:`podwire.dns.plugins.chain`). A plugin or option that podwire
-does not have is an error with its line, never ignored. ``errors``, ``loop`` and ``loadbalance`` say what podwire always
-does.
+does not have is an error with its line, never ignored.
 """
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import msgspec
 
@@ -18,11 +15,10 @@ from podwire.dns.corefile.caching import read_cache
 from podwire.dns.corefile.encryption import PlainBlock, check_encrypted, read_tls
 from podwire.dns.corefile.forwarding import ZoneForward, link_forwards, read_forward
 from podwire.dns.corefile.hostlines import HostLines, hosts_file, read_host_lines
+from podwire.dns.corefile.process import PROCESS_PLUGINS, Settings
 from podwire.dns.corefile.serverkeys import parse_key
 from podwire.dns.corefile.syntax import Directive, ReadFiles, ServerBlock
-from podwire.dns.corefile.values import expect, expect_bare, plain, seconds, whole
-from podwire.dns.logformat import CLASSES, PLACEHOLDERS
-from podwire.dns.names import address_bytes
+from podwire.dns.corefile.values import expect, plain, whole
 from podwire.dns.plugins.chain import make_chain
 from podwire.dns.plugins.plugin import PluginScope
 from podwire.dns.plugins.registry import LINKED, PLUGINS
@@ -55,9 +51,6 @@ _REFUSED = {
     "tsig": "podwire does not sign messages",
 }
 """The plugins that podwire refuses for a reason worth telling."""
-
-Settings = dict[str, Any]
-"""Fields of DnsConfig by name."""
 
 
 def read_settings(blocks: tuple[ServerBlock, ...], source: str, read_files: ReadFiles) -> DnsConfig:
@@ -196,30 +189,20 @@ class _Reader:
             "kubernetes": self._read_kubernetes,
             "forward": self._read_forward,
             "cache": self._read_cache,
-            "health": self._read_health,
-            "ready": self._read_ready,
-            "prometheus": self._read_prometheus,
             "tls": self._read_tls,
-            "reload": self._read_reload,
-            "bind": self._read_bind,
             "hosts": self._read_hosts,
-            "log": self._read_log,
-            "errors": _accept,
-            "loop": _accept,
-            "metadata": _accept,
-            "cancel": _accept_argument,
-            "multisocket": _accept_argument,
-            "loadbalance": _read_loadbalance,
         }
         name = directive.name
         if name in readers:
             readers[name](directive, block)
+        elif name in PROCESS_PLUGINS:
+            PROCESS_PLUGINS[name](directive, self.settings)
         elif (name in PLUGINS and name not in LINKED) or name == "view":
             self._read_handler(directive, block)
         elif name in _REFUSED:
             raise directive.wrong(f"podwire does not have this plugin: {_REFUSED[name]}")
         else:
-            known = ", ".join(sorted({*readers, *PLUGINS, "view"}))
+            known = ", ".join(sorted({*readers, *PROCESS_PLUGINS, *PLUGINS, "view"}))
             raise directive.wrong(f"podwire does not have this plugin; it has {known}")
 
     def _read_handler(self, directive: Directive, block: _Block) -> None:
@@ -301,21 +284,6 @@ class _Reader:
             if cache != simple or cache.denial_seconds != cache.success_seconds:
                 self.settings["caches"]["."] = cache
 
-    def _read_health(self, directive: Directive, _block: _Block) -> None:
-        self._read_address(directive, "health_port", 8080)
-        for option in directive.block:
-            if option.name != "lameduck" or len(option.arguments) != 1:
-                raise option.wrong("expected lameduck and a time")
-            self.settings["lameduck_seconds"] = seconds(option, option.arguments[0])
-
-    def _read_ready(self, directive: Directive, _block: _Block) -> None:
-        self._read_address(directive, "ready_port", 8181)
-        expect(not directive.block, directive, "podwire does not have options of ready")
-
-    def _read_prometheus(self, directive: Directive, _block: _Block) -> None:
-        self._read_address(directive, "metrics_port", 9153)
-        expect(not directive.block, directive, "podwire does not have options of prometheus")
-
     def _read_tls(self, directive: Directive, _block: _Block) -> None:
         tls = read_tls(directive)
         if self.settings.setdefault("serving_tls", tls) != tls:
@@ -325,35 +293,6 @@ class _Reader:
             texts = self._read_file(file)
             digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
             self.settings["files"] |= digests
-
-    def _read_address(self, directive: Directive, field: str, port: int) -> None:
-        if directive.arguments:
-            host, _, text = directive.arguments[0].rpartition(":")
-            port = whole(directive, text)
-            # All pages have one address; an empty host is every address of the server.
-            if self.settings.setdefault("http_address", host) != host:
-                raise directive.wrong("expected one address for health, ready and prometheus")
-        self.settings[field] = port
-
-    def _read_reload(self, directive: Directive, _block: _Block) -> None:
-        expect(len(directive.arguments) < 3 and not directive.block, directive, "expected an interval, and a jitter")
-        times = [seconds(directive, text) for text in directive.arguments]
-        self.settings["reload_seconds"] = times[0] if times else 30.0
-
-    def _read_log(self, directive: Directive, _block: _Block) -> None:
-        zones = [text for text in directive.arguments if "{" not in text]
-        lines = [text for text in directive.arguments if "{" in text]
-        expect(set(zones) <= {"."} and len(lines) < 2, directive, "podwire logs all names, in one format")
-        for name in re.findall(r"\{([^{}\s]+)\}", lines[0]) if lines else ():
-            expect(name in ("common", "combined", *PLACEHOLDERS), directive, f"podwire does not log {{{name}}}")
-        for option in directive.block:
-            known = option.name == "class" and set(option.arguments) <= {"all", *CLASSES}
-            expect(known, option, f"expected class and {', '.join(CLASSES)} or all")
-            classes = () if "all" in option.arguments else option.arguments
-            self.settings["query_log_classes"] = classes
-        self.settings["query_log"] = True
-        if lines:
-            self.settings["query_log_format"] = lines[0]
 
     def _read_hosts(self, directive: Directive, block: _Block) -> None:
         lines = read_host_lines(directive, self._read_file(hosts_file(directive)))
@@ -367,14 +306,6 @@ class _Reader:
         self.settings["hosts"] = hosts
         if lines.ttl_s != HostLines({}).ttl_s:
             self.settings["hosts_ttl_seconds"] = lines.ttl_s
-
-    def _read_bind(self, directive: Directive, _block: _Block) -> None:
-        expect(bool(directive.arguments) and not directive.block, directive, "expected addresses and no options")
-        for text in directive.arguments:
-            known = bool(address_bytes(text.partition("%")[0]))
-            expect(known, directive, f"expected an address, got {text!r}; podwire does not look up interfaces")
-        if self.settings.setdefault("listen", directive.arguments) != directive.arguments:
-            raise directive.wrong("expected the same addresses in all server blocks")
 
 
 def _kubernetes_option(option: Directive, zones: list[str]) -> Settings:
@@ -398,17 +329,3 @@ def _kubernetes_option(option: Directive, zones: list[str]) -> Settings:
         case "fallthrough", names:
             return {"fallthrough": tuple(plain(name) for name in names) or tuple(zones)}
     raise option.wrong(f"podwire does not have this option of kubernetes, or not with {' '.join(option.arguments)!r}")
-
-
-def _read_loadbalance(directive: Directive, _block: _Block) -> None:
-    expect(directive.arguments in ((), ("round_robin",)) and not directive.block, directive, "expected round_robin")
-
-
-def _accept(directive: Directive, _block: _Block) -> None:
-    """A plugin that says what podwire always does."""
-    expect_bare(directive)
-
-
-def _accept_argument(directive: Directive, _block: _Block) -> None:
-    """A plugin whose number podwire does not need: its own limits hold."""
-    expect(len(directive.arguments) < 2 and not directive.block, directive, "expected at most one argument")
