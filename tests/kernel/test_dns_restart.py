@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import dns.exception
 import dns.message
 import dns.query
 import dns.rcode
+from tests.fakes.certificates import make_certificate
 from tests.fakes.ports import free_port
 from tests.fakes.silent_api import SilentApi, silent_api
 
@@ -123,6 +125,37 @@ def test_changed_corefile_is_applied_and_a_wrong_one_not(tmp_path: Path) -> None
         file.write_text(valid.replace("ttl 7", "ttl 9"))
         while server.ask().answer[0].ttl != 9:
             time.sleep(0.02)
+
+
+def test_tls_survives_workers_and_follows_its_certificate(tmp_path: Path) -> None:
+    secure, files = free_port(), (tmp_path / "certificate", tmp_path / "key")
+
+    def write_certificate() -> None:
+        for path, text in zip(files, make_certificate("dns.example"), strict=True):
+            path.write_text(text)
+        (tmp_path / "trusted").write_text(files[0].read_text())
+
+    def ask() -> dns.message.Message:
+        query = dns.message.make_query(NAME, "A")
+        context = ssl.create_default_context(cafile=tmp_path / "trusted")
+        return dns.query.tls(
+            query, "127.0.0.1", port=secure, timeout=10, server_hostname="dns.example", ssl_context=context
+        )
+
+    write_certificate()
+    keys = f".:PORT tls://.:{secure} {{\n    tls {files[0]} {files[1]}\n"
+    with silent_api(LISTED) as api, serving(api, tmp_path, COREFILE.replace(".:PORT {\n", keys)) as server:
+        api.silence.set()
+        for _ in range(2):
+            assert ask().answer[0][0].to_text() == "10.96.0.7"
+            server.kill_worker()
+        write_certificate()
+        while True:
+            try:
+                assert ask().answer
+                break
+            except (ssl.SSLError, EOFError, ConnectionError):
+                time.sleep(0.05)
 
 
 def test_no_query_is_lost_over_kills_and_restarts(tmp_path: Path) -> None:
