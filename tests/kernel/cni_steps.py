@@ -16,13 +16,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from podwire.cni import protocol, wiring
+from podwire.cni import bridgeguard, ports, protocol, wiring
 from podwire.cni.service import CniService, CniSettings
 from podwire.cni.wiring import WiringFacts
 from podwire.kernel import network
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.nft import Nft
 from podwire.runtime.clock import SystemClock
+from podwire.state.nft import Table
 
 STEPS = frozenset({"send", "sendto", "sendmsg", "execute", "executemany", "write"})
 """The names of the C functions that change something outside of the process."""
@@ -33,6 +34,7 @@ PORTS = {
         {"hostPort": 53, "containerPort": 53, "protocol": "udp"},
     ]
 }
+TABLES = (("inet", ports.TABLE), (bridgeguard.FAMILY, bridgeguard.TABLE))
 LIMIT = 300
 
 
@@ -109,32 +111,37 @@ def in_child(body: Callable[[], list[str]]) -> tuple[bool, list[str]]:
 
 
 def held_in_kernel() -> dict[str, object]:
-    """Devices, routes and neighbours of pods, and the elements of the hostPort table."""
+    """Devices, routes and neighbours of pods, and the elements of the hostPort table and of the source guard."""
     with Netlink() as netlink, Nft() as nft:
         state = network.read(netlink)
-        table = nft.read("inet", "podwire-hostport")
+        elements, guard = (_elements(nft.read(*name)) for name in TABLES)
     links = [link for link in state.links if link.kind == "veth" and link.group != network.DELETE_GROUP]
-    elements = sum(len(item.elements) for item in table.sets) if table is not None else 0
     return {
         "links": sorted(str(wiring.owner_of(link)) for link in links),
         "routes": sorted(x.dst for x in state.routes if x.proto == wiring.ROUTE_PROTOCOL),
         "neighbours": sorted(x.ip for x in state.neighbours if x.permanent),
         "forwarding entries": sorted(x.mac for x in state.fdb if x.bridge and x.link in {link.name for link in links}),
         "elements": elements,
+        "guard": guard,
     }
+
+
+def _elements(table: Table | None) -> int:
+    return sum(len(item.elements) for item in table.sets) if table is not None else 0
 
 
 def held_in_ledger(service: CniService) -> dict[str, object]:
     """The same, as the ledger would have it."""
     attachments = list(service.leases.held.values())
     addresses = [ip for item in attachments for ip in item.ips]
-    ports = {key.container for key, item in service.leases.held.items() if item.ports}
+    with_ports = {key.container for key, item in service.leases.held.items() if item.ports}
     return {
         "links": sorted(str((key.container, key.ifname)) for key in service.leases.held),
         "routes": sorted(f"{ip}/{ip.max_prefixlen}" for ip in addresses),
         "neighbours": sorted(map(str, addresses)),
         "forwarding entries": sorted(item.mac for item in service.leases.held.values() if item.bridge),
-        "elements": 1 + 2 * len(CIDRS) + len(CIDRS) if ports else 0,
+        "elements": 1 + 2 * len(CIDRS) + len(CIDRS) if with_ports else 0,
+        "guard": sum(1 + len(item.addresses) for item in attachments if item.bridge),
     }
 
 

@@ -1,7 +1,10 @@
 """The bridge of pods: other programs, changes of the setting, frames with a wrong source, and its removal."""
 
 import json
+import socket
+import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +12,9 @@ from tests.kernel.agent_cluster import eventually
 from tests.kernel.cni_node import NodeAgent, inside, ping
 
 from podwire.cluster.podbridge import ALIAS, BRIDGE
+from podwire.cni.bridgeguard import FAMILY, TABLE
 from podwire.cni.wiring import HOST_MAC, NODE_OWNER, WiringFacts
-from podwire.kernel import network
+from podwire.kernel import netns, network
 from podwire.kernel.netlink import Netlink
 
 BOTH = ("10.244.1.0/24", "fd00:1::/64")
@@ -157,3 +161,109 @@ def test_removal_by_the_mark_takes_the_bridge_away(make: Callable[..., NodeAgent
     assert not device(node)
     assert "br9" in inside(node.place, "ip", "link").stdout
     node.start()
+
+
+PORT, LIMIT_S = 9000, 20.0
+_ARP, _ARP_REQUEST = 0x0806, 1
+
+
+class Datagrams:
+    """A pod that hears datagrams and ARP, and one that sends them with sources of its choice."""
+
+    def __init__(self, listener: Path, sender: Path) -> None:
+        self.sender = sender
+        with netns.inside(listener):
+            self._v4 = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self._v6 = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+            self._arp = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ARP))
+        self._v6.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        for item in (self._v4, self._v6, self._arp):
+            item.settimeout(LIMIT_S)
+        self._v4.bind(("0.0.0.0", PORT))
+        self._v6.bind(("::", PORT))
+
+    def send(self, source: str, target: str) -> None:
+        with netns.inside(self.sender):
+            item = socket.socket(socket.AF_INET6 if ":" in source else socket.AF_INET, socket.SOCK_DGRAM)
+        with item:
+            item.bind((source, 0))
+            item.sendto(b"x", (target, PORT))
+
+    def announce(self, address: str) -> None:
+        """Sends an ARP announcement of an address from the sender's own hardware address."""
+        with netns.inside(self.sender):
+            item = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ARP))
+        packed = socket.inet_aton(address)
+        with item:
+            item.bind(("eth0", _ARP))
+            mac = item.getsockname()[4]
+            body = struct.pack("!HHBBH6s4s6s4s", 1, 0x0800, 6, 4, _ARP_REQUEST, mac, packed, bytes(6), packed)
+            item.sendto(body, ("eth0", _ARP, 0, 0, b"\xff" * 6))
+
+    def heard_until(self, last: str) -> list[str]:
+        """The sources of the datagrams that arrive, up to the first from ``last``."""
+        item, sources = self._v6 if ":" in last else self._v4, [""]
+        while sources[-1] != last:
+            sources.append(item.recvfrom(64)[1][0])
+        return sources[1:]
+
+    def announced_until(self, last: str) -> list[str]:
+        """The addresses that ARP announces, up to ``last``."""
+        addresses = [""]
+        while addresses[-1] != last:
+            addresses.append(socket.inet_ntoa(self._arp.recv(64)[14:18]))
+        return addresses[1:]
+
+    def close(self) -> None:
+        for item in (self._v4, self._v6, self._arp):
+            item.close()
+
+
+def guarded(node: NodeAgent) -> str:
+    """The source guard as nft(8) shows it; empty when there is none."""
+    return inside(node.place, "nft", "list", "table", FAMILY, TABLE).stdout
+
+
+def test_pods_send_from_their_own_addresses_alone(make: Callable[..., NodeAgent]) -> None:
+    node = make(*BOTH)
+    web, target, sender = node.add("web"), node.add("target"), node.add("sender")
+    for address in web:
+        inside(node.pods / "sender", "ip", "address", "add", address, "dev", "eth0", *(["nodad"] * (":" in address)))
+    wire = Datagrams(node.pods / "target", node.pods / "sender")
+    for stolen, own, listener in zip(web, sender, target, strict=True):
+        wire.send(stolen, listener)
+        wire.send(own, listener)
+        assert wire.heard_until(own) == [own]
+    wire.announce(web[0])
+    wire.announce(sender[0])
+    assert wire.announced_until(sender[0]) == [sender[0]]
+    node.stop()
+    for stolen, own, listener in zip(web, sender, target, strict=True):
+        wire.send(stolen, listener)
+        wire.send(own, listener)
+        assert wire.heard_until(own) == [own], "the guard does not need the agent"
+    inside(node.place, "nft", "delete", "table", FAMILY, TABLE)
+    for stolen, listener in zip(web, target, strict=True):
+        wire.send(stolen, listener)
+        assert wire.heard_until(stolen) == [stolen], "without the guard nothing else stops them"
+    wire.announce(web[0])
+    assert wire.announced_until(web[0]) == [web[0]]
+    wire.close()
+    node.start()
+    assert web[0] in guarded(node), "a new agent restores the guard"
+
+
+def test_source_guard_comes_back_and_goes_with_the_last_pod(make: Callable[..., NodeAgent]) -> None:
+    node = make(*BOTH)
+    assert not guarded(node)
+    web, other = node.add("web"), node.add("other")
+    assert all(address in guarded(node) for address in (*web, *other))
+    assert node.call("CHECK", "web") == (0, {})
+    inside(node.place, "nft", "flush", "set", FAMILY, TABLE, "own4")
+    eventually(lambda: all(address in guarded(node) for address in (*web, *other)))
+    inside(node.place, "nft", "delete", "table", FAMILY, TABLE)
+    eventually(lambda: web[0] in guarded(node))
+    assert node.call("DEL", "web") == (0, {})
+    assert web[0] not in guarded(node) and other[0] in guarded(node)
+    assert node.call("DEL", "other") == (0, {})
+    assert not guarded(node)

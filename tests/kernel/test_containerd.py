@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -86,3 +88,85 @@ def test_bandwidth_annotations_limit_pods_of_containerd(node: NodeAgent, runtime
     runtime.remove_pod(limited)
     assert (node.links(), node.service.leases.held) == ([], {})
     assert address not in inside(node.place, "iptables-save").stdout
+
+
+class Churn(threading.Thread):
+    """Starts and removes pods as kubelet does: what fails is tried again, a pod under a new identifier."""
+
+    def __init__(self, runtime: Containerd, name: str, rounds: int) -> None:
+        super().__init__(daemon=True)
+        self._runtime, self._name, self._rounds = runtime, name, rounds
+        self.done = 0
+        self.addresses: list[str] = []
+
+    def run(self) -> None:
+        for number in range(self._rounds):
+            self.addresses.append(self._insist(f"{self._name}-{number}"))
+            self.done += 1
+
+    def _insist(self, name: str) -> str:
+        """The address of a pod that runs."""
+        for attempt in range(400):
+            try:
+                return self._runtime.address(self._runtime.run_pod(f"{name}-{attempt}", uid=f"{name}-{attempt}"))
+            except (OSError, Refused):
+                time.sleep(0.05)
+        raise AssertionError(f"{name} never started")
+
+
+@pytest.mark.slow
+def test_pods_start_while_agent_and_containerd_restart(node: NodeAgent, runtime: Containerd) -> None:
+    program.write_configuration(runtime.conf_dir, CniSection().conflist)
+    eventually(runtime.network_ready)
+    threads = [Churn(runtime, f"pod{number}", 3) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for restart in range(4):
+        done = sum(thread.done for thread in threads)
+        eventually(lambda done=done: sum(thread.done for thread in threads) > done or not alive(threads), 60)
+        node.stop()
+        if restart == 1:
+            runtime.stop()
+            runtime.start()
+        node.start()
+    for thread in threads:
+        thread.join()
+    addresses = [address for thread in threads for address in thread.addresses]
+    assert len(addresses) == len(set(addresses)) == 9
+    assert all(ping(node.place, address, patience_s=10) for address in addresses)
+    while sandboxes := runtime.pods():
+        for sandbox in sandboxes:
+            runtime.remove_pod(sandbox)
+    assert (node.links(), node.routes(), node.neighbours(), node.service.leases.held) == ([], [], [], {})
+
+
+def alive(threads: list[Churn]) -> bool:
+    """Whether a thread still starts pods."""
+    return any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.slow
+def test_node_that_was_switched_off_has_its_addresses_back(node: NodeAgent, runtime: Containerd) -> None:
+    program.write_configuration(runtime.conf_dir, CniSection().conflist)
+    eventually(runtime.network_ready)
+    before = [runtime.run_pod("web", WEB), runtime.run_pod("plain")]
+    addresses = [runtime.address(sandbox) for sandbox in before]
+    node.stop()
+    runtime.power_off()
+    inside(node.place, "nft", "flush", "ruleset")
+    eventually(lambda: node.links() == [])
+    runtime.start()
+    node.start()
+    assert node.service.leases.held == {}, "the pods are gone, and the agent knows"
+    assert set(before) == set(runtime.pods()), "the runtime has them on its disk"
+    eventually(runtime.network_ready)
+    new = runtime.run_pod("web", WEB, uid="u2")
+    address = runtime.address(new)
+    assert address not in addresses, "released addresses rest for a while"
+    assert ping(node.place, address, patience_s=10)
+    for sandbox in before:
+        runtime.remove_pod(sandbox)
+    assert runtime.pods() == [new]
+    assert node.routes() == [address] and ping(node.place, address, patience_s=10)
+    runtime.remove_pod(new)
+    assert (node.links(), node.routes(), node.neighbours(), node.service.leases.held) == ([], [], [], {})

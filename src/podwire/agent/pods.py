@@ -6,7 +6,7 @@ from pathlib import Path
 
 from podwire.agent.cnifiles import CniFiles
 from podwire.agent.shared import Shared
-from podwire.cluster.degraded import STATE_NOT_WRITTEN
+from podwire.cluster.degraded import FEATURE_MISSING, STATE_NOT_WRITTEN
 from podwire.cluster.podnetworks import DEFAULT_NETWORK, NodePodNetwork
 from podwire.cni.ipam.page import page
 from podwire.cni.service import CniService, CniSettings
@@ -29,6 +29,7 @@ def add(shared: Shared) -> CniService:
     )
     service = CniService(settings, shared.clock)
     service.disk.report = lambda text: shared.degraded.report("disk", STATE_NOT_WRITTEN, text)
+    service.attachments.report_guard = lambda text: shared.degraded.report("bridge guard", FEATURE_MISSING, text)
     service.recover(legs="policy" not in config.parts)  # No policy sees the packets of legs.
     shared.health.ready["cni"] = service.problem
     shared.health.metrics["cni"] = service.samples

@@ -1,11 +1,11 @@
 """Adds and removes the attachments of one node: in the ledger, in the kernel and in the policy gate."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
 
-from podwire.cni import ports, requested, spec, wiring
+from podwire.cni import bridgeguard, ports, requested, spec, wiring
 from podwire.cni.chain.bandwidth import PodLimiter
 from podwire.cni.chain.firewall import NodeFilter, ZoneSources
 from podwire.cni.chain.tuning import PodDevices
@@ -17,29 +17,49 @@ from podwire.cni.loopback import LoopbackDevices
 from podwire.cni.pinned import chosen_network
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.cni.wiring import Wiring, WiringFacts
-from podwire.errors import CniError
+from podwire.errors import CniError, Unsupported
 from podwire.observe.log import Log
 from podwire.state.network import NetworkState
 from podwire.state.nft import AbsentTable, Table
+from podwire.state.nft_diff import Transaction
 from podwire.state.share import Share
+
+
+class TableHolder(Protocol):
+    """One nftables table in the kernel."""
+
+    @property
+    def supported(self) -> bool:
+        """Whether the kernel can have the table, as far as it is known."""
+        ...
+
+    def hold(self, table: Table | None, change: Transaction | None = None) -> None:
+        """Makes the kernel hold the table; None: no table of this name.
+
+        ``change`` is the difference from the table of the last call; None: it is computed.
+
+        Raises: KernelError.
+        """
+        ...
+
+    def drifted(self) -> bool:
+        """Whether the table differs from the one that is held.
+
+        Raises: KernelError.
+        """
+        ...
 
 
 class HostPortHolder(Protocol):
     """The hostPorts of pods in the kernel."""
 
-    def hold(self, table: Table | None) -> None:
-        """Makes the kernel hold the hostPort table."""
+    @property
+    def table(self) -> TableHolder:
+        """The table with the hostPorts."""
         ...
 
     def read(self) -> Mapping[str, tuple[spec.PortMapping, ...]]:
         """The hostPorts that the kernel holds, by the address of the pod."""
-        ...
-
-    def drifted(self) -> bool:
-        """Whether the hostPort table differs from the one that is held.
-
-        Raises: KernelError.
-        """
         ...
 
     def forget_stale(self, attachments: Collection[Attachment]) -> None:
@@ -71,6 +91,11 @@ class Plumber(Protocol):
     @property
     def bridge(self) -> PodBridge:
         """The bridge of pods."""
+        ...
+
+    @property
+    def guard(self) -> TableHolder:
+        """The table that keeps pods on the bridge to their own addresses."""
         ...
 
     @property
@@ -172,6 +197,9 @@ class Attachments:
         self._log = Log("cni")
         self._released: set[str] = set()
         self._with_new_ports: dict[AttachmentKey, Attachment] = {}
+        self._port_planner = ports.PortPlanner()
+        self.report_guard: Callable[[str], None] = lambda _: None
+        """Called with the reason why source addresses on the bridge are not checked; empty: they are."""
 
     @property
     def by_key(self) -> Mapping[AttachmentKey, Attachment]:
@@ -185,7 +213,9 @@ class Attachments:
     def reserve(
         self, request: CniRequest, node: WiringFacts, beside: Collection[int] = (), foreign: Sequence[Address] = ()
     ) -> tuple[Attachment, Wiring]:
-        """Chooses addresses and writes them to disk; on failure no address is held.
+        """Chooses addresses and begins to write them to disk; on failure no address is held.
+
+        ``leases.wait_for_disk`` must follow before ADD is answered.
 
         ``foreign`` are the addresses that another IPAM plugin assigned; podwire chooses none then. ``beside`` are the
         IP families in which another interface of the pod has the default route.
@@ -207,7 +237,7 @@ class Attachments:
                 table = wiring.free_table(interfaces)
                 attachment = replace(attachment, beside=tuple(sorted(beside)), table=table)
             planned = wiring.plan(attachment, node)
-            self.leases.hold(attachment)
+            self.leases.hold(attachment, waits=False)
         except ValueError as problem:
             self.leases.put_back(addresses)
             raise CniError(spec.INVALID_CONFIG, f"cannot plan {request.pod_name}", str(problem)) from problem
@@ -226,8 +256,7 @@ class Attachments:
         finally:
             self.leases.release([attachment])
             self.gate.detach(attachment)
-            if attachment.ports:
-                self.hold_ports()
+            self._hold_tables([attachment])
 
     def remove(self, attachments: Sequence[Attachment]) -> None:
         """Unwires pods, then deletes their attachments from the ledger.
@@ -241,8 +270,20 @@ class Attachments:
         for attachment in attachments:
             self.gate.detach(attachment)
         self._released.update(ip for attachment in attachments for ip in attachment.addresses)
-        if any(attachment.ports for attachment in attachments):
+        self._hold_tables(attachments)
+
+    def _hold_tables(self, removed: Sequence[Attachment]) -> None:
+        """Takes removed attachments out of the tables of pods.
+
+        Raises: KernelError.
+        """
+        bridged = any(attachment.bridge for attachment in removed)
+        if any(attachment.ports for attachment in removed):
+            if bridged:
+                self.close_loopback()
             self.hold_ports()
+        if bridged:
+            self.hold_guard()
 
     def remove_vanished(self, attachments: Sequence[Attachment], reason: str) -> None:
         """Removes attachments of pods that vanished without a DEL, and logs the reason.
@@ -264,10 +305,31 @@ class Attachments:
 
         Raises: KernelError.
         """
+        table, change = self._port_planner.plan(self.leases.held.values())
+        self.plumber.ports.table.hold(table, change)
+
+    def close_loopback(self) -> None:
+        """Keeps packets of the bridge from the node's loopback network unless a pod on the bridge needs them.
+
+        To be called before :meth:`hold_ports`, which takes the guard of the loopback network away.
+
+        Raises: KernelError.
+        """
         held = self.leases.held.values()
         if not any(ports.on_loopback(attachment.ports) for attachment in held if attachment.bridge):
-            self.plumber.bridge.close_loopback()  # The guard of the node's loopback network goes after this.
-        self.plumber.ports.hold(ports.plan(held))
+            self.plumber.bridge.close_loopback()
+
+    def hold_guard(self) -> None:
+        """Makes the kernel keep pods on the bridge to their own addresses; a kernel that cannot is reported.
+
+        Raises: KernelError.
+        """
+        problem = ""
+        try:
+            self.plumber.guard.hold(bridgeguard.plan(self.leases.held.values()))
+        except Unsupported as missing:
+            problem = f"pods on the bridge can use each other's addresses: {missing}"
+        self.report_guard(problem)
 
     def got_ports(self, attachment: Attachment) -> None:
         """Takes note of an attachment whose hostPorts may have stale connections."""
@@ -293,7 +355,12 @@ class Attachments:
         table = ports.plan(attachments)
         mark = wiring.OWNER.route_protocol
         port_table = AbsentTable("inet", ports.TABLE) if table is None else table.canonical()
-        yield Share(part="cni", protocol=mark, desired=(wiring.merged(attachments, node), port_table))
+        tables: list[Table | AbsentTable] = [port_table]
+        if self.plumber.guard.supported:
+            guard = bridgeguard.plan(attachments)
+            absent = AbsentTable(bridgeguard.FAMILY, bridgeguard.TABLE)
+            tables.append(absent if guard is None else guard.canonical())
+        yield Share(part="cni", protocol=mark, desired=(wiring.merged(attachments, node), *tables))
         by_netns: dict[str, list[Attachment]] = {}
         for attachment in attachments:
             if attachment.netns:

@@ -70,6 +70,8 @@ class PodLegs:
     def delete_rules(self, attachments: Iterable[Attachment]) -> None:
         """Deletes the rules of interfaces beside others, in namespaces that stay."""
         for attachment in attachments:
+            if not attachment.beside:
+                continue  # The first interface of a pod has no rules.
             rules = plan(attachment, WiringFacts()).pod.rules
             if rules and netns.exists(attachment.netns):
                 with contextlib.suppress(KernelNotFound), Netlink(attachment.netns) as pod:

@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
-from podwire.cni import podbridge
+from podwire.cni import bridgeguard, podbridge
 from podwire.cni.bridgedevice import BridgeDevice
+from podwire.cni.heldtable import HeldTable
 from podwire.cni.hostports import HostPorts
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.legs import PodLegs
@@ -23,6 +24,7 @@ from podwire.cni.wiring import (
     WiringFacts,
     alias_of,
     belongs,
+    node_side,
     of_pod,
     plan,
 )
@@ -53,11 +55,15 @@ class KernelPlumber:
     def __init__(self, netns_path: NetnsPath = None) -> None:
         self._netns_path = netns_path
         self._netlink = Netlink(netns_path)
+        self._identity = 0
+        """That of the node's namespace; 0: not read yet."""
         self._legs = PodLegs(self._netlink)
         self.hardware = PodHardware(self._netlink, netns_path)
         """The hardware addresses of pods' devices."""
         self.bridge = BridgeDevice(self._netlink, netns_path)
         """The bridge of pods."""
+        self.guard = HeldTable(bridgeguard.FAMILY, bridgeguard.TABLE, netns_path)
+        """The table that keeps pods on the bridge to their own addresses."""
         self.ports = HostPorts(netns_path)
         """The hostPorts of pods."""
         self.loopback = Loopback()
@@ -74,7 +80,8 @@ class KernelPlumber:
     def close(self) -> None:
         """Closes the sockets; everything in the kernel stays."""
         self._netlink.close()
-        self.ports.close()
+        self.ports.table.close()
+        self.guard.close()
 
     def prepare(self, families: Collection[int]) -> None:
         """Turns on IPv6 forwarding of the node when pods have IPv6; IPv4 forwarding is set for each pod's device.
@@ -111,12 +118,13 @@ class KernelPlumber:
     def unwire(self, attachments: Iterable[Attachment]) -> None:
         """Deletes pods' routes and neighbours, and detaches their devices for ``delete_detached``."""
         every = tuple(attachments)
-        present = [attachment for attachment in every if self._link_of(attachment) is not None]
+        links = {link.name: link.index for x in every if (link := self._link_of(x)) is not None}
+        present = [attachment for attachment in every if attachment.host_link in links]
         self._legs.delete_all(present)
         self._legs.delete_rules(present)
-        pods.unwire(self._netlink, [plan(attachment, WiringFacts()).host for attachment in present])
+        pods.unwire(self._netlink, [node_side(attachment, WiringFacts()) for attachment in present], links)
         lost = [attachment for attachment in every if attachment.bridge and attachment not in present]
-        pods.delete_paths(self._netlink, [plan(attachment, WiringFacts()).host for attachment in lost])
+        pods.delete_paths(self._netlink, [node_side(attachment, WiringFacts()) for attachment in lost])
 
     def delete_detached(self, addresses: Collection[str] = ()) -> None:
         """Deletes all detached devices; takes some 20 ms for any number of them.
@@ -124,7 +132,7 @@ class KernelPlumber:
         The tracked connections of ``addresses`` are deleted too: they must not apply to the next pod with the address.
         """
         pods.sweep(self._netns_path)
-        if addresses and self.ports.supported:
+        if addresses and self.ports.table.supported:
             with Conntrack(self._netns_path) as conntrack:
                 conntrack.forget_addresses(addresses)
 
@@ -234,7 +242,9 @@ class KernelPlumber:
 
     def is_own(self, netns_path: str) -> bool:
         """Whether a namespace is the node's own."""
-        return netns.identity(netns_path) == netns.identity(self._netns_path)
+        if not self._identity:
+            self._identity = netns.identity(self._netns_path)
+        return netns.identity(netns_path) == self._identity
 
     def _link_of(self, attachment: Attachment) -> Link | None:
         try:

@@ -27,7 +27,7 @@ class AttachmentRepair:
         self._last_node = node()
 
     def recover(self, network: str) -> None:
-        """At start: finishes the requests that a killed agent had begun, and restores the hostPort table.
+        """At start: finishes the requests that a killed agent had begun, and restores the tables of pods.
 
         Wired pods that are missing in the ledger are taken over under the network's name.
         """
@@ -48,12 +48,14 @@ class AttachmentRepair:
                 addresses=",".join(attachment.addresses),
             )
         self._remove_strays(have)
+        self._attachments.close_loopback()
         self._attachments.hold_ports()
+        self._attachments.hold_guard()
 
     def sweep(self) -> None:
         """To be called every minute: releases attachments whose device has been missing for two calls.
 
-        The hostPort table is restored too.
+        The tables of pods are restored too.
         """
         have = self._attachments.plumber.read()
         gone = {key for key, attachment in self._attachments.by_key.items() if have.link(attachment.host_link) is None}
@@ -66,6 +68,7 @@ class AttachmentRepair:
         self._attachments.remove_vanished(lost_attachments, "its device has been gone for a minute")
         self._remove_strays(have)
         self.heal_ports()
+        self.heal_guard()
 
     def heal_ports(self) -> None:
         """Restores the hostPort table when a pod has a hostPort.
@@ -73,7 +76,16 @@ class AttachmentRepair:
         Raises: KernelError.
         """
         if any(attachment.ports for attachment in self._attachments.by_key.values()):
+            self._attachments.close_loopback()
             self._attachments.hold_ports()
+
+    def heal_guard(self) -> None:
+        """Restores the source guard of the bridge when a pod is on the bridge.
+
+        Raises: KernelError.
+        """
+        if any(attachment.bridge for attachment in self._attachments.by_key.values()):
+            self._attachments.hold_guard()
 
     def hold_bridge(self) -> None:
         """Makes the bridge of pods when new or running pods need it; a failure is logged, and healing tries again."""

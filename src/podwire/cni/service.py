@@ -54,7 +54,7 @@ STATUS_S = 1.0
 ADDRESSES_S = 10.0
 """ADD waits so long for addresses, where the node can claim a block."""
 _ADDRESSES_POLL_S = 0.02
-DELETE_S = 0.05
+DELETE_S = 0.2
 STALE_S = 0.2
 SWEEP_S = 60.0
 

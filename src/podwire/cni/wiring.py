@@ -19,6 +19,7 @@ the ledger is lost. ``rp_filter`` 1 on it drops IPv4 packets with a source that 
 import hashlib
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
 import msgspec
@@ -48,6 +49,7 @@ HOST_MAC = "02:70:77:00:00:01"
 """Hardware address of every node's end: a pod that is moved or restored finds the same gateway."""
 
 GATEWAYS = {4: IPv4Address("169.254.1.1"), 6: IPv6Address("fe80::1")}
+_GATEWAY_TEXTS = {version: str(gateway) for version, gateway in GATEWAYS.items()}
 _DEFAULT = {4: "0.0.0.0/0", 6: "::/0"}
 FIRST_TABLE = 11200
 """The routing table of a pod's second interface, and the priority of its rules; a third one has the next number."""
@@ -286,37 +288,56 @@ def attach(
 
 def plan(attachment: Attachment, node: WiringFacts) -> Wiring:
     """The wiring of an attachment."""
-    host, inner = attachment.host_link, attachment.key.ifname
-    ips = attachment.ips
+    host, pod = node_side(attachment, node), _pod_side(attachment, node)
+    if node.leg is None or attachment.table:
+        return Wiring(host, pod)
+    pod = merge((pod, OWNER.stamp(_leg_state(attachment, node.leg))))
+    return Wiring(host, pod, _leg_link(attachment, node.leg))
+
+
+def node_side(attachment: Attachment, node: WiringFacts) -> NetworkState:
+    """What an attachment adds to the node's namespace; every object has the owner's mark."""
+    host, device, bridge = attachment.host_link, attachment.device, attachment.bridge
+    ips, proto = attachment.ips, ROUTE_PROTOCOL
+    alias, peer = alias_of(attachment), attachment.key.ifname
+    link = Link(name=host, kind="veth", mtu=node.mtu, mac=HOST_MAC, alias=alias, peer=peer)
+    if bridge:
+        link = replace(link, master=bridge, hairpin=True, locked=True)
+    return NetworkState(
+        links=(link,),
+        neighbours=tuple(Neighbour(link=device, ip=str(ip), mac=attachment.mac, proto=proto) for ip in ips),
+        fdb=(Fdb(link=host, mac=attachment.mac, bridge=True),) if bridge else (),
+        routes=tuple(_node_route(attachment, ip, node) for ip in ips),
+        rules=_lone_rules(attachment, node),
+        sysctls=_sysctls(attachment) if any(ip.version == 4 for ip in ips) else (),
+    )
+
+
+def _pod_side(attachment: Attachment, node: WiringFacts) -> NetworkState:
+    """The state of the pod's namespace without a leg."""
+    inner, ips, proto = attachment.key.ifname, attachment.ips, ROUTE_PROTOCOL
     versions = sorted({ip.version for ip in ips})
-    device, bridge = attachment.device, attachment.bridge
-    own = Link(name=host, kind="veth", mtu=node.mtu, mac=HOST_MAC, alias=alias_of(attachment), peer=inner)
-    port = replace(own, master=bridge, hairpin=True, locked=True)
-    wiring = Wiring(
-        host=NetworkState(
-            links=(port if bridge else own,),
-            neighbours=tuple(Neighbour(link=device, ip=str(ip), mac=attachment.mac) for ip in ips),
-            fdb=(Fdb(link=host, mac=attachment.mac, bridge=True),) if bridge else (),
-            routes=tuple(_node_route(attachment, ip, node) for ip in ips),
-            rules=_lone_rules(attachment, node),
-            sysctls=_sysctls(attachment) if 4 in versions else (),
-        ),
-        pod=NetworkState(
-            links=(Link(name="lo"), Link(name=inner, kind="veth", mtu=node.mtu, mac=attachment.mac)),
-            addresses=tuple(Address(link=inner, cidr=f"{ip}/{ip.max_prefixlen}") for ip in ips),
-            neighbours=tuple(Neighbour(link=inner, ip=gateway_of(attachment, v), mac=HOST_MAC) for v in versions),
-            routes=tuple(route for v in versions for route in _pod_routes(attachment, v, node.route_mtu(v))),
-            rules=tuple(
-                FibRule(priority=attachment.table, src=f"{ip}/{ip.max_prefixlen}", table=attachment.table)
-                for ip in ips
-                if ip.version in attachment.beside
-            ),
+    gateways = [(v, gateway_of(attachment, v)) for v in versions]
+    return NetworkState(
+        links=(_LOOPBACK, Link(name=inner, kind="veth", mtu=node.mtu, mac=attachment.mac)),
+        addresses=tuple(Address(link=inner, cidr=f"{ip}/{ip.max_prefixlen}", proto=proto) for ip in ips),
+        neighbours=tuple(_gateway_neighbour(inner, gateway) for _, gateway in gateways),
+        routes=tuple(route for v in versions for route in _pod_routes(attachment, v, node.route_mtu(v))),
+        rules=tuple(
+            FibRule(priority=attachment.table, src=f"{ip}/{ip.max_prefixlen}", table=attachment.table, proto=proto)
+            for ip in ips
+            if ip.version in attachment.beside
         ),
     )
-    if node.leg is None or attachment.table:
-        return Wiring(OWNER.stamp(wiring.host), OWNER.stamp(wiring.pod))
-    pod = merge((wiring.pod, _leg_state(attachment, node.leg)))
-    return Wiring(OWNER.stamp(wiring.host), OWNER.stamp(pod), _leg_link(attachment, node.leg))
+
+
+_LOOPBACK = Link(name="lo")
+
+
+@lru_cache(64)
+def _gateway_neighbour(link: str, gateway: str) -> Neighbour:
+    """The gateway in the pod's neighbour table, which is the same in most pods."""
+    return Neighbour(link=link, ip=gateway, mac=HOST_MAC, proto=ROUTE_PROTOCOL)
 
 
 def _lone_rules(attachment: Attachment, node: WiringFacts) -> tuple[FibRule, ...]:
@@ -329,7 +350,7 @@ def _lone_rules(attachment: Attachment, node: WiringFacts) -> tuple[FibRule, ...
         return ()
     ranges = [ip_network(cidr) for cidr in node.networks.get(attachment.pod_network, ())]
     return tuple(
-        FibRule(priority=SEPARATION_PRIORITY, src=f"{ip}/{ip.max_prefixlen}", kind="unreachable")
+        FibRule(priority=SEPARATION_PRIORITY, src=f"{ip}/{ip.max_prefixlen}", kind="unreachable", proto=ROUTE_PROTOCOL)
         for ip in attachment.ips
         if not any(ip in network for network in ranges)
     )
@@ -389,7 +410,7 @@ def _leg_state(attachment: Attachment, leg: PodLeg) -> NetworkState:
 def merged(attachments: Iterable[Attachment], node: WiringFacts) -> NetworkState:
     """The node's side of several attachments, without the names of the pods' ends, which are in other namespaces."""
     held = tuple(attachments)
-    states = [plan(attachment, node).host for attachment in held]
+    states = [node_side(attachment, node) for attachment in held]
     links = [replace(link, peer="") for state in states for link in state.links]
     if bridge := bridge_of(held, node):
         states.append(bridge)
@@ -412,8 +433,8 @@ def _node_route(attachment: Attachment, ip: IPv4Address | IPv6Address, node: Wir
     """The node's route to an address of a pod."""
     dst, source = f"{ip}/{ip.max_prefixlen}", node.sources.get(ip.version, "")
     if attachment.bridge and ip.version == 4:
-        return Route(dst=dst, via=str(ip), link=attachment.bridge, onlink=True, src=source)
-    return Route(dst=dst, link=attachment.device, src=source)
+        return Route(dst=dst, via=str(ip), link=attachment.bridge, onlink=True, src=source, proto=ROUTE_PROTOCOL)
+    return Route(dst=dst, link=attachment.device, src=source, proto=ROUTE_PROTOCOL)
 
 
 def _sysctls(attachment: Attachment) -> tuple[Sysctl, ...]:
@@ -430,20 +451,28 @@ def _sysctls(attachment: Attachment) -> tuple[Sysctl, ...]:
 def gateway_of(attachment: Attachment, version: int) -> str:
     """The gateway of a pod in a family."""
     own = (gateway for gateway in attachment.gateways if (":" in gateway) == (version == 6))
-    return next(own, str(GATEWAYS[version]))
+    return next(own, _GATEWAY_TEXTS[version])
 
 
 def _pod_routes(attachment: Attachment, version: int, mtu: int) -> tuple[Route, ...]:
-    gateway, link = gateway_of(attachment, version), attachment.key.ifname
-    is_beside = version in attachment.beside
-    default = Route(dst=_DEFAULT[version], via=gateway, link=link, mtu=mtu)
-    if is_beside:
-        default = replace(default, onlink=version == 4, table=attachment.table)
+    table = attachment.table if version in attachment.beside else 0
+    return _routes_by(gateway_of(attachment, version), attachment.key.ifname, mtu, table)
+
+
+@lru_cache(64)
+def _routes_by(gateway: str, link: str, mtu: int, table: int) -> tuple[Route, ...]:
+    """The routes by a gateway, which are the same in most pods; ``table`` 0: another interface has no default route."""
+    version = 6 if ":" in gateway else 4
+    default = Route(dst=_DEFAULT[version], via=gateway, link=link, mtu=mtu, proto=ROUTE_PROTOCOL)
+    if table:
+        default = replace(default, onlink=version == 4, table=table)
     if gateway.startswith("fe80:"):
         return (default,)
     if version == 6:
-        return (Route(dst=f"{gateway}/128", link=link, table=default.table), default)
-    return (default,) if is_beside else (Route(dst=f"{gateway}/32", link=link, scope="link"), default)
+        return (Route(dst=f"{gateway}/128", link=link, table=default.table, proto=ROUTE_PROTOCOL), default)
+    if table:
+        return (default,)
+    return (Route(dst=f"{gateway}/32", link=link, scope="link", proto=ROUTE_PROTOCOL), default)
 
 
 def result(attachment: Attachment, node: WiringFacts, dns: spec.Dns) -> spec.CniResult:

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from podwire.kernel.attributes import attribute, nested, number, parse, string, text, u8, u32
+from podwire.kernel.attributes import attribute, nested, number, parse, spans, string, text, u8, u32
 from podwire.kernel.link_kinds import codec_of
 from podwire.kernel.uapi import (
     AF_BRIDGE,
@@ -225,6 +225,11 @@ def decode(payload: bytes) -> ReadLink:
     master, operstate = number(attributes, IFLA_MASTER), number(attributes, IFLA_OPERSTATE)
     carrier = bool(flags & IFF_LOWER_UP)
     return ReadLink(link, master, lower, IFLA_LINK_NETNSID in attributes, operstate, netns_number, carrier)
+
+
+def operstate(payload: bytes) -> int:
+    """The operstate in an RTM_NEWLINK payload, without decoding the rest; 0 (unknown) when there is none."""
+    return next((payload[at] for kind, at, _ in spans(payload, IFINFOMSG.size) if kind == IFLA_OPERSTATE), 0)
 
 
 def _mac(data: bytes) -> str:

@@ -72,9 +72,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 class Netlink:
     """A netlink socket that lives in one network namespace."""
 
-    def __init__(self, netns_path: Path | str | int | None = None, family: int = NETLINK_ROUTE) -> None:
+    def __init__(
+        self, netns_path: Path | str | int | None = None, family: int = NETLINK_ROUTE, *, short: bool = False
+    ) -> None:
+        """With ``short`` the socket is for a few small batches: its buffers are not enlarged."""
         self.netns = netns_path
-        self._socket = netns.run_inside(netns_path, lambda: _open(family))
+        self._socket = netns.run_inside(netns_path, lambda: _open(family, short=short))
         self._sequence = 0
 
     def __enter__(self) -> "Netlink":
@@ -230,18 +233,12 @@ class Netlink:
             raise refusal(message.operation, str(message.subject), number) from failure
 
 
-def _open(family: int) -> socket.socket:
+def _open(family: int, *, short: bool = False) -> socket.socket:
     try:
         opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
     except OSError as failure:
         raise refusal("open", f"netlink socket of family {family}", failure.errno or 0) from failure
-    for level, option, value in (
-        (SOL_NETLINK, NETLINK_CAP_ACK, 1),
-        (SOL_NETLINK, NETLINK_EXT_ACK, 1),
-        (SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1),
-        (socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER),
-        (socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER),
-    ):
+    for level, option, value in _OPTIONS[:_SMALL] if short else _OPTIONS:
         # Kernels before 4.12 and 4.20 lack the first three, user namespaces lack the permission for the last two. Then
         # error texts are missing, dumps are longer and batches must be shorter, but everything works.
         with contextlib.suppress(OSError):
@@ -253,6 +250,15 @@ def _open(family: int) -> socket.socket:
 
 _SO_RCVTIMEO, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 20, 32, 33
 """asm-generic/socket.h"""
+_OPTIONS = (
+    (SOL_NETLINK, NETLINK_CAP_ACK, 1),
+    (SOL_NETLINK, NETLINK_EXT_ACK, 1),
+    (SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1),
+    (socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER),
+    (socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER),
+)
+_SMALL = 3
+"""How many of the options do not concern the buffers."""
 
 
 def _failure(payload: bytes, flags: int, message: Message, *, done: bool = False) -> KernelError | None:

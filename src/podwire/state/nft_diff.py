@@ -251,6 +251,8 @@ def _change(present: Table, desired: Table) -> Iterable[Operation]:
 
 def _same_rules(old: Chain | None, new: Chain) -> bool:
     old_rules = () if old is None else old.rules
+    if old_rules is new.rules:
+        return True
     return len(old_rules) == len(new.rules) and all(
         a.without_counts == b.without_counts for a, b in zip(old_rules, new.rules, strict=True)
     )

@@ -1,12 +1,16 @@
 """The hostPort table."""
 
+import random
+
 import pytest
+from msgspec.structs import replace
 
 from podwire.cni import ports
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.protocol import AttachmentKey
 from podwire.cni.spec import PortMapping
 from podwire.errors import CniError
+from podwire.state.nft_diff import AddElements, DeleteElements, Transaction, diff
 from podwire.state.nft_text import parse_table
 
 
@@ -99,3 +103,45 @@ def test_a_port_of_one_pod_leads_to_one_target() -> None:
 )
 def test_ports_of_the_loopback_address(host_ip: str, expected: bool) -> None:
     assert ports.on_loopback([PortMapping(host_port=80, container_port=80, host_ip=host_ip)]) is expected
+
+
+def test_changes_lead_from_one_table_to_the_next() -> None:
+    """What the planner writes for a change is what a comparison of whole tables would write."""
+    chance = random.Random(7)
+    shared = {"host_link": "bridged", "bridge": "podwire-pods"}
+    pods = [
+        replace(
+            attachment_of(f"p{n}", *mappings(n), addresses=(f"10.244.1.{n}", f"fd00::{n}")[: 1 + n % 2]),
+            **(shared if n % 5 == 0 else {}),
+        )
+        for n in range(2, 22)
+    ]
+    heir = replace(pods[3], addresses=("10.244.1.99",))
+    planner, before = ports.PortPlanner(), None
+    for _ in range(200):
+        held = chance.sample(pods, chance.choice((0, 1, 5, 18, 19, 20)))
+        if chance.random() < 0.3:
+            held = [heir if pod is pods[3] else pod for pod in held]
+        table, change = planner.plan(held)
+        expected = ports.plan(held)
+        assert (table and table.canonical()) == (expected and expected.canonical())
+        if change is not None:
+            assert before is not None and table is not None
+            assert texts(change) == texts(diff(before, table))
+        before = table
+
+
+def mappings(number: int) -> tuple[PortMapping, ...]:
+    if number % 4 == 0:
+        return (PortMapping(host_port=8000 + number, container_port=80, host_ip="10.0.0.1"),)
+    return (PortMapping(host_port=8000 + number, container_port=80, protocol="tcp"),)
+
+
+def texts(change: Transaction) -> list[str]:
+    """The single elements of the operations."""
+    return sorted(
+        f"{type(operation).__name__} {operation.set.name} {key.hex()} {element}"
+        for operation in change.operations
+        if isinstance(operation, AddElements | DeleteElements)
+        for key, element in operation.elements.items()
+    )

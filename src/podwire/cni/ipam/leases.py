@@ -144,7 +144,7 @@ class Leases:
         pools = [pool for pool in network if pool.network.version == family and pool.network not in self.closed]
         now = self._now().timestamp()
         for pool in pools:
-            if pool.free - pool.cooling(now) > 0:
+            if pool.has_cooled(now):
                 return pool.allocate(now)[0]
         for pool in pools:
             if pool.free > 0:
@@ -161,11 +161,18 @@ class Leases:
                 if address in pool.network:
                     pool.release(address, now)
 
-    def hold(self, attachment: Attachment) -> None:
-        """Makes an attachment durable."""
-        self._ledger.hold(attachment)
+    def hold(self, attachment: Attachment, *, waits: bool = True) -> None:
+        """Makes an attachment durable; without ``waits`` :meth:`wait_for_disk` must follow."""
+        self._ledger.hold(attachment, waits=waits)
         (self.held if attachment.host_link else self.lent)[attachment.key] = attachment
         self.changed()
+
+    def wait_for_disk(self) -> None:
+        """Returns when all changes are on the disk.
+
+        Raises: CniError 5 when they cannot be brought there.
+        """
+        self._ledger.wait()
 
     def update(self, attachment: Attachment) -> None:
         """Makes changed facts of a held attachment durable; its addresses are as before."""

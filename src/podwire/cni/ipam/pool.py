@@ -56,6 +56,10 @@ class Pool:
         """The number of addresses in their cooldown at the time ``now``."""
         return sum(1 for at in self._released.values() if now - at < self._cooldown_s)
 
+    def has_cooled(self, now: float) -> bool:
+        """Whether an address is free and not in its cooldown at the time ``now``."""
+        return self.free > len(self._released) or self.free > self.cooling(now)
+
     def contains(self, address: Address) -> bool:
         """Whether this pool may assign an address."""
         return address in self.network and self._first <= int(address) - self._base <= self._last

@@ -21,6 +21,7 @@ import pytest
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Attachment, Ledger
 from podwire.cni.protocol import AttachmentKey
+from podwire.errors import CniError
 
 RANGE = ip_network("10.244.1.0/28")
 START = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
@@ -110,11 +111,11 @@ def test_pages_written_out_of_order_count_for_nothing(written: tuple[Path, list[
     assert after(image, tmp_path / "cut", missing) == expected(5)
 
 
-def test_every_change_waits_for_the_disk(tmp_path: Path) -> None:
+def test_every_change_is_a_transaction_of_its_own(tmp_path: Path) -> None:
     with closing(Ledger(tmp_path / "ipam.db")) as ledger:
         connection = ledger._db
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (1,)
         assert not connection.in_transaction
         ledger.hold(attachment(2))
         assert not connection.in_transaction
@@ -130,11 +131,14 @@ import os, sys
 from pathlib import Path
 from podwire.cni.ipam.ledger import Attachment, Ledger
 from podwire.cni.protocol import AttachmentKey
+from podwire.errors import CniError
 ledger = Ledger(Path(sys.argv[1]))
 for number in range(3):
     key = AttachmentKey("podwire", f"c-{number}", "eth0")
     os.write(1, b"begin\\n")
-    ledger.hold(Attachment(key=key, addresses=(f"10.244.1.{number + 2}",), host_link="l", mac="", netns=""))
+    held = Attachment(key=key, addresses=(f"10.244.1.{number + 2}",), host_link="l", mac="", netns="")
+    ledger.hold(held, waits=number == 1)
+    ledger.wait()
     os.write(1, b"acknowledged\\n")
 """
 
@@ -151,6 +155,8 @@ def test_log_reaches_the_disk_before_the_acknowledgement(tmp_path: Path) -> None
             steps.append("begin" if "begin" in line else "acknowledged")
         elif "ipam.db-wal" in line:
             steps.append("sync" if "sync(" in line else "write")
+        elif "sync resumed" in line:
+            steps.append("sync")
     begins = [index for index, step in enumerate(steps) if step == "begin"]
     assert len(begins) == 3
     for index in begins:
@@ -171,3 +177,17 @@ def test_truncated_database_is_set_aside(written: tuple[Path, list[int]], tmp_pa
         assert ledger.attachments() == {}
         ledger.hold(attachment(2))
     assert (image / "ipam.db.damaged").exists() == (keep > 0)
+
+
+def test_log_that_cannot_reach_the_disk_fails_the_change(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ipam.db")) as ledger:
+        ledger.hold(attachment(2))
+        (tmp_path / "ipam.db-wal").rename(tmp_path / "away")
+        ledger.hold(attachment(3), waits=False)
+        with pytest.raises(CniError, match="cannot write the address ledger") as failure:
+            ledger.wait()
+        assert failure.value.code == 5
+        (tmp_path / "away").rename(tmp_path / "ipam.db-wal")
+        ledger.release([attachment(3)], START.timestamp(), 0.0)
+        ledger.hold(attachment(4))
+        assert [key.container for key in ledger.attachments()] == ["c-2", "c-4"]
