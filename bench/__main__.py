@@ -23,6 +23,7 @@ BENCHMARKS = (
     "api",
     "admission",
     "cni",
+    "cni_burst",
     "netlink",
     "routing",
     "bgp",

@@ -1,31 +1,33 @@
 """CNI ADD and DEL, one after the other and eight at a time, beside the reference plugins ptp and bridge.
 
 In turns, in a node namespace of their own: each plugin is executed as a container runtime does it, for a namespace that
-exists already. podwire is measured with its compiled program and with the one in Python; the agent's CNI part runs
-in a process of its own with the address ledger on disk (`synchronous=FULL`). ptp and bridge come with host-local from
-Debian's package `containernetworking-plugins`; without it they are left out. podwire is also measured with a hostPort
-for each pod, and bridge with portmap and firewall (iptables) behind it. A DEL of podwire ends when the pod's address is
-out of the network and may be given out later; the device goes in the background.
+exists already. podwire is measured with its compiled program and with the one in Python; the agent's CNI part runs in a
+process of its own with the address ledger on disk (an `fdatasync` for each ADD). ptp and bridge come with host-local
+from Debian's package `containernetworking-plugins`; without it they are left out. podwire is also measured with a
+hostPort for each pod, and bridge with portmap and firewall (iptables) behind it. A DEL of podwire ends when the pod's
+address is out of the network and may be given out later; the device goes in the background. "/bin/true" is a program
+that does nothing, executed in the same way: every other number contains as much. The aims are multiples of what the
+plugins bridge and host-local need: ADD at most 0.2, DEL at most 0.05, the rate of eight at a time at least 5.
 
     sudo python -m bench.cni [--quick]
 """
 
 import asyncio
+import gc
 import json
 import multiprocessing
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
+from collections.abc import Sequence
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 from bench.alone import run_alone
+from bench.executions import Call, Execution, run_all
 from bench.table import Row
 
 from podwire.cni import program
@@ -39,6 +41,10 @@ _FIRST_PORT = 20000
 _PLUGINS = Path("/usr/lib/cni")
 _SHIM = Path(program.__file__).with_name("shim.py")
 
+
+_REFERENCE = "bridge + host-local"
+_AIMS = {"ADD 1 by 1": 0.2, "DEL 1 by 1": 0.05, f"ADD {_WIDTH} at a time: rate": 5.0}
+"""The aims, as multiples of what the reference needs."""
 
 Conf = dict[str, Any]
 
@@ -61,8 +67,8 @@ class Plugin:
         self.ports = True
         return self
 
-    def call(self, verb: str, container: str, netns_path: Path) -> float:
-        """Milliseconds of one request: as libcni makes it, each program gets the result of the one before."""
+    def call(self, verb: str, container: str, netns_path: Path) -> Call:
+        """One request: as libcni makes it, each program gets the result of the one before."""
         more: Conf = {}
         if self.ports:
             port = {"hostPort": _FIRST_PORT + int(netns_path.name[1:]), "containerPort": 80, "protocol": "tcp"}
@@ -75,25 +81,22 @@ class Plugin:
             "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=bench;K8S_POD_NAME={container}",
             **self.env,
         }
-        started = time.perf_counter()
         previous = self._results.pop(container, None) if verb == "DEL" else None
         for command, conf in self.programs if verb == "ADD" else reversed(self.programs):
             document = json.dumps(conf | more | ({"prevResult": previous} if previous else {})).encode()
-            done = subprocess.run(
-                command, input=document, env=environment, capture_output=True, check=False, close_fds=False
-            )
-            if done.returncode:
-                raise SystemExit(f"{self.name} {verb}: {done.stdout.decode()}{done.stderr.decode()}")
-            if verb == "ADD":
-                previous = json.loads(done.stdout)
+            status, output = yield Execution(command, environment, document)
+            if status:
+                raise SystemExit(f"{self.name} {verb}: {output.decode()}")
+            if verb == "ADD" and output:
+                previous = json.loads(output)
         if verb == "ADD":
             self._results[container] = previous
-        return (time.perf_counter() - started) * 1000
 
 
 def serve(node: Path, root: Path, ready: Event) -> None:
     """The CNI part of an agent, in the node's namespace."""
     netns.enter(node)
+    gc.freeze()  # As the agent does behind its imports.
 
     async def body() -> None:
         service = CniService(CniSettings(socket=root / "cni.sock", database=root / "ipam.db"), SystemClock())
@@ -116,8 +119,9 @@ def measure(plugin: Plugin, netns_paths: list[Path]) -> dict[str, float]:
         for verb in ("ADD", "DEL"):
             names = [f"{width}-{netns_path.name}" for netns_path in netns_paths]
             started = time.perf_counter()
-            with ThreadPoolExecutor(width) as threads:
-                used = list(threads.map(plugin.call, repeat(verb), names, netns_paths))
+            used = run_all(
+                (plugin.call(verb, name, path) for name, path in zip(names, netns_paths, strict=True)), width
+            )
             figures[f"{verb} {label}, ms"] = statistics.median(used)
             figures[f"{verb} {label}, 99th percentile, ms"] = sorted(used)[int(len(used) * 0.99) - 1]
             figures[f"{verb} {label}: rate, /s"] = len(netns_paths) / (time.perf_counter() - started)
@@ -154,6 +158,7 @@ def plugins_of(root: Path, directory: Path) -> list[Plugin]:
         {"CNI_PATH": str(directory), "PATH": os.environ["PATH"]},
     )
     plugins.append(chain.with_ports())
+    plugins.append(Plugin("/bin/true", [(["/bin/true"], common)], {}))
     return plugins
 
 
@@ -186,9 +191,15 @@ def run(quick: bool) -> list[Row]:
 
 def _row(label: str, plugins: list[Plugin], results: list[list[dict[str, float]]]) -> Row:
     columns = [tuple(result[number][label] for result in results) for number in range(len(plugins))]
-    peers = zip((plugin.name for plugin in plugins[1:]), columns[1:], strict=True)
+    peers = dict(zip((plugin.name for plugin in plugins[1:]), columns[1:], strict=True))
     subject, _, unit = label.rpartition(", ")
-    return Row(subject, unit, columns[0], tuple(peers))
+    return Row(subject, unit, columns[0], tuple(peers.items()), _aim(subject, peers.get(_REFERENCE)))
+
+
+def _aim(subject: str, reference: Sequence[float] | None) -> float | None:
+    """The aim of a row, by what the reference needed in the same run."""
+    factor = _AIMS.get(subject)
+    return factor * statistics.median(reference) if factor is not None and reference else None
 
 
 if __name__ == "__main__":
