@@ -40,7 +40,7 @@ def test_narrow_paths_and_firewalls_are_on_the_node(machine: Machine, tmp_path: 
     for number in (1, 2):
         machine.start_agent(f"node-{number}")
     for name, peer in (("node-1", "node-2"), ("node-2", "node-1")):
-        result = eventually(lambda name=name: condition(machine, name))
+        result = eventually(lambda name=name: condition(machine, name), 60)
         assert (result["status"], result["reason"]) == ("True", "PathTooNarrow")
         assert f"{peer} (IPv4, " in result["message"]
         assert "packets of 1448 bytes pass, 1450 are expected" in result["message"]
@@ -53,3 +53,19 @@ def test_narrow_paths_and_firewalls_are_on_the_node(machine: Machine, tmp_path: 
     eventually(lambda: machine.drift("node-1") == [])
     written = {str(path.relative_to(etc)): path.read_text() for path in etc.rglob("*") if path.is_file()}
     assert written == {file.path: file.text for file in link_files(HOST_MAC)}
+    close_input(machine, "node-1")
+
+
+def close_input(machine: Machine, name: str) -> None:
+    """A firewall that drops packets of tunnels is on the Node until it has a rule for them."""
+
+    def fallback() -> str:
+        annotations: dict[str, str] = machine.api("get", NODES, name)["metadata"]["annotations"]
+        return annotations["podwire.io/fallback"]
+
+    for rule in ("-A INPUT -p tcp -j ACCEPT", "-A INPUT -p icmp -j ACCEPT", "-P INPUT DROP"):
+        inside(machine.root / name, "iptables", *rule.split())
+    eventually(lambda: "drops packets of other nodes to udp port 8472, which routing.backend vxlan needs" in fallback())
+    eventually(lambda: "InputBlocked" in reasons(machine))
+    inside(machine.root / name, "iptables", "-A", "INPUT", "-p", "udp", "--dport", "8472", "-j", "ACCEPT")
+    eventually(lambda: "port 8472" not in fallback())

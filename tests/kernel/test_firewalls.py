@@ -11,7 +11,7 @@ from tests.fakes.clock import FakeClock
 from tests.kernel.routing_nodes import ECHO_SERVER, Cluster, ClusterNode, Pod
 
 from podwire.kernel import netns
-from podwire.kernel.forward_chains import ForwardChains
+from podwire.kernel.firewall_chains import FirewallChains
 from podwire.kernel.iptables import Kind, find
 from podwire.routing.firewalls import READ_S, FirewallPass
 
@@ -56,7 +56,7 @@ class Firewalled:
         self.cluster.settle()
         self.node: ClusterNode = self.cluster.all[0]
         self.pods = [node.pod(f"p{node.number}") for node in self.cluster.all]
-        self.hook = ForwardChains(self.node.place)
+        self.hook = FirewallChains(self.node.place)
         self.reports: list[str] = []
         plan = self.node.router.plan
         assert plan is not None

@@ -42,6 +42,7 @@ def document(tmp_path: Path) -> dict[str, Any]:
         "serviceCIDRs": ["10.96.0.0/16"],
         "cni": {"confDir": str(tmp_path / "net.d"), "binDir": str(tmp_path / "bin")},
         "health": {"port": 9440},
+        "dns": {"nodeLocal": True},
     }
 
 
@@ -59,6 +60,9 @@ def test_preflight_names_what_a_node_has_wrong(tmp_path: Path, document: dict[st
             "ip route add 10.244.7.0/24 via 192.0.2.9",
             "ip address add 10.96.0.77/30 dev flannel.1",
             "nft add table ip kube-proxy",
+            "iptables -P FORWARD DROP",
+            "iptables -P INPUT DROP",
+            "iptables -A INPUT -p udp --dport 53 -j ACCEPT",
         ):
             inside(place, *command.split())
         (tmp_path / "net.d/05-other.conflist").touch()
@@ -72,6 +76,12 @@ def test_preflight_names_what_a_node_has_wrong(tmp_path: Path, document: dict[st
         expected = {"parts", str(tmp_path / "net.d"), "clusterCIDRs 10.244.0.0/16", "serviceCIDRs 10.96.0.0/16"}
         assert faults == expected | {"udp 8472"}
         assert {"flannel.1"} <= {finding["subject"] for finding in json.loads(wrong.stdout)}
+        closed = [finding["text"] for finding in json.loads(wrong.stdout) if finding["subject"] == "firewall"]
+        assert [text.partition(" (")[0] for text in closed] == ["iptables' chain INPUT"] * 2 + [
+            "iptables' chain FORWARD"
+        ]
+        assert "to tcp port 53, which the node's own DNS server (dns.nodeLocal) needs" in closed[0]
+        assert "of other nodes to udp port 8472, which routing.backend vxlan needs" in closed[1]
     finally:
         netns.delete(place)
 

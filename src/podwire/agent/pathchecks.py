@@ -3,18 +3,22 @@
 import asyncio
 from collections.abc import Iterable
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 
+from podwire.agent.neededports import needed_ports
 from podwire.agent.shared import Shared
 from podwire.cluster.announcer import node_condition
-from podwire.cluster.degraded import CHECKSUMS_WRONG, FORWARD_BLOCKED, MTU_MISMATCH
+from podwire.cluster.degraded import CHECKSUMS_WRONG, FORWARD_BLOCKED, INPUT_BLOCKED, MTU_MISMATCH
 from podwire.cni.wiring import HOST_MAC
 from podwire.kernel import ethtool
-from podwire.kernel.forward_chains import ForwardChains
+from podwire.kernel.firewall_chains import FirewallChains
 from podwire.kernel.pathprobe import PathProber
 from podwire.observe.log import Log
 from podwire.routing import hostfiles
+from podwire.routing.backend import Backend
 from podwire.routing.firewalls import FirewallPass
+from podwire.routing.inputs import NeededPort
 from podwire.routing.linkfiles import link_files
 from podwire.routing.machine import KernelMachine
 from podwire.routing.nodes import Network
@@ -22,6 +26,7 @@ from podwire.routing.plan import Plan
 from podwire.routing.probes import EVERY_TUNNEL, PathResult, ProbeTarget, mismatches
 from podwire.routing.router import Router
 from podwire.routing.selftest import SelfTest
+from podwire.routing.settings import RoutingSettings
 
 CONDITION = "PodwireMTUMismatch"
 LOOK_S = 5.0
@@ -35,7 +40,9 @@ def add(shared: Shared, router: Router, machine: KernelMachine) -> FirewallPass:
         return router.plan.sets.pod_networks if router.plan is not None else ()
 
     report = partial(shared.degraded.report, "firewalls", FORWARD_BLOCKED)
-    firewalls = FirewallPass(ForwardChains(), shared.clock, networks, report)
+    report_inputs = partial(shared.degraded.report, "inputs", INPUT_BLOCKED)
+    firewalls = FirewallPass(FirewallChains(), shared.clock, networks, report, report_inputs)
+    firewalls.needs = NodePorts(shared, router).needed
     keep_link_files(shared)
     paths = PathReports(shared, router)
     router.own.plain_checksums = machine.plain_checksums()
@@ -45,6 +52,25 @@ def add(shared: Shared, router: Router, machine: KernelMachine) -> FirewallPass:
     test = SelfTest(PathProber(), shared.clock, paths.targets, paths.is_plain, paths.report)
     shared.tasks |= {"firewalls": firewalls.run, "self-test": test.run, "path condition": paths.publish}
     return firewalls
+
+
+class NodePorts:
+    """The ports of this node that its firewalls must not close, by the settings as they are."""
+
+    def __init__(self, shared: Shared, router: Router) -> None:
+        self._shared = shared
+        self._router = router
+        self._loaded: tuple[RoutingSettings, Backend] | None = None
+
+    def needed(self) -> tuple[NeededPort, ...]:
+        """The ports; none while the Node is not known."""
+        node, plan, settings = self._shared.own_node(), self._router.plan, self._router.settings
+        if node is None or plan is None:
+            return ()
+        if self._loaded is None or self._loaded[0] is not settings:
+            self._loaded = settings, settings.load()[settings.backend]
+        versions = sorted({ip_address(address).version for address in node.internal_ips})
+        return tuple(needed_ports(self._shared.config, self._loaded[1], plan.sets.pod_networks, versions))
 
 
 def keep_link_files(shared: Shared) -> None:

@@ -11,10 +11,12 @@ from ipaddress import ip_interface, ip_network
 from pathlib import Path
 
 from podwire.agent.config import AgentConfig
+from podwire.agent.neededports import needed_ports
 from podwire.errors import Unsupported
 from podwire.install.preflight import PreflightFacts
 from podwire.kernel import iptables_chains, network
 from podwire.kernel.features import Features
+from podwire.kernel.firewall_chains import FirewallChains
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.nft import Nft
 from podwire.policy.registry import FEATURES as POLICY_FEATURES
@@ -22,6 +24,8 @@ from podwire.proxy.leftovers import KUBE_PROXY
 from podwire.proxy.registry import FEATURES as PROXY_FEATURES
 from podwire.proxy.settings import parse_settings
 from podwire.routing.backend import Backend
+from podwire.routing.forwarding import blockers, forward_ruleset
+from podwire.routing.inputs import input_blockers
 from podwire.routing.nodes import LocalNode
 from podwire.routing.underlay import find
 from podwire.runtime.unixsockets import answers
@@ -43,6 +47,7 @@ def read_facts(config: AgentConfig, features: Features) -> PreflightFacts:
     with Netlink() as netlink:
         state = network.read_paths(netlink)
     conf = config.cni.conf_path if config.cni.conf_dir else None
+    forward_drops, forward_opened, input_drops = _firewalls(config, backend, state)
     mtu, overhead = _sizes(state, backend)
     return PreflightFacts(
         parts=config.parts,
@@ -59,6 +64,9 @@ def read_facts(config: AgentConfig, features: Features) -> PreflightFacts:
         mtu=mtu,
         overhead=overhead,
         ports=dict(_occupied_ports(config, backend, state)),
+        forward_drops=forward_drops,
+        forward_opened=forward_opened,
+        input_drops=input_drops,
     )
 
 
@@ -121,6 +129,36 @@ def _kube_proxy() -> str:
             if any(KUBE_PROXY_MARK in chains for chains in tables.values()):
                 return "iptables"
     return ""
+
+
+def _firewalls(
+    config: AgentConfig, backend: Backend, state: NetworkState
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The firewalls that drop forwarded packets, those that the agent opens, and those that drop packets to the node.
+
+    Raises: KernelError.
+    """
+    networks = tuple(map(ip_network, config.cluster_cidrs))
+    addresses = (ip_interface(address.cidr).ip for address in state.addresses)
+    versions = sorted({ip.version for ip in addresses if not (ip.is_loopback or ip.is_link_local)})
+    hooks = FirewallChains()
+    try:
+        tables = hooks.tables()
+        needs = tuple(needed_ports(config, backend, networks, versions))
+        inputs = [item for table in tables for item in table.inputs.items()]
+        opened = (
+            f"{chain.name} ({table.programs.kind}, {family})"
+            for table in tables
+            for family, chain in table.chains.items()
+            if forward_ruleset(family, networks, chain).chains
+        )
+        return (
+            tuple(blockers(hooks.foreign(), networks)),
+            tuple(opened),
+            tuple(input_blockers(inputs, hooks.foreign("input"), needs)),
+        )
+    finally:
+        hooks.close()
 
 
 def _occupied_ports(config: AgentConfig, backend: Backend, state: NetworkState) -> Iterator[tuple[str, str]]:

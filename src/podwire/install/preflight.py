@@ -49,6 +49,12 @@ class PreflightFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that the backend adds to a packet between nodes."""
     ports: Mapping[str, str] = {}
     """Ports that the agent needs and another program has: ``udp 8472`` and what needs it."""
+    forward_drops: tuple[str, ...] = ()
+    """Firewalls that drop forwarded packets of pods, each with what to do."""
+    forward_opened: tuple[str, ...] = ()
+    """Chains of iptables that refuse forwarded packets, in which the agent writes rules: ``FORWARD (nft, ip)``."""
+    input_drops: tuple[str, ...] = ()
+    """Firewalls that drop packets to ports of the node that are needed, each with what to do."""
 
 
 class PreflightFinding(msgspec.Struct, frozen=True):
@@ -150,6 +156,22 @@ def _ports(facts: PreflightFacts) -> Iterator[PreflightFinding]:
         yield PreflightFinding("fault", port, text, "end the other program, or set another port")
 
 
+def _firewalls(facts: PreflightFacts) -> Iterator[PreflightFinding]:
+    for text in facts.forward_drops if {"cni", "routing"} & set(facts.parts) else ():
+        yield PreflightFinding("warning", "firewall", *_with_advice(text))
+    for text in facts.input_drops:
+        yield PreflightFinding("warning", "firewall", *_with_advice(text))
+    for chain in facts.forward_opened if "routing" in facts.parts else ():
+        text = f"iptables' chain {chain} refuses forwarded packets that it does not know"
+        yield PreflightFinding("note", "firewall", text, "the agent adds rules that accept those of pods")
+
+
+def _with_advice(text: str) -> tuple[str, str]:
+    """A text about a firewall in two: what it does, and what is to be done."""
+    what, _, action = text.partition(": ")
+    return what, action
+
+
 CHECKS: tuple[Callable[[PreflightFacts], Iterator[PreflightFinding]], ...] = (
-    _features, _runtime, _other_configurations, _other_plugins, _kube_proxy, _networks, _mtu, _ports,
+    _features, _runtime, _other_configurations, _other_plugins, _kube_proxy, _networks, _mtu, _ports, _firewalls,
 )  # fmt: skip

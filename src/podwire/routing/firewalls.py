@@ -1,4 +1,4 @@
-"""Lets pods' packets pass the firewalls of other programs, and reports firewalls that podwire cannot change.
+"""Lets pods' packets pass the firewalls of other programs, and reports firewalls that podwire does not change.
 
 Guarantees: 1. a change of a firewall is followed within :data:`CHECK_S`, one of the same size in legacy iptables
 within :data:`READ_S`; 2. rules are written only where a firewall refuses what it does not know, and are deleted when
@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from podwire.errors import KernelError
-from podwire.kernel.forward_chains import FilterTables
+from podwire.kernel.firewall_chains import FilterTables
 from podwire.observe.log import Log
 from podwire.routing.forwarding import blockers, forward_ruleset
+from podwire.routing.inputs import NeededPort, input_blockers
 from podwire.routing.nodes import Network
 from podwire.runtime.clock import Clock
-from podwire.state.forward import ForeignChain
+from podwire.state.firewalls import FirewallChain, ForeignChain
 from podwire.state.iptables import Ruleset
 from podwire.state.share import Share
 
@@ -24,7 +25,7 @@ READ_S = 30.0
 
 
 class ForwardHook(Protocol):
-    """The hook forward of the kernel, as ``kernel.forward_chains`` has it."""
+    """The hooks forward and input of the kernel, as ``kernel.firewall_chains`` has it."""
 
     def fingerprint(self) -> object:
         """A value that differs when something may have changed."""
@@ -34,8 +35,8 @@ class ForwardHook(Protocol):
         """The tables ``filter`` of iptables."""
         ...
 
-    def foreign(self) -> Sequence[ForeignChain]:
-        """The chains of other programs in nftables."""
+    def foreign(self, hook: str = "forward") -> Sequence[ForeignChain]:
+        """The chains of other programs in nftables at a hook."""
         ...
 
     def hold(self, table: FilterTables, ruleset: Ruleset) -> str:
@@ -44,7 +45,10 @@ class ForwardHook(Protocol):
 
 
 class FirewallPass:
-    """One node; ``networks`` returns the pod networks of the cluster, ``report`` gets the blockers as one text."""
+    """One node; ``networks`` returns the pod networks of the cluster, ``report`` gets the blockers as one text.
+
+    ``report_inputs`` gets the firewalls that drop packets to ports of the node that :attr:`needs` returns.
+    """
 
     def __init__(
         self,
@@ -52,8 +56,12 @@ class FirewallPass:
         clock: Clock,
         networks: Callable[[], Sequence[Network]],
         report: Callable[[str], None],
+        report_inputs: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.held: tuple[Ruleset, ...] = ()
+        self.needs: Callable[[], Sequence[NeededPort]] = tuple
+        """Returns the ports of the node that must accept packets."""
+        self._report_inputs = report_inputs
         self._hook = hook
         self._clock = clock
         self._networks = networks
@@ -71,15 +79,15 @@ class FirewallPass:
 
     def check(self) -> None:
         """Reads and writes if something may have changed; a failure is logged, and tried again with the next call."""
-        networks = tuple(self._networks())
+        networks, needs = tuple(self._networks()), tuple(self.needs())
         if not networks:
             return
         try:
-            present = (self._hook.fingerprint(), networks)
+            present = (self._hook.fingerprint(), networks, needs)
             if present == self._known and self._clock.monotonic() < self._read_at:
                 return
-            self._pass(networks)
-            self._known, self._read_at = (self._hook.fingerprint(), networks), self._clock.monotonic() + READ_S
+            self._pass(networks, needs)
+            self._known, self._read_at = (self._hook.fingerprint(), networks, needs), self._clock.monotonic() + READ_S
             problem = ""
         except KernelError as failure:
             problem = str(failure)
@@ -87,9 +95,11 @@ class FirewallPass:
             self._log.warning("cannot read or change the firewall", problem=problem)
         self._problem = problem
 
-    def _pass(self, networks: Sequence[Network]) -> None:
-        held = []
+    def _pass(self, networks: Sequence[Network], needs: Sequence[NeededPort]) -> None:
+        held: list[Ruleset] = []
+        inputs: list[tuple[str, FirewallChain]] = []
         for table in self._hook.tables():
+            inputs += table.inputs.items()
             for family, chain in table.chains.items():
                 ruleset = forward_ruleset(family, networks, chain)
                 if written := self._hook.hold(table, ruleset):
@@ -97,6 +107,8 @@ class FirewallPass:
                 held += [ruleset] if ruleset.chains else []
         self.held = tuple(held)
         self._report("; ".join(blockers(self._hook.foreign(), networks)))
+        foreign = self._hook.foreign("input") if needs else ()
+        self._report_inputs("; ".join(input_blockers(inputs, foreign, needs)))
 
     def shares(self) -> tuple[Share, ...]:
         """The desired state of the kernel, by the last check; none where no rule is needed."""

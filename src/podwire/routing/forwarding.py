@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from podwire.routing.nodes import Network
 from podwire.state.chain_marks import FORWARD_CHAIN
-from podwire.state.forward import CHAIN, ForeignChain, ForwardChain
+from podwire.state.firewalls import CHAIN, FirewallChain, ForeignChain
 from podwire.state.iptables import Ruleset
 
 _VERSIONS = {"ip": 4, "ip6": 6}
@@ -20,7 +20,7 @@ _COMMENT = '-m comment --comment "podwire routing"'
 _JUMP = f"{_COMMENT} -j {FORWARD_CHAIN}"
 
 
-def forward_ruleset(family: str, networks: Sequence[Network], present: ForwardChain | None) -> Ruleset:
+def forward_ruleset(family: str, networks: Sequence[Network], present: FirewallChain | None) -> Ruleset:
     """The desired rules of a family; empty where nothing is refused, or where the family has no pods."""
     own = [network for network in networks if network.version == _VERSIONS[family]]
     if present is None or not present.refuses or not own:
@@ -38,7 +38,12 @@ def blockers(chains: Iterable[ForeignChain], networks: Sequence[Network]) -> Ite
 
 def _advice(chain: ForeignChain, networks: Sequence[Network]) -> str:
     if chain.table == "firewalld":
-        sources = " ".join(f"--add-source={network}" for network in networks)
-        return f"pods' among them: firewall-cmd --permanent --zone=trusted {sources}; firewall-cmd --reload"
+        return f"pods' among them: {firewalld_sources(networks)}"
     shown = ", ".join(map(str, networks))
     return f"pods' among them: accept packets from and to {shown} there"
+
+
+def firewalld_sources(networks: Iterable[Network]) -> str:
+    """The commands that make firewalld accept all packets from networks."""
+    sources = " ".join(f"--add-source={network}" for network in networks)
+    return f"firewall-cmd --permanent --zone=trusted {sources}; firewall-cmd --reload"

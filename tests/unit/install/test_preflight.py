@@ -45,6 +45,17 @@ def test_a_sound_node_has_no_findings() -> None:
         ({"routes": (("fd00::/64", "eth1"),)}, "fault", "clusterCIDRs fd00::/48: overlaps the route to fd00::/64 by"),
         ({"mtu": 1300, "overhead": 50}, "fault", "MTU: pods would get 1250 bytes: 1300 of the uplink without 50 of"),
         ({"overhead": 50}, "note", "MTU: pods get 1450 bytes"),
+        (
+            {"forward_drops": ("chain f of table ip t drops: open it",)},
+            "warning",
+            "firewall: chain f of table ip t drops",
+        ),
+        (
+            {"input_drops": ("chain i of table ip t drops: open it",)},
+            "warning",
+            "firewall: chain i of table ip t drops",
+        ),
+        ({"forward_opened": ("FORWARD (nft, ip)",)}, "note", "firewall: iptables' chain FORWARD (nft, ip) refuses"),
         ({"ports": {"udp 8472": "routing.backend vxlan"}}, "fault", "udp 8472: another program has it, and routing"),
     ],
 )
@@ -60,6 +71,7 @@ def test_each_fault_is_named_with_what_to_do(change: dict[str, Any], level: str,
         {"parts": ("policy",), "kube_proxy": "nftables", "conf_dir": "", "devices": ("cni0",)},
         {"parts": ("proxy",), "runtimes": (), "conflists": ("05-x.conf",), "mtu": 1200},
         {"routes": (("::/0", "eth0"),), "cluster_cidrs": ()},
+        {"parts": ("policy",), "kube_proxy": "nftables", "forward_drops": ("x: y",), "forward_opened": ("z",)},
     ],
 )
 def test_checks_of_other_parts_are_left_out(change: dict[str, Any]) -> None:

@@ -8,12 +8,13 @@ import pytest
 from tests.fakes.clock import FakeClock
 
 from podwire.errors import KernelError
-from podwire.kernel.forward_chains import FilterTables
+from podwire.kernel.firewall_chains import FilterTables
 from podwire.kernel.iptables import Programs
 from podwire.routing.firewalls import CHECK_S, READ_S, FirewallPass
 from podwire.routing.forwarding import blockers, forward_ruleset
+from podwire.routing.inputs import NeededPort
 from podwire.state.chain_marks import FORWARD
-from podwire.state.forward import ForeignChain, ForwardChain
+from podwire.state.firewalls import FirewallChain, ForeignChain
 from podwire.state.iptables import Ruleset, parse_save
 from podwire.state.iptables_diff import repair
 
@@ -38,9 +39,9 @@ JUMP = '-m comment --comment "podwire routing" -j PODWIRE-FORWARD'
     ],
 )
 def test_rules_are_made_only_where_the_rest_is_refused(policy: str, rules: Sequence[str], refuses: bool) -> None:
-    created = forward_ruleset("ip", PODS, ForwardChain(policy, {"FORWARD": rules}))
+    created = forward_ruleset("ip", PODS, FirewallChain(policy, {"FORWARD": rules}))
     assert str(created) == (RULESET if refuses else "*filter ip\nCOMMIT")
-    assert not forward_ruleset("ip6", PODS[:1], ForwardChain(policy, {"FORWARD": rules})).chains
+    assert not forward_ruleset("ip6", PODS[:1], FirewallChain(policy, {"FORWARD": rules})).chains
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_rules_are_made_only_where_the_rest_is_refused(policy: str, rules: Seque
     ],
 )
 def test_the_jump_follows_all_rules_that_refuse_something(rules: Sequence[str], lines: Sequence[str]) -> None:
-    expected = forward_ruleset("ip", PODS, ForwardChain("DROP", {}))
+    expected = forward_ruleset("ip", PODS, FirewallChain("DROP", {}))
     saved = {"filter": {"FORWARD": rules, "PODWIRE-FORWARD": expected.chains["PODWIRE-FORWARD"]}}
     text = repair(saved, (expected,), FORWARD)
     assert [line for line in text.splitlines() if line.startswith(("-I", "-D"))] == lines
@@ -98,11 +99,11 @@ class MemoryHook:
         if self.failure:
             raise KernelError("read", "iptables", 5, self.failure)
         self.reads += 1
-        chain = ForwardChain(self.policy, parse_save(":FORWARD DROP [0:0]").get("filter", {}))
+        chain = FirewallChain(self.policy, parse_save(":FORWARD DROP [0:0]").get("filter", {}))
         return (FilterTables(Programs("nft", {}, {}), {"ip": chain}),)
 
-    def foreign(self) -> Sequence[ForeignChain]:
-        return (ForeignChain(family="ip", table="host", name="fwd", policy="drop"),)
+    def foreign(self, hook: str = "forward") -> Sequence[ForeignChain]:
+        return (ForeignChain(family="ip", table="host", name=hook, policy="drop"),)
 
     def hold(self, table: FilterTables, ruleset: Ruleset) -> str:
         assert table.programs.kind == "nft"
@@ -113,14 +114,18 @@ class MemoryHook:
 def test_a_firewall_is_read_again_only_after_a_change() -> None:
     async def body() -> None:
         hook, clock, reports = MemoryHook(), FakeClock(), list[str]()
-        subject = FirewallPass(hook, clock, lambda: PODS[:1], reports.append)
+        inputs = list[str]()
+        subject = FirewallPass(hook, clock, lambda: PODS[:1], reports.append, inputs.append)
         running = asyncio.ensure_future(subject.run())
         await clock.advance(5 * CHECK_S)
         assert (hook.reads, len(subject.held), str(subject.shares()[0].desired[0])) == (1, 1, RULESET)
-        assert "table ip host" in reports[-1]
+        assert "chain forward of table ip host" in reports[-1]
+        subject.needs = lambda: (NeededPort(port=8472, protocols=("udp",), user="vxlan"),)
+        await clock.advance(CHECK_S)
+        assert hook.reads == 2 and "chain input of table ip host" in inputs[-1]
         hook.policy, hook.generation = "ACCEPT", 2
         await clock.advance(CHECK_S)
-        assert (hook.reads, subject.shares(), hook.written[-1].chains) == (2, (), {})
+        assert (hook.reads, subject.shares(), hook.written[-1].chains) == (3, (), {})
         hook.failure = "busy"
         await clock.advance(READ_S)
         hook.failure, hook.policy = "", "DROP"

@@ -1,16 +1,17 @@
-"""Firewalls at the hook forward: whether they refuse packets that they do not know."""
+"""Firewalls of other programs: whether they refuse packets that they do not know."""
 
 from ipaddress import ip_network
 
-from podwire.state.forward import ForeignChain, ForwardChain
+from podwire.state.firewalls import FirewallChain, ForeignChain
 
 PODS = (ip_network("10.244.0.0/16"),)
 
 
 def test_a_policy_or_a_last_rule_refuses_the_rest() -> None:
-    assert ForwardChain("DROP", {}).refuses
-    assert ForwardChain("ACCEPT", {"FORWARD": ("-j REJECT",)}).refuses
-    assert not ForwardChain("ACCEPT", {"FORWARD": ("-i eth0 -j DROP",), "USER": ("-j DROP",)}).refuses
+    assert FirewallChain("DROP", {}).refuses
+    assert FirewallChain("ACCEPT", {"FORWARD": ("-j REJECT",)}).refuses
+    assert not FirewallChain("ACCEPT", {"FORWARD": ("-i eth0 -j DROP",), "USER": ("-j DROP",)}).refuses
+    assert not FirewallChain("ACCEPT", {"FORWARD": ("-j REJECT",)}, "INPUT").refuses
 
 
 def test_a_table_that_names_the_pods_is_trusted() -> None:

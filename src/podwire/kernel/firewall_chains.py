@@ -1,4 +1,4 @@
-"""The firewalls of other programs at the hook forward: read, and podwire's rules in iptables written.
+"""The firewalls of other programs at the hooks forward and input: read, and podwire's rules in iptables written.
 
 A reading costs two processes for each kind of iptables with a table ``filter``, 3 ms each. The check for possible
 changes since the last reading costs 0.1 ms: the generation of nf_tables, and the sizes of legacy tables.
@@ -15,12 +15,12 @@ from podwire.kernel.iptables_watch import TableInfos
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.state.chain_marks import FORWARD
-from podwire.state.forward import CHAIN, ForeignChain, ForwardChain
+from podwire.state.firewalls import CHAIN, INPUT, FirewallChain, ForeignChain
 from podwire.state.iptables import Ruleset, parse_save
 from podwire.state.iptables_diff import repair
 
 _TABLE = "filter"
-_POLICY = re.compile(rf"^:{CHAIN} (\w+)", re.M)
+_POLICY = re.compile(rf"^:({CHAIN}|{INPUT}) (\w+)", re.M)
 _IPTABLES = frozenset((family, _TABLE) for family in FAMILIES)
 _OWN = "podwire"
 _NFT_FAMILIES = ("inet", "ip", "ip6")
@@ -30,11 +30,14 @@ class FilterTables(msgspec.Struct, frozen=True):
     """The tables ``filter`` of one kind of iptables, by family."""
 
     programs: Programs
-    chains: Mapping[str, ForwardChain]
+    chains: Mapping[str, FirewallChain]
+    """The chains ``FORWARD``."""
+    inputs: Mapping[str, FirewallChain] = {}
+    """The chains ``INPUT``."""
 
 
-class ForwardChains:
-    """The hook forward of one network namespace (None: that of the calling thread)."""
+class FirewallChains:
+    """The hooks forward and input of one network namespace (None: that of the calling thread)."""
 
     def __init__(self, netns_path: NetnsPath = None) -> None:
         self._netns_path = netns_path
@@ -69,33 +72,32 @@ class ForwardChains:
             ("nft", bool(_IPTABLES & nft_tables(self._netns_path))),
             ("legacy", _TABLE in legacy_tables(self._netns_path)),
         )
-        return tuple(
-            FilterTables(programs, dict(self._read(programs)))
-            for kind, used in kinds
-            if used and (programs := find(kind)) is not None
-        )
+        return tuple(self._read(programs) for kind, used in kinds if used and (programs := find(kind)) is not None)
 
-    def _read(self, programs: Programs) -> Iterator[tuple[str, ForwardChain]]:
+    def _read(self, programs: Programs) -> FilterTables:
+        chains: dict[str, dict[str, FirewallChain]] = {CHAIN: {}, INPUT: {}}
         for family in FAMILIES:
             with Iptables(family, programs, self._netns_path) as tool:
                 text = tool.save(_TABLE)
-            if policy := _POLICY.search(text):
-                yield family, ForwardChain(policy[1], parse_save(text).get(_TABLE, {}))
+            rules = parse_save(text).get(_TABLE, {})
+            for name, policy in _POLICY.findall(text):
+                chains[name][family] = FirewallChain(policy, rules, name)
+        return FilterTables(programs, chains[CHAIN], chains[INPUT])
 
-    def foreign(self) -> tuple[ForeignChain, ...]:
+    def foreign(self, hook: str = "forward") -> tuple[ForeignChain, ...]:
         """The chains of nftables at the hook that belong neither to podwire nor to iptables.
 
         Raises: KernelError.
         """
-        return tuple(self._foreign()) if self._nft is not None else ()
+        return tuple(self._foreign(hook)) if self._nft is not None else ()
 
-    def _foreign(self) -> Iterator[ForeignChain]:
+    def _foreign(self, hook: str) -> Iterator[ForeignChain]:
         assert self._nft is not None, "the caller checks it"
         for family, table in self._nft.tables():
             if family not in _NFT_FAMILIES or (family, table) in _IPTABLES or table.startswith(_OWN):
                 continue
             chains = self._nft.chains(family, table)
-            hooked = [chain for chain in chains if chain.hook == "forward" and chain.type == _TABLE]
+            hooked = [chain for chain in chains if chain.hook == hook and chain.type == _TABLE]
             if not hooked:
                 continue
             try:
