@@ -247,6 +247,7 @@ def test_uninstall_removes_all_objects_of_an_install(cluster: Cluster, tmp_path:
     dry = uninstall("--dry-run")
     assert f"would delete DaemonSet {NAMESPACE}/podwire-agent" in dry and "podwire-mine" not in dry
     assert contents(cluster) >= installed - before
+    check_and_clean_nodes(cluster)
     output = uninstall()
     lines = output.splitlines()
     order = [
@@ -267,8 +268,36 @@ def test_uninstall_removes_all_objects_of_an_install(cluster: Cluster, tmp_path:
     take_off_nodes(cluster, tmp_path, document)
 
 
+def check_and_clean_nodes(cluster: Cluster) -> None:
+    """Checks the nodes from outside, and takes podwire off them."""
+    checked = cluster.run([*podwire(), "preflight", "--nodes"])
+    for node in NODES:
+        assert f"{node}: warning: container runtime" in checked.stdout, checked.stdout + checked.stderr
+        assert "podwire" in in_node(cluster, node, "nft", "list", "tables")
+    unknown = cluster.run([*podwire(), "uninstall", "--nodes", "--node", "node-9"])
+    assert (unknown.returncode, "'node-9' is no node; there are node-1, node-2" in unknown.stderr) == (2, True)
+    removed = cluster.run([*podwire(), "uninstall", "--nodes"])
+    assert removed.returncode == 0, removed.stdout + removed.stderr
+    for node in NODES:
+        assert f"{node}: removed table inet podwire-" in removed.stdout
+        assert "podwire" not in in_node(cluster, node, "nft", "list", "tables")
+        assert "podwire" not in in_node(cluster, node, "ip", "link")
+        assert not (run_of(cluster, node) / "cni/net.d/10-podwire.conflist").exists()
+    again = cluster.run([*podwire(), "uninstall", "--nodes"])
+    assert (again.returncode, again.stdout.count("there is nothing to remove")) == (0, len(NODES))
+
+
 @pytest.mark.parametrize(
-    "options", [[], ["--objects", "--config", "a"], ["--objects", "--with-pods"], ["--config", "a", "--crds"]]
+    "options",
+    [
+        [],
+        ["--objects", "--config", "a"],
+        ["--objects", "--with-pods"],
+        ["--config", "a", "--crds"],
+        ["--nodes", "--objects"],
+        ["--nodes", "--dry-run"],
+        ["--config", "a", "--node", "b"],
+    ],
 )
 def test_uninstall_refuses_options_that_do_not_fit(cluster: Cluster, options: list[str]) -> None:
     done = cluster.run([*podwire(), "uninstall", *options])

@@ -224,10 +224,22 @@ def _sysctls(config: AgentConfig, dry: bool) -> Iterator[str]:
 
 def _state(config: AgentConfig, dry: bool) -> Iterator[str]:
     for folder in (Path(config.run_dir), Path(config.state_dir)):
-        if folder.exists():
+        if folder.exists() and not (folder.is_mount() and not any(folder.iterdir())):
             if not dry:
-                shutil.rmtree(folder)
+                _delete(folder)
             yield f"folder {folder}"
+
+
+def _delete(folder: Path) -> None:
+    """Deletes a folder; one that is mounted, as in a pod, is emptied."""
+    if not folder.is_mount():
+        shutil.rmtree(folder)
+        return
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def run(config: AgentConfig, say: Callable[[str], None], *, dry: bool, with_pods: bool) -> None:

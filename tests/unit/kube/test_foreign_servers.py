@@ -18,7 +18,8 @@ from podwire.errors import ApiError
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig, load_kubeconfig
 from podwire.kube.informer import Informer
-from podwire.kube.resources import CONFIGMAPS, PODS
+from podwire.kube.optional import list_if_served
+from podwire.kube.resources import CONFIGMAPS, EGRESSPOLICIES, PODS
 from podwire.runtime.clock import SystemClock
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -48,6 +49,8 @@ EVICTION: Answer = (
     b'violate the pod\'s disruption budget.","reason":"TooManyRequests","details":{"causes":[{"reason":'
     b'"DisruptionBudget","message":"The disruption budget web needs 2 healthy pods and has 2 currently"}]},"code":429}',
 )  # fmt: skip
+NOT_SERVED: Answer = (404, {"content-type": "text/plain; charset=utf-8"}, b"404 page not found\n")
+"""A group that no definition has is answered with a text, too."""
 FOUND: Answer = (200, {}, b'{"kind":"ConfigMap","metadata":{"name":"a"}}')
 
 
@@ -105,6 +108,13 @@ def test_a_disruption_budget_is_an_answer() -> None:
             await client.create(PODS, {}, "d", name="a", subresource="eviction")
 
     assert len(talk(iter([EVICTION]), body)) == 1
+
+
+def test_a_group_that_is_not_served_has_no_objects() -> None:
+    async def body(client: Client) -> None:
+        assert await list_if_served(client, EGRESSPOLICIES) == ()
+
+    assert len(talk(iter([NOT_SERVED]), body)) == 1
 
 
 def test_a_rotated_token_is_read_again_at_once(tmp_path: Path) -> None:

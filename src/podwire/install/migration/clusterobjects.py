@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable, Mapping
 
 from podwire.errors import ConfigError, NotFound
-from podwire.install.migration.clusterplan import AGENTS, LABEL
+from podwire.install.agentpods import AGENTS
+from podwire.install.migration.clusterplan import LABEL
 from podwire.install.migration.recordstore import RecordStore
 from podwire.kube.client import STRATEGIC_MERGE_PATCH, Client
 from podwire.kube.podruns import PodRuns, is_owned

@@ -14,7 +14,7 @@ from typing import Any
 from podwire.cluster.names import NODE_MIGRATED
 from podwire.errors import ConfigError
 from podwire.flows.messages import PORT
-from podwire.kube import steppod
+from podwire.install.agentpods import AGENTS, agent_pod
 
 Json = dict[str, Any]
 """An object in its API form."""
@@ -25,7 +25,6 @@ SELECTED = "true"
 OLD_NAMES = ("kube-proxy", "kube-flannel", "kube-flannel-ds")
 """DaemonSets of the old network that are known by their names."""
 FLOWS = "podwire-flows"
-AGENTS = "podwire-agent"
 _STEP_POD = "podwire-migrate"
 _HOST_LOCAL = {"name": "host-local", "hostPath": {"path": "/var/lib/cni", "type": "DirectoryOrCreate"}}
 
@@ -90,18 +89,14 @@ def selected(node: Json) -> bool:
 
 def step_pod(agents: Json, node: str, step: str, arguments: Sequence[str]) -> Json:
     """The pod of a step on a node."""
-    spec = deepcopy(agents["spec"]["template"]["spec"])
-    container = next(item for item in spec["containers"] if item["name"] == "agent")
-    fields = ("name", "image", "imagePullPolicy", "command", "env", "securityContext", "volumeMounts")
-    container = {key: value for key, value in container.items() if key in fields}
-    container["args"] = ["migrate", "node", step, "--config", "/etc/podwire/agent.yaml", *arguments]
+    pod = agent_pod(agents, _STEP_POD, node, ["migrate", "node", step, *arguments])
+    spec: Json = pod["spec"]
+    (container,) = spec["containers"]
     mounts = [mount for mount in container["volumeMounts"] if mount["mountPath"] != "/var/lib/cni"]
     container["volumeMounts"] = [*mounts, {"name": "host-local", "mountPath": "/var/lib/cni"}]
-    for field in ("nodeSelector", "affinity", "initContainers"):
-        spec.pop(field, None)
     volumes = [volume for volume in spec["volumes"] if volume["name"] != "host-local"]
-    spec |= {"containers": [container], "volumes": [*volumes, _HOST_LOCAL]}
-    return steppod.step_pod(f"{_STEP_POD}-{node}", node, {"app.kubernetes.io/name": _STEP_POD}, spec)
+    spec["volumes"] = [*volumes, _HOST_LOCAL]
+    return pod
 
 
 def server_pod(agents: Json, node: str) -> Json:

@@ -95,7 +95,7 @@ def test_a_step_has_the_rights_and_mounts_of_the_agent() -> None:
     assert pod["metadata"]["name"] == "podwire-migrate-node-1"
     (container,) = pod["spec"].pop("containers")
     assert container["args"] == [
-        "migrate", "node", "network", "--config", "/etc/podwire/agent.yaml", "--before", "{}",
+        "migrate", "node", "network", "--before", "{}", "--config", "/etc/podwire/agent.yaml",
     ]  # fmt: skip
     assert container["volumeMounts"] == [
         {"name": "config", "mountPath": "/etc/podwire"},
