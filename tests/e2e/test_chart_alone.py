@@ -281,7 +281,7 @@ def check_and_clean_nodes(cluster: Cluster) -> None:
     for node in NODES:
         assert f"{node}: removed table inet podwire-" in removed.stdout
         assert "podwire" not in in_node(cluster, node, "nft", "list", "tables")
-        assert "podwire" not in in_node(cluster, node, "ip", "link")
+        assert "podwire-" not in in_node(cluster, node, "ip", "link"), "the fabric's own alias has a slash"
         assert not (run_of(cluster, node) / "cni/net.d/10-podwire.conflist").exists()
     again = cluster.run([*podwire(), "uninstall", "--nodes"])
     assert (again.returncode, again.stdout.count("there is nothing to remove")) == (0, len(NODES))

@@ -160,8 +160,10 @@ def key_hash(container: str, ifname: str) -> str:
 
 def host_link_name(pod: str, key: AttachmentKey) -> str:
     """The name of the node's end."""
-    label = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in pod or key.container)
-    return f"{label[:_POD_LETTERS]}-{key_hash(key.container, key.ifname)}"
+    label = "".join(
+        c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in (pod or key.container)[:_POD_LETTERS]
+    )
+    return f"{label}-{key_hash(key.container, key.ifname)}"
 
 
 def pod_mac(key: AttachmentKey) -> str:
@@ -298,35 +300,35 @@ def plan(attachment: Attachment, node: WiringFacts) -> Wiring:
 def node_side(attachment: Attachment, node: WiringFacts) -> NetworkState:
     """What an attachment adds to the node's namespace; every object has the owner's mark."""
     host, device, bridge = attachment.host_link, attachment.device, attachment.bridge
-    ips, proto = attachment.ips, ROUTE_PROTOCOL
+    texts, proto = attachment.addresses, ROUTE_PROTOCOL
     alias, peer = alias_of(attachment), attachment.key.ifname
     link = Link(name=host, kind="veth", mtu=node.mtu, mac=HOST_MAC, alias=alias, peer=peer)
     if bridge:
         link = replace(link, master=bridge, hairpin=True, locked=True)
     return NetworkState(
         links=(link,),
-        neighbours=tuple(Neighbour(link=device, ip=str(ip), mac=attachment.mac, proto=proto) for ip in ips),
+        neighbours=tuple(Neighbour(link=device, ip=text, mac=attachment.mac, proto=proto) for text in texts),
         fdb=(Fdb(link=host, mac=attachment.mac, bridge=True),) if bridge else (),
-        routes=tuple(_node_route(attachment, ip, node) for ip in ips),
+        routes=tuple(_node_route(attachment, text, node) for text in texts),
         rules=_lone_rules(attachment, node),
-        sysctls=_sysctls(attachment) if any(ip.version == 4 for ip in ips) else (),
+        sysctls=_sysctls(attachment) if any(":" not in text for text in texts) else (),
     )
 
 
 def _pod_side(attachment: Attachment, node: WiringFacts) -> NetworkState:
     """The state of the pod's namespace without a leg."""
-    inner, ips, proto = attachment.key.ifname, attachment.ips, ROUTE_PROTOCOL
-    versions = sorted({ip.version for ip in ips})
+    inner, texts, proto = attachment.key.ifname, attachment.addresses, ROUTE_PROTOCOL
+    versions = sorted(set(map(_version, texts)))
     gateways = [(v, gateway_of(attachment, v)) for v in versions]
     return NetworkState(
         links=(_LOOPBACK, Link(name=inner, kind="veth", mtu=node.mtu, mac=attachment.mac)),
-        addresses=tuple(Address(link=inner, cidr=f"{ip}/{ip.max_prefixlen}", proto=proto) for ip in ips),
+        addresses=tuple(Address(link=inner, cidr=_host(text), proto=proto) for text in texts),
         neighbours=tuple(_gateway_neighbour(inner, gateway) for _, gateway in gateways),
         routes=tuple(route for v in versions for route in _pod_routes(attachment, v, node.route_mtu(v))),
         rules=tuple(
-            FibRule(priority=attachment.table, src=f"{ip}/{ip.max_prefixlen}", table=attachment.table, proto=proto)
-            for ip in ips
-            if ip.version in attachment.beside
+            FibRule(priority=attachment.table, src=_host(text), table=attachment.table, proto=proto)
+            for text in texts
+            if _version(text) in attachment.beside
         ),
     )
 
@@ -429,11 +431,21 @@ def bridge_of(attachments: Iterable[Attachment], node: WiringFacts) -> NetworkSt
     return OWNER.stamp(podbridge.plan(node.mtu, HOST_MAC, gateways))
 
 
-def _node_route(attachment: Attachment, ip: IPv4Address | IPv6Address, node: WiringFacts) -> Route:
+def _version(text: str) -> int:
+    """The IP version of an address as text: ``str`` of a parsed address takes ten times as long as all else here."""
+    return 6 if ":" in text else 4
+
+
+def _host(text: str) -> str:
+    """The network of an address alone."""
+    return f"{text}/128" if ":" in text else f"{text}/32"
+
+
+def _node_route(attachment: Attachment, text: str, node: WiringFacts) -> Route:
     """The node's route to an address of a pod."""
-    dst, source = f"{ip}/{ip.max_prefixlen}", node.sources.get(ip.version, "")
-    if attachment.bridge and ip.version == 4:
-        return Route(dst=dst, via=str(ip), link=attachment.bridge, onlink=True, src=source, proto=ROUTE_PROTOCOL)
+    dst, source = _host(text), node.sources.get(_version(text), "")
+    if attachment.bridge and ":" not in text:
+        return Route(dst=dst, via=text, link=attachment.bridge, onlink=True, src=source, proto=ROUTE_PROTOCOL)
     return Route(dst=dst, link=attachment.device, src=source, proto=ROUTE_PROTOCOL)
 
 
@@ -477,7 +489,7 @@ def _routes_by(gateway: str, link: str, mtu: int, table: int) -> tuple[Route, ..
 
 def result(attachment: Attachment, node: WiringFacts, dns: spec.Dns) -> spec.CniResult:
     """The CNI result of ADD."""
-    versions = sorted({ip.version for ip in attachment.ips})
+    versions = sorted(set(map(_version, attachment.addresses)))
     names = (*filter(None, (attachment.bridge,)), attachment.host_link)
     return spec.CniResult(
         interfaces=(
@@ -485,10 +497,8 @@ def result(attachment: Attachment, node: WiringFacts, dns: spec.Dns) -> spec.Cni
             spec.CniInterface(name=attachment.key.ifname, mac=attachment.mac, sandbox=attachment.netns, mtu=node.mtu),
         ),
         ips=tuple(
-            spec.Ip(
-                address=f"{ip}/{ip.max_prefixlen}", gateway=gateway_of(attachment, ip.version), interface=len(names)
-            )
-            for ip in attachment.ips
+            spec.Ip(address=_host(text), gateway=gateway_of(attachment, _version(text)), interface=len(names))
+            for text in attachment.addresses
         ),
         routes=tuple(
             spec.CniRoute(dst=_DEFAULT[v], gw=gateway_of(attachment, v)) for v in versions if v not in attachment.beside

@@ -63,6 +63,8 @@ class NetworkState(Value, frozen=True):
 
 def _sorted(field: str, values: Iterable[Any]) -> tuple[Any, ...]:
     """The values in order and without duplicates."""
+    if isinstance(values, tuple) and len(values) < 2:
+        return values
     if field == "links":
         return tuple(sorted(dict.fromkeys(values), key=attrgetter("name")))
     ordered = sorted(values)

@@ -177,10 +177,10 @@ class Ledger:
         names = (attachment.key.network, attachment.key.container, attachment.key.ifname)
         with self._writing(waits=waits):
             self._db.execute("INSERT INTO attachment VALUES (?, ?, ?, ?)", (*names, msgspec.json.encode(attachment)))
-            for ip in attachment.ips:
-                self._db.execute("INSERT INTO lease VALUES (?, ?, ?, ?)", (str(ip), *names))
-                self._db.execute("DELETE FROM released WHERE address = ?", (str(ip),))
-                self._db.execute("INSERT OR REPLACE INTO cursor VALUES (?, ?)", (ip.version, str(ip)))
+            for text in attachment.addresses:
+                self._db.execute("INSERT INTO lease VALUES (?, ?, ?, ?)", (text, *names))
+                self._db.execute("DELETE FROM released WHERE address = ?", (text,))
+                self._db.execute("INSERT OR REPLACE INTO cursor VALUES (?, ?)", (6 if ":" in text else 4, text))
 
     def continue_after(self, address: Address) -> None:
         """Makes assignment in the address's family continue after the address."""
@@ -209,7 +209,7 @@ class Ledger:
                 self._db.execute("DELETE FROM attachment WHERE network = ? AND container = ? AND ifname = ?", names)
                 self._db.execute("DELETE FROM lease WHERE network = ? AND container = ? AND ifname = ?", names)
                 self._db.executemany(
-                    "INSERT OR REPLACE INTO released VALUES (?, ?)", [(str(ip), now) for ip in attachment.ips]
+                    "INSERT OR REPLACE INTO released VALUES (?, ?)", [(text, now) for text in attachment.addresses]
                 )
 
 
