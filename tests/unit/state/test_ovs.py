@@ -49,7 +49,7 @@ def test_the_text_is_read_and_printed() -> None:
         ("ovs /x\novs-bridge b datapath netdev\novs-port b p type tap", "needs the word 'number'"),
         ("ovs /x\novs-bridge b datapath netdev\novs-port b p type tap number one", "number takes a number, not 'one'"),
         ("ovs /x\novs-bridge b datapath netdev\novs-flow b drop", "'drop' is not a flow: expected priority=NUMBER"),
-        ("ovs /x\novs-bridge b datapath netdev\novs-flow b", "is no flow"),
+        ("ovs /x\novs-bridge b datapath netdev\novs-flow b", "is not a flow"),
         ("ovs /x\novs-route 10.0.0.0/8 bridge b via 192.0.2.1", "needs the word 'address'"),
         ("ovs /x\novs-group b 1", "begins with 'ovs-group': expected ovs-bridge, ovs-port, ovs-flow or ovs-route"),
     ],

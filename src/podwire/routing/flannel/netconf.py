@@ -121,7 +121,7 @@ def _routing(backend: _Object, version: int) -> dict[str, Any]:
     kind = backend.take("Type", str, "")
     read = _READERS.get(kind)
     if read is None:
-        raise backend.error("Type", f"{kind!r} cannot be taken over; podwire takes over {_types()}")
+        raise backend.error("Type", f"{kind!r} cannot be taken over; expected one of {_types()}")
     routing = read(backend, version)
     backend.finish()
     return routing

@@ -73,7 +73,7 @@ def parse(log: str, source: str) -> tuple[NodeFile, ...]:
                 end = msgspec.json.decode(line.removeprefix(_END), type=_End)
         contents = [zlib.decompress(base64.b64decode("".join(text), validate=True)) for text in texts]
     except (msgspec.DecodeError, zlib.error, binascii.Error) as failure:
-        raise ClusterError(f"{source}: cannot decode the answer: {failure}") from failure
+        raise ClusterError(f"{source}: the answer does not decode: {failure}") from failure
     digest = hashlib.sha256(b"".join(contents)).hexdigest()
     if end is None or end != _End(files=len(heads), digest=digest):
         raise ClusterError(f"{source}: the answer is not complete; the pod's last lines: {_tail(log)}")

@@ -88,7 +88,7 @@ def test_record_that_cannot_be_read_is_a_failure() -> None:
     [
         ('answer "{{ if .Name }}x{{ end }}"', "podwire does not have 'if' with arguments"),
         ('answer "{{ .Meta }}"', "podwire does not have '.Meta'"),
-        ('answer "{{ .Name"', "expected }} behind {{"),
+        ('answer "{{ .Name"', "expected }} after {{"),
         ('answer "{{ .Group.z }}"', "uses the group 'z'"),
         ('answer "{{ index .Match x }}"', "expected index .Match and a number"),
         ("match (", "expected a regular expression"),
