@@ -21,7 +21,15 @@ from tests.kernel.bird_nodes import (
     sessions,
     settings,
 )
-from tests.kernel.routing_nodes import ECHO_SERVER, SOURCE_REPLY_SERVER, Cluster, Talk, inside, source_seen
+from tests.kernel.routing_nodes import (
+    ECHO_SERVER,
+    SOURCE_REPLY_SERVER,
+    Cluster,
+    ClusterNode,
+    Talk,
+    inside,
+    source_seen,
+)
 from tests.kernel.routing_programs import Nodes, run, until
 
 from podwire.bgp.birdconf import METRIC
@@ -148,6 +156,12 @@ def test_a_changed_peer_leaves_process_and_other_sessions(make: Make) -> None:
     run(make(3), body)
 
 
+def _has_number(node: ClusterNode, number: int) -> bool:
+    """Whether the session of a node is established, with this number on both sides."""
+    shown = ask(control(node), "show", "protocols", "all")
+    return re.findall(r"(?:Neighbor|Local) AS: +(\d+)", shown) == [str(number)] * 2 and established(control(node), 1)
+
+
 def test_another_as_number_is_in_force_in_the_same_process(make: Make) -> None:
     async def body(cluster: Cluster, nodes: Nodes) -> None:
         await nodes.use(settings())
@@ -156,12 +170,7 @@ def test_another_as_number_is_in_force_in_the_same_process(make: Make) -> None:
         with pods[1].running(ECHO_SERVER):
             talk = Talk(pods[0], pods[1])
             await nodes.use(settings(asNumber=64999))
-            for node in cluster.all:
-                await until(lambda node=node: "as 64999" in Path(control(node)).with_name("bird.conf").read_text())  # type: ignore[misc]
-                await until(
-                    lambda node=node: "Neighbor AS:      64999" in ask(control(node), "show", "protocols", "all")
-                )  # type: ignore[misc]
-                await until(lambda node=node: established(control(node), 1))  # type: ignore[misc]
+            await until(lambda: all(_has_number(node, 64999) for node in cluster.all))
             assert talk.end() == 0, "no segment is lost"
         assert [pid(node) for node in cluster.all] == numbers
 

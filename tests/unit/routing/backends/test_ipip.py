@@ -4,8 +4,8 @@ from ipaddress import ip_address, ip_interface, ip_network
 
 from msgspec.structs import replace
 
-from podwire.routing.backend import BackendOptions, BackendPlan
-from podwire.routing.backends.ipip.backend import GUARD, IpInIp
+from podwire.routing.backend import BackendPlan
+from podwire.routing.backends.ipip.backend import GUARD, IpInIp, IpipOptions
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, RoutingFacts, Underlay
 
 ME = LocalNode(
@@ -32,7 +32,7 @@ sysctl net/ipv4/conf/podwire-sit/rp_filter = 2
 sysctl net/ipv6/conf/podwire-ipip/accept_ra = 0
 sysctl net/ipv6/conf/podwire-sit/accept_ra = 0
 """
-BACKEND = IpInIp(BackendOptions())
+BACKEND = IpInIp(IpipOptions())
 
 
 def test_a_peer_is_one_route_per_family() -> None:
