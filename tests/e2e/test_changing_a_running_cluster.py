@@ -31,7 +31,7 @@ from tests.kernel.routing_nodes import Pod
 from podwire.kernel import netns
 from podwire.kernel.features import Features
 from podwire.routing.registry import BACKENDS
-from podwire.runtime.children import read_record
+from podwire.runtime.childrecord import read_record
 
 NAME = own_name("change")
 BULK = 4 << 20

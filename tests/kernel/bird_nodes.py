@@ -30,7 +30,7 @@ from podwire.routing.backends.bgp.objects import (
     read_pool,
 )
 from podwire.routing.settings import RoutingSettings, parse_settings
-from podwire.runtime.children import read_record
+from podwire.runtime.childrecord import read_record
 
 T = TypeVar("T")
 Json = dict[str, Any]

@@ -22,7 +22,7 @@ import msgspec
 
 from podwire.embedded.apiserver import certificates
 from podwire.embedded.kubelet.orders import PodRecord
-from podwire.embedded.kubelet.sandbox import load_record
+from podwire.embedded.kubelet.podrecord import load_record
 from podwire.errors import AlreadyExists, ApiError, NotFound
 from podwire.kernel import cgroup, netns
 from podwire.kube.client import Client

@@ -37,7 +37,8 @@ from podwire.routing.machine import KernelMachine
 from podwire.routing.registry import BACKENDS
 from podwire.routing.router import Router
 from podwire.routing.settings import RoutingSettings
-from podwire.runtime.children import Children, read_record, spawn_program
+from podwire.runtime.childrecord import read_record
+from podwire.runtime.children import Children, spawn_program
 from podwire.runtime.clock import Clock, SystemClock
 from podwire.runtime.process import send_signal
 from podwire.runtime.program import Child

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from tests.kernel.routing_nodes import Cluster, ClusterNode
 
 from podwire.routing.settings import RoutingSettings
-from podwire.runtime.children import ChildEvent, Children, read_record, spawn_program
+from podwire.runtime.childrecord import read_record
+from podwire.runtime.children import ChildEvent, Children, spawn_program
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.process import send_signal
 from podwire.runtime.program import Child

@@ -53,16 +53,16 @@ def list_clusters(output: str) -> None:
     The state of a cluster is `running`, `degraded` when a process has ended, or `stopped` when all have ended.
     """
 
-    from podwire.local import overview
+    from podwire.local import briefs
     from podwire.model.wording import columns
 
-    clusters = [overview.brief(topology) for topology in map(inventory.find, inventory.names()) if topology is not None]
+    clusters = [briefs.brief(topology) for topology in map(inventory.find, inventory.names()) if topology is not None]
     if output == "json":
         print_json(clusters)
     elif not clusters:
         click.echo("no local clusters; `podwire up` makes one", err=True)
     else:
-        click.echo(columns([overview.BRIEF_HEAD, *(cluster.cells() for cluster in clusters)]))
+        click.echo(columns([briefs.BRIEF_HEAD, *(cluster.cells() for cluster in clusters)]))
 
 
 @click.command()

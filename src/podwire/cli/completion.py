@@ -2,19 +2,21 @@
 
 The shell runs ``podwire`` with ``_PODWIRE_COMPLETE`` at each press of the tabulator key, so a person waits for it: this
 module and those of the completed commands import neither the API client nor YAML. The names come from the folders of
-the clusters.
+the clusters. Every command imports this module for its options, and needs nothing else of it.
 """
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
 
 from podwire.errors import ConfigError
-from podwire.local import inventory
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 SHELLS = ("bash", "zsh", "fish")
 _VARIABLE = "_PODWIRE_COMPLETE"
@@ -22,29 +24,39 @@ _FABRIC = ("switch", "router")
 _HOST = "host"
 
 
-def cluster_names(_context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem]:
+def cluster_names(_context: click.Context, _parameter: click.Parameter, start: str) -> "list[CompletionItem]":
     """The local clusters whose names begin with ``start``."""
-    return [CompletionItem(name) for name in inventory.names() if name.startswith(start)]
+    from podwire.local import inventory
+
+    return _items(inventory.names(), start)
 
 
-def node_names(context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem]:
+def node_names(context: click.Context, _parameter: click.Parameter, start: str) -> "list[CompletionItem]":
     """The nodes, switch and router of the cluster that the command is about."""
-    return [CompletionItem(name) for name in _namespaces(context) if name.startswith(start)]
+    return _items(_namespaces(context), start)
 
 
-def state_names(context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem]:
+def state_names(context: click.Context, _parameter: click.Parameter, start: str) -> "list[CompletionItem]":
     """The arguments of ``podwire state``: nodes, switch, router and this machine."""
-    return [CompletionItem(name) for name in (*_namespaces(context), _HOST) if name.startswith(start)]
+    return _items((*_namespaces(context), _HOST), start)
 
 
-def station_names(context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem]:
+def station_names(context: click.Context, _parameter: click.Parameter, start: str) -> "list[CompletionItem]":
     """The nodes of the cluster, and this machine: the ends of links."""
     nodes = (name for name in _namespaces(context) if name not in _FABRIC)
-    return [CompletionItem(name) for name in (*nodes, _HOST) if name.startswith(start)]
+    return _items((*nodes, _HOST), start)
+
+
+def _items(names: Iterable[str], start: str) -> "list[CompletionItem]":
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(name) for name in names if name.startswith(start)]
 
 
 def _namespaces(context: click.Context) -> list[str]:
     """The names of namespaces, nodes first, by number."""
+    from podwire.local import inventory
+
     existing: set[str] = set()
     for cluster in _chosen_clusters(context):
         existing |= {path.name for path in (inventory.RUN_ROOT / cluster / "netns").glob("*")}
@@ -54,6 +66,8 @@ def _namespaces(context: click.Context) -> list[str]:
 
 def _chosen_clusters(context: click.Context) -> tuple[str, ...]:
     """The cluster of ``--name`` or of ``$KUBECONFIG``, else the default one, else all."""
+    from podwire.local import inventory
+
     names = inventory.names()
     named = context.params.get("name")
     name = named or next(_of_kubeconfig(names), "podwire")
@@ -62,6 +76,8 @@ def _chosen_clusters(context: click.Context) -> tuple[str, ...]:
 
 def _of_kubeconfig(names: tuple[str, ...]) -> Iterator[str]:
     """The cluster whose folder holds the file of ``$KUBECONFIG``."""
+    from podwire.local import inventory
+
     chosen = os.environ.get("KUBECONFIG", "").split(":")[0]
     for name in names if chosen else ():
         try:
@@ -84,6 +100,8 @@ def completion(shell: str) -> None:
     zsh:   source <(podwire completion zsh)            # in ~/.zshrc
     fish:  podwire completion fish | source            # in ~/.config/fish/config.fish
     """
+    from click.shell_completion import get_completion_class
+
     shell_class = get_completion_class(shell)
     if shell_class is None:
         raise ConfigError("SHELL", "", f"{shell!r} is not known to click")

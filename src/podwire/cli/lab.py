@@ -90,7 +90,7 @@ def heal(name: str | None, stations: tuple[str, ...]) -> None:
 @output_option
 def show(name: str | None, output: str) -> None:
     """Show the links that are cut, lossy, slow or narrow."""
-    from podwire.local.lab.apply import read_conditions
+    from podwire.local.lab.record import read_conditions
 
     inventory.check_root()
     conditions = read_conditions(running_cluster(name))

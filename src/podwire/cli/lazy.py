@@ -2,10 +2,12 @@
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
@@ -39,8 +41,10 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """The commands that begin like this, from the table alone, and the options of the group."""
+        from click.shell_completion import CompletionItem
+
         names = [
             CompletionItem(name, help=line) for name, (_, line) in self._table.items() if name.startswith(incomplete)
         ]

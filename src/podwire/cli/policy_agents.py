@@ -6,16 +6,15 @@ does not answer does not delay the others.
 """
 
 import asyncio
-import http.client
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from podwire.agent import config as agent_config
 from podwire.cli.api import client_of
 from podwire.errors import ApiError, ApiUnreachable, ProtocolError
 from podwire.http.fetch import fetch
@@ -148,7 +147,7 @@ async def _page(client: Client, node: str, port: int, page: str) -> list[Line] |
     path, _, query = page.partition("?")
     try:
         answer = await client.raw("GET", f"/api/v1/nodes/{node}:{port}/proxy{path}", dict(parse_qsl(query)))
-        if answer.status == http.client.OK:
+        if answer.status == HTTPStatus.OK:
             return [msgspec.json.decode(line, type=Line) for line in answer.body.splitlines()]
     except (ApiUnreachable, msgspec.MsgspecError) as failure:
         return str(failure)
@@ -157,9 +156,9 @@ async def _page(client: Client, node: str, port: int, page: str) -> list[Line] |
 
 def _refusal(failure: ApiError, path: str) -> str:
     """Why a node did not answer, from the answer of the API server or of the agent."""
-    if failure.code == http.client.FORBIDDEN and failure.reason == "Forbidden":
+    if failure.code == HTTPStatus.FORBIDDEN and failure.reason == "Forbidden":
         return "the API does not let you ask nodes (get nodes/proxy)"
-    if failure.code == http.client.NOT_FOUND and not failure.reason and path == LOG_PAGE:
+    if failure.code == HTTPStatus.NOT_FOUND and not failure.reason and path == LOG_PAGE:
         return NO_LOG
     return f"the API answers {failure.code}: {failure}"
 
@@ -170,9 +169,8 @@ def local_agents(topology: Topology) -> LocalAgents:
     Raises: ClusterError without root.
     """
     inventory.check_root()
-    files = sorted(Path(topology.run, "nodes").glob("*/agent.yaml"))
-    configs = (agent_config.load(file) for file in files)
-    return LocalAgents({config.node_name: config.agent_socket for config in configs})
+    nodes = sorted(file.parent.name for file in Path(topology.run, "nodes").glob("*/agent.yaml"))
+    return LocalAgents({node: Path(topology.agent_socket(node)) for node in nodes})
 
 
 def agent_of_file(file: str) -> LocalAgents:
@@ -180,6 +178,8 @@ def agent_of_file(file: str) -> LocalAgents:
 
     Raises: ConfigError.
     """
+    from podwire.agent import config as agent_config
+
     config = agent_config.load(Path(file))
     return LocalAgents({config.node_name: config.agent_socket})
 

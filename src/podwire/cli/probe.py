@@ -111,10 +111,12 @@ def probe(  # noqa: PLR0913 - one parameter an option, as click calls it
     if output == "json":
         for attempt in table.choose(results, show or ""):
             click.echo(result.as_json(attempt))
-        if all_routes and outcome.routes.by_pair:
+        if all_routes and outcome.routes is not None and outcome.routes.by_pair:
             click.echo(outcome.routes.as_json())
     else:
-        click.echo(table.render(results, show or "", _width(), outcome.routes.text()))
+        click.echo(
+            table.render(results, show or "", _width(), outcome.routes.text() if outcome.routes is not None else "")
+        )
     return 1 if any(attempt.surprising for attempt in results) else 0
 
 

@@ -9,15 +9,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from podwire.agent import config as agent_config
-from podwire.agent.config import AgentConfig
 from podwire.cli.target import running_cluster
 from podwire.errors import ClusterError, ConfigError
 from podwire.http.fetch import fetch
-from podwire.kernel import comparison
 from podwire.local import inventory
 from podwire.local.fabric import share as fabric
-from podwire.local.lab.apply import read_conditions
+from podwire.local.lab.record import read_conditions
+from podwire.local.topology import Topology
 from podwire.state import drift, share
 from podwire.state.drift import Difference
 from podwire.state.share import Share
@@ -62,6 +60,8 @@ def _differences(request: StateRequest) -> Iterator[Difference]:
     The agent's document and the kernel are read one after the other, so a change of the cluster between the two, and
     one that is planned and not written yet, look like differences.
     """
+    from podwire.kernel import comparison
+
     netns, lines = _open(request)
     differences = comparison.compare(_shares(request, lines), netns)
     if request.saved is not None:
@@ -82,40 +82,41 @@ def _open(request: StateRequest) -> tuple[Path | None, Iterator[str]]:
     """
     node, saved = request.node, request.saved
     if request.config_file is not None:
+        from podwire.agent import config as agent_config
+
         config = agent_config.load(Path(request.config_file))
         if node != config.node_name:
             problem = f"{node!r} is not the node of {request.config_file}, which is {config.node_name!r}"
             raise ConfigError("NODE", "", problem)
-        return None, _of_file(saved) if saved else _of_agent(config, request.parts)
+        return None, _of_file(saved) if saved else _of_agent(node, config.agent_socket, request.parts)
     inventory.check_root()
     topology = running_cluster(request.name)
     own = fabric.read_share(topology, node, read_conditions(topology))
     inside = None if node == fabric.HOST else Path(topology.netns(node))
-    return inside, _of_file(saved) if saved else _of_local_cluster(own, Path(topology.node_run(node)), request.parts)
+    return inside, _of_file(saved) if saved else _of_local_cluster(own, topology, request)
 
 
-def _of_local_cluster(own: Share, run_dir: Path, parts: tuple[str, ...]) -> Iterator[str]:
+def _of_local_cluster(own: Share, topology: Topology, request: StateRequest) -> Iterator[str]:
     """The fabric's share, then the shares of the agent if one runs there."""
+    node, parts = request.node, request.parts
     if not parts or fabric.PART in parts:
         yield from (f"{line}\n" for line in (*own.lines(), ""))
     agent_parts = tuple(part for part in parts if part != fabric.PART)
-    file = run_dir / "agent.yaml"
-    if file.exists() and (agent_parts or not parts):
-        yield from _of_agent(agent_config.load(file), agent_parts)
+    if Path(topology.node_run(node), "agent.yaml").exists() and (agent_parts or not parts):
+        yield from _of_agent(node, Path(topology.agent_socket(node)), agent_parts)
     else:
         yield f"{share.END}\n"
 
 
-def _of_agent(config: AgentConfig, parts: tuple[str, ...]) -> Iterator[str]:
+def _of_agent(node: str, path: Path, parts: tuple[str, ...]) -> Iterator[str]:
     """The lines that the agent sends.
 
     Raises: ClusterError when it does not answer.
     """
-    path = config.agent_socket
     try:
         yield from fetch(path, "/state?" + "&".join(f"part={part}" for part in parts))
     except OSError as failure:
-        problem = f"the agent of {config.node_name} does not answer on {path} ({failure.strerror or failure})"
+        problem = f"the agent of {node} does not answer on {path} ({failure.strerror or failure})"
         raise ClusterError(f"{problem}; use --saved FILE to compare with an earlier output") from failure
 
 

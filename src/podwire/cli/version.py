@@ -2,11 +2,13 @@
 
 import json
 import platform
-from importlib import metadata
+from pathlib import Path
 
 import click
 
+import podwire
 from podwire.cli.options import output_option
+from podwire.local.release import version_of
 
 
 @click.command()
@@ -14,7 +16,7 @@ from podwire.cli.options import output_option
 def version(output: str) -> None:
     """Print the versions of podwire, Python and the kernel, for example for a bug report."""
     versions = {
-        "podwire": metadata.version("podwire"),
+        "podwire": version_of(Path(podwire.__file__).parents[1]),
         "python": platform.python_version(),
         "kernel": platform.release(),
         "machine": platform.machine(),

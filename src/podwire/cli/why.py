@@ -10,14 +10,13 @@ from podwire.cli.output import print_json
 from podwire.cli.request_timeout import request_timeout
 from podwire.cli.target import local_cluster
 from podwire.errors import ConfigError
+from podwire.runtime.memory import importing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from podwire.kube.client import Client
     from podwire.local.topology import Topology
-    from podwire.why.dns.question import DnsQuestion
-    from podwire.why.gateway.explain import UrlQuestion
 
 _Answer = TypeVar("_Answer")
 MODES = ("nftables", "iptables", "ipvs", "userspace")
@@ -122,26 +121,24 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     output: str,
 ) -> int:
     """Prints the answer."""
-
-    from podwire.cli.why_answer import WhyRequest, answer
-    from podwire.why import answer_text
-    from podwire.why.dns.question import DnsQuestion
-    from podwire.why.gateway.explain import UrlQuestion
-    from podwire.why.question import TypedQuestion
-
     if mode and not (planned or files):
         raise ConfigError("--mode", "", "works only with --planned or -f; otherwise the node has its own mode")
-    question = TypedQuestion(source=source, target=target, port=port, node=node, family=family or "")
     named = name_is_typed(context)
     topology = None if files or config_file else local_cluster(name, kubeconfig, named=named)
     if source == "dns":
         if files or config_file:
             raise ConfigError("podwire why dns", "", "reads a cluster, so it does not work with -f or --config")
-        return _explain_dns(DnsQuestion(target, port or "A", asker), topology, kubeconfig, output)
+        return _explain_dns((target, port or "A", asker), topology, kubeconfig, output)
     if source == "url":
         if files or config_file:
             raise ConfigError("podwire why url", "", "reads a cluster, so it does not work with -f or --config")
-        return _explain_url(UrlQuestion(target, port or "GET"), topology, kubeconfig, output)
+        return _explain_url((target, port or "GET"), topology, kubeconfig, output)
+    with importing():
+        from podwire.cli.why_answer import WhyRequest, answer
+        from podwire.why import answer_text
+        from podwire.why.question import TypedQuestion
+
+    question = TypedQuestion(source=source, target=target, port=port, node=node, family=family or "")
     request = WhyRequest(name, kubeconfig, config_file, files, recursive, planned, mode or "", hostname, manifests)
     explained = answer(question, request, topology)
     _print(explained, answer_text.render(explained), output)
@@ -155,21 +152,24 @@ def _print(explained: object, lines: "Iterable[str]", output: str) -> None:
         click.echo("\n".join(lines))
 
 
-def _explain_dns(question: "DnsQuestion", topology: "Topology | None", kubeconfig: str | None, output: str) -> int:
-    """Prints what happens to a DNS name."""
+def _explain_dns(asked: tuple[str, str, str], topology: "Topology | None", kubeconfig: str | None, output: str) -> int:
+    """Prints what happens to a DNS name; ``asked`` are the name, the type of records, and the pod that asks."""
     from podwire.why.dns import text
-    from podwire.why.dns.question import ask
+    from podwire.why.dns.question import DnsQuestion, ask
 
+    question = DnsQuestion(*asked)
     answer = _asked(lambda client: ask(question, client), topology, kubeconfig)
     _print(answer, text.render(answer), output)
     return 0
 
 
-def _explain_url(question: "UrlQuestion", topology: "Topology | None", kubeconfig: str | None, output: str) -> int:
-    """Prints which route a URL takes."""
+def _explain_url(asked: tuple[str, str], topology: "Topology | None", kubeconfig: str | None, output: str) -> int:
+    """Prints which route a URL takes; ``asked`` are the URL and the method."""
     from podwire.why.gateway import text
+    from podwire.why.gateway.explain import UrlQuestion
     from podwire.why.gateway.question import ask_url
 
+    question = UrlQuestion(*asked)
     answer = _asked(lambda client: ask_url(question, client), topology, kubeconfig)
     _print(answer, text.render(answer), output)
     return 0

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import msgspec
 
 from podwire.agent import config as agent_config
-from podwire.agent import kubeproxy
 from podwire.agent.config import AgentConfig
 from podwire.agent.why import cluster_settings, remote_nodes, service_ranges, this_node
 from podwire.cli.api import client_of
@@ -19,7 +18,6 @@ from podwire.local import credentials, inventory
 from podwire.local.manifests import ManifestLines, read_manifests
 from podwire.local.topology import Topology
 from podwire.local.why import described_cluster, local_nodes, with_host
-from podwire.proxy.kubeproxyconfig import KIND
 from podwire.why.answer import Answer
 from podwire.why.api_objects import ApiObjects
 from podwire.why.cluster import ClusterAccess
@@ -82,6 +80,9 @@ def _own_config(request: WhyRequest) -> AgentConfig | None:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as failure:
         raise ConfigError("--config", str(file), str(failure)) from failure
+    from podwire.agent import kubeproxy
+    from podwire.proxy.kubeproxyconfig import KIND
+
     if f"kind: {KIND}" in text:
         config = kubeproxy.parse(text, str(file), socket.gethostname()).config
     else:

@@ -15,7 +15,6 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import resources
 from itertools import pairwise
 from typing import Any
 
@@ -93,6 +92,8 @@ def compiled(name: str) -> bytes:
 
     Raises: Unsupported when the package does not carry it.
     """
+    from importlib import resources
+
     file = resources.files("podwire.kernel") / "bpf_programs" / f"{name}.bpf.o"
     try:
         return file.read_bytes()

@@ -157,16 +157,11 @@ def agent(topology: Topology, config: ClusterConfig, node: FabricNode) -> Child:
         "dns": {
             "kernel": config.dns.kernel,
             "nodeLocal": config.dns.node_local,
-            "folder": bpf_folder(topology, node.name),
+            "folder": topology.bpf_folder(node.name),
         },
         "logLevel": config.log_level,
     }
     return _child(topology, f"agent-{node.name}", "agent", run, document, str(topology.netns(node.name)))
-
-
-def bpf_folder(topology: Topology, node: str = "") -> str:
-    """The folder of a node's BPF programs; without a node the beginning of those of all nodes."""
-    return f"{topology.name}@{node}"
 
 
 def _router_peers(topology: Topology, config: ClusterConfig, node: FabricNode) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from podwire.embedded.apiserver.auditrules import AuditSettings
 from podwire.embedded.workloads.autoscaling.plan import AutoscalerSettings
 from podwire.errors import ConfigError
 from podwire.local.lab.conditions import LinkConditions, check_links, port_of
+from podwire.local.shape import CONFIG_FILE
 from podwire.local.topology import FABRIC, NODES_PER_SEGMENT, SEGMENTS, Topology
 from podwire.model.document import convert, not_yaml
 from podwire.model.quantity import parse_milli
@@ -47,7 +48,6 @@ _LEAST_SERVICES = 32
 _LEAST_PODS = 8
 _LEAST_RESOLUTION_S = 1.0
 _MOST_RESOLUTION_S = 300.0
-_REMEMBERED = "cluster.yaml"
 _FIXED = {
     "pod_cidrs": ("podCIDRs", "every pod has an address of them"),
     "service_cidrs": ("serviceCIDRs", "every Service has an address of them"),
@@ -188,13 +188,13 @@ def parse_config(text: str, source: str, running: ClusterConfig | None = None) -
 
 def remember_config(topology: Topology, config: ClusterConfig) -> None:
     """Stores the configuration of a cluster; the next ``podwire up`` uses it for settings that it omits."""
-    (Path(topology.run) / _REMEMBERED).write_bytes(msgspec.yaml.encode(config))
+    (Path(topology.run) / CONFIG_FILE).write_bytes(msgspec.yaml.encode(config))
 
 
 def recall_config(topology: Topology) -> ClusterConfig | None:
     """The last stored configuration of a cluster; None when the cluster was not completely created."""
     try:
-        return msgspec.yaml.decode((Path(topology.run) / _REMEMBERED).read_bytes(), type=ClusterConfig)
+        return msgspec.yaml.decode((Path(topology.run) / CONFIG_FILE).read_bytes(), type=ClusterConfig)
     except (OSError, msgspec.MsgspecError):
         return None
 

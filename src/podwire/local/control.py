@@ -15,6 +15,8 @@ import msgspec
 
 from podwire.errors import ClusterError, ConfigError, PodwireError
 
+CONTROL_SOCKET = "control.sock"
+"""The file of the socket in the run folder of the cluster."""
 _LINE_LIMIT = 1 << 20
 
 

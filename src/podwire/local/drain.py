@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from podwire.cluster.names import NODE_LEAVING
-from podwire.embedded.kubelet.sandbox import load_record
+from podwire.embedded.kubelet.podrecord import load_record
 from podwire.errors import Conflict, NotFound
 from podwire.kernel import netns
 from podwire.kube.client import STRATEGIC_MERGE_PATCH, Client

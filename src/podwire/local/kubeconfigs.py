@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from podwire.errors import ConfigError
 from podwire.local import credentials
@@ -60,6 +59,8 @@ def forget(topology: Topology) -> Iterator[Path]:
 
 
 def _read(file: Path) -> Document:
+    import yaml  # here, since most clusters are in no other file
+
     try:
         document = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as failure:
@@ -103,6 +104,8 @@ def _without(own: Document, theirs: Document) -> Document:
 
 
 def _write(file: Path, document: Document) -> None:
+    import yaml
+
     text = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
     target = file.resolve()
     try:

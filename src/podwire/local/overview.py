@@ -11,19 +11,14 @@ from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig, patient
 from podwire.kube.resources import NODES, PODS
 from podwire.local import credentials
-from podwire.local.builds import label_of, recall
-from podwire.local.config import recall_config
-from podwire.local.lab.apply import read_conditions
+from podwire.local.briefs import KEEPER, SUPERVISOR, ProcessStatus, processes_of
+from podwire.local.lab.record import read_conditions
 from podwire.local.topology import Topology
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.wording import columns, count
-from podwire.runtime.children import read_record
 from podwire.runtime.clock import SystemClock
 
-SUPERVISOR = "supervisor"
-KEEPER = "keeper"
-"""The process that starts the supervisor again."""
 _MANY = 24
 
 
@@ -44,16 +39,6 @@ class NodeOverview(msgspec.Struct, frozen=True, rename="camel"):
     """The sessions of routing with peers, where the backend has any."""
 
 
-class ProcessStatus(msgspec.Struct, frozen=True):
-    """One process of the cluster."""
-
-    name: str
-    pid: int
-    running: bool
-    version: str = ""
-    """The build in which it was started; empty: not recorded."""
-
-
 class ClusterStatus(msgspec.Struct, frozen=True):
     """The whole status; ``problems`` has a line for each problem, and is empty when the cluster is healthy."""
 
@@ -64,39 +49,6 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     processes: tuple[ProcessStatus, ...]
     links: tuple[str, ...] = ()
     """A line for each link of the fabric with a condition of ``podwire lab`` or of the configuration."""
-
-
-BRIEF_HEAD = ("NAME", "STATE", "NODES", "API", "KUBECONFIG")
-
-
-class ClusterBrief(msgspec.Struct, frozen=True):
-    """One line of ``podwire list``."""
-
-    name: str
-    state: str
-    """``running``, ``degraded`` (some process has ended) or ``stopped`` (all have)."""
-    nodes: int
-    api: str
-    """The URL on loopback; empty when the cluster never had one."""
-    kubeconfig: str
-
-    def cells(self) -> tuple[str, ...]:
-        """The cells of the line."""
-        return self.name, self.state, str(self.nodes), self.api or "-", self.kubeconfig
-
-
-def brief(topology: Topology) -> ClusterBrief:
-    """The line of a cluster, from its folders alone, without a request to its API server."""
-    running = [process.running for process in processes_of(topology)]
-    config = recall_config(topology)
-    port = Path(topology.state) / "api-port"
-    return ClusterBrief(
-        name=topology.name,
-        state="stopped" if not any(running) else "running" if all(running) else "degraded",
-        nodes=config.nodes if config is not None else 0,
-        api=f"https://127.0.0.1:{port.read_text(encoding='ascii').strip()}" if port.exists() else "",
-        kubeconfig=str(credentials.kubeconfig_path(topology, "admin")),
-    )
 
 
 async def read_status(topology: Topology, client: Client | None = None) -> ClusterStatus:
@@ -147,19 +99,6 @@ def _node(node: Node, pods: tuple[Pod, ...]) -> NodeOverview:
         notice=meta.annotations.get(NODE_FALLBACK, ""),
         sessions=meta.annotations.get(NODE_SESSIONS, ""),
     )
-
-
-def processes_of(topology: Topology) -> tuple[ProcessStatus, ...]:
-    """The processes that were started for a cluster, running or not, by length and name."""
-    processes = []
-    build = recall(Path(topology.state))
-    first = build.label if build is not None else ""
-    for file in sorted((Path(topology.run) / "processes").glob("*.json"), key=lambda f: (len(f.stem), f.stem)):
-        record = read_record(file)
-        if record is not None:
-            version = record.version or label_of(record.pid) or first
-            processes.append(ProcessStatus(file.stem, record.pid, record.running, version))
-    return tuple(processes)
 
 
 def _process_problems(cluster: str, processes: tuple[ProcessStatus, ...]) -> tuple[str, ...]:

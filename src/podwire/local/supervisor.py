@@ -24,12 +24,13 @@ from podwire.local import builds, cgroup, components, credentials
 from podwire.local.addons import ensure as addons
 from podwire.local.builds import Build
 from podwire.local.config import ClusterConfig, check_config, recall_config
-from podwire.local.control import ControlRequest, ControlServer, Progress
+from podwire.local.control import CONTROL_SOCKET, ControlRequest, ControlServer, Progress
 from podwire.local.fabric import build
 from podwire.local.fabric.bird import BIRD, router_child
 from podwire.local.fabric.plan import plan
 from podwire.local.lab import apply as lab
 from podwire.local.lab.conditions import mtus
+from podwire.local.lab.record import read_conditions
 from podwire.local.topology import Topology
 from podwire.local.upstream import UpstreamRelay
 from podwire.model.wording import count
@@ -40,7 +41,6 @@ from podwire.runtime.forkserver import ForkServer
 from podwire.runtime.program import Child
 from podwire.runtime.supervise import Supervisor
 
-CONTROL_SOCKET = "control.sock"
 _API_WAIT_S = 20.0
 _API_POLL_S = 0.01
 
@@ -171,7 +171,7 @@ class ClusterSupervisor:
             progress("credentials made")
         # Nodes that will be removed stay connected until they are empty.
         size = max(config.nodes, len(build.node_names(topology)))
-        conditions = lab.read_conditions(topology, config)
+        conditions = read_conditions(topology, config.links)
         fabric = plan(topology, size, mtus(conditions))
         build.host(topology, fabric)
         (self._run / "resolv.conf").write_text(f"nameserver {topology.host_address}\n", encoding="ascii")
@@ -242,7 +242,7 @@ class ClusterSupervisor:
             cgroup.destroy_node(self._topology.name, name)
             drain.remove(self._topology, name)
         await drain.forget(client, gone)
-        lab.rebuild(self._topology, config.nodes, lab.read_conditions(self._topology, config))
+        lab.rebuild(self._topology, config.nodes, read_conditions(self._topology, config.links))
 
 
 def _last_line(log: Path) -> str:

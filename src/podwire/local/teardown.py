@@ -14,10 +14,10 @@ from pathlib import Path
 from podwire.embedded.kubelet import mounts
 from podwire.kernel import bpf_state, network
 from podwire.kernel.netlink import Netlink
-from podwire.local import cgroup, components, inventory
+from podwire.local import cgroup, inventory
 from podwire.local.fabric.plan import owner
 from podwire.local.topology import Topology
-from podwire.runtime.children import read_record
+from podwire.runtime.childrecord import read_record
 from podwire.runtime.polling import wait_until
 from podwire.runtime.process import send_signal, start_ticks
 
@@ -30,7 +30,7 @@ def destroy(topology: Topology) -> None:
     end_processes(topology)
     _delete_host_link(topology)
     for pinned in bpf_state.folders():
-        if pinned.startswith(components.bpf_folder(topology)):
+        if pinned.startswith(topology.bpf_folder()):
             bpf_state.remove_folder(pinned)
     unmount_below((run, state))
     for folder in (run, state):

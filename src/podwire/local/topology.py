@@ -22,6 +22,8 @@ HOST_NUMBER = 1
 ROUTER_NUMBER = 254
 FIRST_NODE_NUMBER = 11
 NODES_PER_SEGMENT = 240
+HOST_PORT = "host"
+"""The switch port of the host."""
 CLUSTERS = 32
 SEGMENTS = 8
 
@@ -141,6 +143,14 @@ class Topology(msgspec.Struct, frozen=True):
     def node_run(self, node: str) -> PurePosixPath:
         """Sockets and configuration of one node."""
         return self.run_path / "nodes" / node
+
+    def agent_socket(self, node: str) -> PurePosixPath:
+        """The socket on which a node's agent serves its pages."""
+        return self.node_run(node) / "agent.sock"
+
+    def bpf_folder(self, node: str = "") -> str:
+        """The folder of a node's BPF programs; without a node the beginning of those of all nodes."""
+        return f"{self.name}@{node}"
 
     def node_state(self, node: str) -> PurePosixPath:
         """Address database and pod directories of one node."""

@@ -2,19 +2,22 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from podwire.agent import config as agent_config
 from podwire.agent.why import node_access
 from podwire.errors import ClusterError
-from podwire.local.offline.cluster import DescribedCluster
 from podwire.local.topology import Topology
 from podwire.runtime.clock import SystemClock
 from podwire.why.cluster import ClusterAccess
 from podwire.why.kernels import NodeKernels
 from podwire.why.nodes import NodeAccess
 from podwire.why.question import TypedQuestion
+
+if TYPE_CHECKING:
+    from podwire.local.offline.cluster import DescribedCluster
 
 
 def with_host(asked: TypedQuestion, topology: Topology) -> TypedQuestion:
@@ -39,7 +42,7 @@ def local_nodes(topology: Topology, settings: Mapping[str, str]) -> Callable[[st
     return access
 
 
-def described_cluster(cluster: DescribedCluster, *, mode: str = "") -> ClusterAccess:
+def described_cluster(cluster: "DescribedCluster", *, mode: str = "") -> ClusterAccess:
     """The cluster that files describe; ``mode`` is the data plane of Services, empty for that of a new cluster."""
 
     def access(name: str) -> NodeAccess:

@@ -10,7 +10,6 @@ program that runs at the time limit is killed. :func:`call` does the same in a t
 the thread's own network namespace, and its input is written to a pipe after the caller has received the process id.
 """
 
-import asyncio
 import ctypes
 import errno
 import fcntl
@@ -213,6 +212,8 @@ async def run(argv: Sequence[str], *, env: Mapping[str, str], stdin: bytes = b""
 
 
 async def _ended(pid: int, timeout_s: float) -> int | None:
+    import asyncio  # here, since commands that only fork and mount need no event loop
+
     loop = asyncio.get_running_loop()
     pidfd = os.pidfd_open(pid)
     ended: asyncio.Future[None] = loop.create_future()

@@ -51,39 +51,16 @@ import msgspec
 from podwire.errors import ConfigError
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.child import enter_namespace, enter_netns, run
+from podwire.runtime.childrecord import Record, read_record, write_record
 from podwire.runtime.clock import Clock
 from podwire.runtime.files import write_atomically
-from podwire.runtime.process import is_running, send_signal, start_ticks
+from podwire.runtime.process import send_signal, start_ticks
 from podwire.runtime.program import Child
-from podwire.runtime.stateform import check_form
 from podwire.runtime.supervise import Supervisor
 
 _SOUND_S = 10.0
 _COMMAND_S = 10.0
 _TERM_WAIT_S = 3.0
-
-
-FORM = 1
-"""The number of the form of records."""
-
-
-class Record(msgspec.Struct, frozen=True):
-    """The content of a record file."""
-
-    pid: int
-    started: int
-    """Start time in clock ticks since boot."""
-    command: str
-    """Hash of the command with which the child was started."""
-    files: tuple[str, ...] = ()
-    version: str = ""
-    """The version of podwire that the child was started in; empty: its parent did not record it."""
-    format: int = FORM
-
-    @property
-    def running(self) -> bool:
-        """Whether the process of the record still runs."""
-        return is_running(self.pid, self.started)
 
 
 class ChildEvent(msgspec.Struct, frozen=True):
@@ -253,7 +230,7 @@ class Children:
 
     def _write_record(self, child: Child, known: Record) -> None:
         record = Record(known.pid, known.started, _command(child), tuple(child.files), known.version)
-        write_atomically(self._file(child.name), msgspec.json.encode(record))
+        write_record(self._file(child.name), record)
 
     async def _end(self, names: list[str], *, kill: bool = False) -> dict[str, Record]:
         """Ends children and forgets them; their records by name."""
@@ -311,16 +288,6 @@ def _set_niceness(pid: int, niceness: int) -> None:
         Path(f"/proc/{pid}/autogroup").write_text(str(niceness), encoding="ascii")
 
 
-def record_self(directory: Path, name: str, version: str = "") -> None:
-    """Writes a record of this process next to those of its children, so that all can be listed and ended together.
-
-    Raises: OSError.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    record = Record(os.getpid(), start_ticks(os.getpid()), "", version=version)
-    write_atomically(directory / f"{name}.json", msgspec.json.encode(record))
-
-
 async def stop_recorded(directory: Path) -> None:
     """Ends the children whose records are in a directory, when their parent has ended for good."""
     for file in directory.glob("*.json"):
@@ -328,19 +295,6 @@ async def stop_recorded(directory: Path) -> None:
         if record is not None and record.running:
             await _terminate(record, _TERM_WAIT_S)
         file.unlink(missing_ok=True)
-
-
-def read_record(file: Path) -> Record | None:
-    """The content of a record file; None when it is missing or damaged.
-
-    Raises: ConfigError when it is of a later form.
-    """
-    try:
-        record = msgspec.json.decode(file.read_bytes(), type=Record)
-    except (OSError, msgspec.DecodeError):
-        return None
-    check_form(record.format, FORM, str(file))
-    return record
 
 
 def _command(child: Child) -> str:

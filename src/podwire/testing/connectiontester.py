@@ -19,7 +19,7 @@ from podwire.testing.associations import tried
 from podwire.testing.external import Outside
 from podwire.testing.targets import SCTP
 from podwire.why.explain import explain_connection
-from podwire.why.policies.verdict import Lines
+from podwire.why.policies.lines import Lines
 from podwire.why.policy_text import at_length
 
 DNS_S = 3.0

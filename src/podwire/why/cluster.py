@@ -7,7 +7,7 @@ import msgspec
 from podwire.cluster.world import World
 from podwire.why.nodes import Nodes
 from podwire.why.objects import Objects
-from podwire.why.policies.verdict import Lines, no_line
+from podwire.why.policies.lines import Lines, no_line
 
 
 def _same(_world: World) -> Iterable[str]:

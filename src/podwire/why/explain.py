@@ -11,7 +11,8 @@ from podwire.policy.connectionmatch import Connection
 from podwire.policy.evaluate import EGRESS, INGRESS, EvaluationOptions
 from podwire.why.answer import Answer, PolicyVerdict
 from podwire.why.cluster import ClusterAccess
-from podwire.why.policies.verdict import Lines, both_directions, explain_direction, no_line
+from podwire.why.policies.lines import Lines, no_line
+from podwire.why.policies.verdict import both_directions, explain_direction
 from podwire.why.question import Question, TypedQuestion, resolve_question
 from podwire.why.registry import EXPLAINERS
 

@@ -33,3 +33,13 @@ def test_constants_agree_with_the_types() -> None:
         if isinstance(value, Resource) and hasattr(value.type, "__struct_fields__"):
             empty = value.type()
             assert getattr(empty, "kind", value.kind) in ("", value.kind)
+
+
+def test_annotations_name_the_types_that_are_loaded() -> None:
+    checked = 0
+    for name, annotation in vars(resources)["__annotations__"].items():
+        value = vars(resources).get(name)
+        if isinstance(value, Resource):
+            assert annotation == f"Resource[{value.type.__name__}]", name
+            checked += 1
+    assert checked > 30

@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from podwire.local.overview import as_text, brief, read_status
+from podwire.local.briefs import brief
+from podwire.local.overview import as_text, read_status
 from podwire.local.topology import Topology
-from podwire.runtime.children import Record
+from podwire.runtime.childrecord import Record
 from podwire.runtime.process import start_ticks
 
 

@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.errors import ConfigError
-from podwire.runtime.children import ChildEvent, Children, read_record, spawn_program
+from podwire.runtime.childrecord import read_record
+from podwire.runtime.children import ChildEvent, Children, spawn_program
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.process import is_running, start_ticks
 from podwire.runtime.program import Child

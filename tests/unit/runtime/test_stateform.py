@@ -11,7 +11,7 @@ from podwire.errors import ConfigError
 from podwire.kernel.sysctl_record import SysctlRecord, read
 from podwire.local import inventory
 from podwire.local.topology import Topology
-from podwire.runtime.children import Record, read_record
+from podwire.runtime.childrecord import Record, read_record
 from podwire.runtime.stateform import check_form
 
 

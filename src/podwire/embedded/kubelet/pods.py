@@ -9,8 +9,9 @@ import asyncio
 
 from podwire.embedded.kubelet.context import NodeContext
 from podwire.embedded.kubelet.orders import PodRecord
+from podwire.embedded.kubelet.podrecord import load_record
 from podwire.embedded.kubelet.podstate import PodState
-from podwire.embedded.kubelet.sandbox import kill_group, load_record
+from podwire.embedded.kubelet.sandbox import kill_group
 from podwire.embedded.kubelet.worker import PodWorker
 from podwire.errors import CniError
 from podwire.kube.informer import Informer

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from podwire.embedded.kubelet.network import CniSandbox, Network, addresses
-from podwire.embedded.kubelet.orders import RECORD_FORM, PodRecord, ShimAnswer, ShimOrder
+from podwire.embedded.kubelet.orders import PodRecord, ShimAnswer, ShimOrder
 from podwire.embedded.kubelet.resolver import kernel_hostname
 from podwire.embedded.kubelet.shimclient import ShimClient, listen
 from podwire.embedded.kubelet.sysctls import pod_sysctls
@@ -28,7 +28,6 @@ from podwire.runtime.clock import Clock
 from podwire.runtime.files import write_atomically
 from podwire.runtime.forkserver import ForkServer
 from podwire.runtime.process import is_running, send_signal, start_ticks
-from podwire.runtime.stateform import check_form
 
 SHIM_ENTRY = "shim"
 _SHIM_GROUP = "shim"
@@ -251,20 +250,6 @@ def kill_group(group: cgroup.Hierarchies) -> bool:
     """Kills the processes of a pod and removes its cgroups; False while a process has not ended yet."""
     cgroup.end_members(str(group.unified))
     return cgroup.remove(group)
-
-
-def load_record(directory: Path) -> PodRecord | None:
-    """The record in a pod's directory; None when the record is missing or damaged.
-
-    Raises: ConfigError when it is of a later form.
-    """
-    file = directory / "pod.json"
-    try:
-        record = msgspec.json.decode(file.read_bytes(), type=PodRecord)
-    except (OSError, msgspec.DecodeError):
-        return None
-    check_form(record.format, RECORD_FORM, str(file))
-    return record
 
 
 def explain(failure: Exception) -> str:

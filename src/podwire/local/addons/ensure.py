@@ -11,6 +11,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from podwire.cluster.names import GATEWAY_CONTROLLER
+from podwire.cluster.networkconfig import NETWORK_CONFIG, SYSTEM_NAMESPACE
 from podwire.errors import AlreadyExists, NotFound
 from podwire.kube.client import MERGE_PATCH, Client
 from podwire.kube.resources import CONFIGMAPS, DAEMONSETS, DEPLOYMENTS, GATEWAYCLASSES, IPPOOLS, Resource
@@ -22,9 +23,6 @@ from podwire.policy import settings as policy_settings
 from podwire.proxy.settings import as_keys
 from podwire.runtime.backoff import Backoff
 
-SYSTEM_NAMESPACE = "kube-system"
-NETWORK_CONFIG = "podwire-config"
-"""The ConfigMap with the settings that can change on a running cluster; agents watch it."""
 _WORKLOADS: dict[str, Resource[Any]] = {"Deployment": DEPLOYMENTS, "DaemonSet": DAEMONSETS}
 _OF_EVERY_CLUSTER = ("clusternetworkpolicy.yaml", "egresspolicy.yaml", "metallb.yaml", "dns.yaml")
 _POOL, _SMALL_POOL, _POOL6 = (200, 249), (2, 10), (0x1000, 0x10FF)

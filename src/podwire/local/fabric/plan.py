@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from podwire.local.topology import HOST_NUMBER, ROUTER_NUMBER, FabricNode, Segment, Topology
+from podwire.local.topology import HOST_NUMBER, HOST_PORT, ROUTER_NUMBER, FabricNode, Segment, Topology
 from podwire.state.link import Link
 from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.route import Address, Neighbour, Route, Sysctl
@@ -32,7 +32,6 @@ SWITCH = "switch"
 ROUTER = "router"
 MTU = 1500
 """The MTU of a link for which nothing else is wanted, bytes."""
-HOST_PORT = "host"
 
 
 class Fabric(msgspec.Struct, frozen=True):

@@ -3,7 +3,8 @@
 from podwire.errors import ConfigError
 from podwire.local.fabric import build
 from podwire.local.fabric.plan import ROUTER, SWITCH, owner, plan
-from podwire.local.lab.conditions import LabConditions, mtus, table
+from podwire.local.lab.conditions import LabConditions, mtus
+from podwire.local.lab.rules import table
 from podwire.local.topology import Topology
 from podwire.state.network import NetworkState
 from podwire.state.share import Share

@@ -1,54 +1,23 @@
-"""Keeps the conditions of a running cluster's links and makes the kernel hold them.
+"""Makes the kernel hold the conditions of a running cluster's links.
 
-``<run>/lab.json`` stores the changes of ``podwire lab``. Cut links, losses and MTUs are part of the fabric's planned
-state. Delays are netem qdiscs at both ends of a link; tc(8) sets them, on kernels with netem.
+Cut links, losses and MTUs are part of the fabric's planned state. Delays are netem qdiscs at both ends of a link; tc(8)
+sets them, on kernels with netem.
 """
 
 import json
 import subprocess
 from pathlib import Path
 
-import msgspec
-
 from podwire.errors import ClusterError
 from podwire.kernel import netns
 from podwire.kernel.nft import Nft
-from podwire.local.config import ClusterConfig, recall_config
 from podwire.local.fabric import build
 from podwire.local.fabric.plan import ROUTER, SWITCH, plan
-from podwire.local.lab.conditions import FAMILY, HOST, TABLE, LabConditions, mtus, port_of, table
+from podwire.local.lab import record
+from podwire.local.lab.conditions import HOST, LabConditions, mtus, port_of
+from podwire.local.lab.rules import FAMILY, TABLE, table
 from podwire.local.topology import Topology
 from podwire.state.nft import Table
-
-_FILE = "lab.json"
-_APPLIED = "lab-applied.json"
-"""The conditions in the kernel, or more than these after an interruption."""
-
-
-def read_changes(topology: Topology) -> LabConditions:
-    """The changes of ``podwire lab``; none when the file is absent or unreadable."""
-    return _read(Path(topology.run) / _FILE)
-
-
-def _read(path: Path) -> LabConditions:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=LabConditions)
-    except (OSError, msgspec.MsgspecError):
-        return LabConditions()
-
-
-def write_changes(topology: Topology, changes: LabConditions) -> None:
-    """Replaces the stored changes of ``podwire lab``."""
-    path = Path(topology.run) / _FILE
-    new = path.with_suffix(".new")
-    new.write_bytes(msgspec.json.encode(changes))
-    new.replace(path)
-
-
-def read_conditions(topology: Topology, config: ClusterConfig | None = None) -> LabConditions:
-    """The configured conditions with the changes; ``config`` None means the configuration of the last ``up``."""
-    known = config or recall_config(topology)
-    return read_changes(topology).over(known.links if known is not None else {})
 
 
 def rebuild(topology: Topology, nodes: int, conditions: LabConditions) -> None:
@@ -64,11 +33,10 @@ def apply(topology: Topology, nodes: int, conditions: LabConditions) -> None:
 
     Raises: KernelError; ClusterError when the kernel has no netem, or tc(8) is missing or fails.
     """
-    record = Path(topology.run) / _APPLIED
-    known = _read(record)
+    known = record.read_applied(topology)
     if conditions == known == LabConditions():
         return
-    record.write_bytes(msgspec.json.encode(LabConditions({**known.links, **conditions.links}, conditions.pairs)))
+    record.write_applied(topology, LabConditions({**known.links, **conditions.links}, conditions.pairs))
     desired = table(topology, nodes, conditions)
     with Nft(Path(topology.netns(SWITCH))) as nft:
         if isinstance(desired, Table):
@@ -81,7 +49,7 @@ def apply(topology: Topology, nodes: int, conditions: LabConditions) -> None:
         for namespace, device in _ends(topology, nodes, station):
             if namespace is None or netns.exists(namespace):
                 set_delay(namespace, device, link.delay_ms if link is not None else 0.0)
-    record.write_bytes(msgspec.json.encode(conditions))
+    record.write_applied(topology, conditions)
 
 
 def _ends(topology: Topology, nodes: int, station: str) -> tuple[tuple[Path | None, str], ...]:

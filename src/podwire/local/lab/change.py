@@ -6,8 +6,9 @@ from msgspec.structs import replace
 
 from podwire.errors import ClusterError, PodwireError
 from podwire.local.config import recall_config
-from podwire.local.lab.apply import read_changes, read_conditions, rebuild, write_changes
+from podwire.local.lab.apply import rebuild
 from podwire.local.lab.conditions import LabConditions, LinkConditions, Pair, check_links, check_pair, port_of
+from podwire.local.lab.record import read_changes, read_conditions, write_changes
 from podwire.local.topology import Topology
 
 SOURCE = "podwire lab"
@@ -26,7 +27,7 @@ class LabChange:
         self._topology = topology
         self._configured = config.links
         self._nodes = config.nodes
-        self._before = read_conditions(topology, config)
+        self._before = read_conditions(topology, config.links)
         self._links = dict(read_changes(topology).links)
         self._pairs = self._before.pairs
 

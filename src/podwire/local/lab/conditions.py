@@ -4,9 +4,7 @@ A *station* has a link to a switch of the fabric: ``node-2``, ``host`` (this mac
 ``segment-1`` (the router's link to that segment). Conditions come from ``links`` in the cluster's configuration; the
 commands of ``podwire lab`` change them until the link is healed, which brings the configured ones back.
 
-Cut links and losses are rules of the nftables table ``podwire-lab`` of the family ``bridge`` in the namespace
-``switch``. Both ends keep their carrier, as behind a switch that fails further on. Loss and delay act on each
-direction.
+Loss and delay act on each direction.
 """
 
 from collections.abc import Mapping
@@ -14,18 +12,10 @@ from collections.abc import Mapping
 import msgspec
 
 from podwire.errors import ConfigError
-from podwire.local.fabric.plan import HOST_PORT
-from podwire.local.topology import Topology
-from podwire.state.nft import AbsentTable, Chain, Table
-from podwire.state.nft_text import parse_rule
+from podwire.local.topology import HOST_PORT, Topology
 
-FAMILY = "bridge"
-TABLE = "podwire-lab"
 HOST = "host"
 
-_PRIORITY = -400
-"""The priority of the chain: before all other chains of the family."""
-_PARTS = 10_000
 _LEAST_MTU = 1280
 """Links with a smaller MTU carry no IPv6 (RFC 8200, section 5)."""
 _MOST_MTU = 9_000
@@ -132,35 +122,3 @@ def check_pair(topology: Topology, pair: Pair, source: str) -> None:
 def mtus(conditions: LabConditions) -> dict[str, int]:
     """The MTU of each link that has one of its own, by station."""
     return {name: link.mtu for name, link in conditions.links.items() if link.mtu}
-
-
-def table(topology: Topology, nodes: int, conditions: LabConditions) -> Table | AbsentTable:
-    """The table of a cluster of ``nodes`` nodes; conditions of stations that are gone are left out."""
-    rules: list[str] = []
-    for station, link in conditions.links.items():
-        try:
-            port = port_of(topology, nodes, station, TABLE)
-        except ConfigError:
-            continue
-        if link.cut:
-            rules += _both_ways(port, "", f"cut {station}")
-        elif link.loss_percent:
-            parts = min(max(round(link.loss_percent * _PARTS / 100), 1), _PARTS)
-            lost = "" if parts == _PARTS else f"numgen random mod {_PARTS} < {parts} "
-            rules += _both_ways(port, lost, f"loss of {station}")
-    for node, other in conditions.pairs:
-        try:
-            ports = [port_of(topology, nodes, station, TABLE) for station in (node, other)]
-        except ConfigError:
-            continue
-        for incoming, outgoing in (ports, ports[::-1]):
-            text = f'iifname "{incoming}" oifname "{outgoing}" counter drop comment "cut {node} from {other}"'
-            rules.append(text)
-    if not rules:
-        return AbsentTable(FAMILY, TABLE)
-    chain = Chain(name="links", type="filter", hook="forward", priority=_PRIORITY, rules=tuple(map(parse_rule, rules)))
-    return Table(family=FAMILY, name=TABLE, comment="podwire: conditions of links", chains=(chain,))
-
-
-def _both_ways(port: str, condition: str, comment: str) -> list[str]:
-    return [f'{side} "{port}" {condition}counter drop comment "{comment}"' for side in ("iifname", "oifname")]

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import msgspec
 
+from podwire.cluster.networkconfig import NETWORK_CONFIG, SYSTEM_NAMESPACE
 from podwire.cluster.world import World
 from podwire.dns import wire
 from podwire.dns.names import encode_name
-from podwire.embedded.kubelet.sandbox import load_record
+from podwire.embedded.kubelet.podrecord import load_record
 from podwire.errors import NotFound, ProtocolError
 from podwire.kube.client import Client
 from podwire.kube.optional import list_if_served
@@ -24,7 +25,6 @@ from podwire.kube.resources import (
     SERVICES,
 )
 from podwire.local import credentials
-from podwire.local.addons import ensure as addons
 from podwire.local.probe.execute import ConnectionProber, Lookup
 from podwire.local.probe.plan import DNS_SERVICE, HOST, PacketSource, ProbeInputs
 from podwire.local.topology import Topology
@@ -66,7 +66,7 @@ async def _policies(client: Client) -> World:
 async def _rules(client: Client) -> EvaluationOptions:
     """The cluster's settings for cases that the NetworkPolicy API does not define."""
     try:
-        config = await client.get(CONFIGMAPS, addons.NETWORK_CONFIG, addons.SYSTEM_NAMESPACE)
+        config = await client.get(CONFIGMAPS, NETWORK_CONFIG, SYSTEM_NAMESPACE)
     except NotFound:
         return EvaluationOptions()
     return EvaluationOptions(own_node_egress=(config.get("data") or {}).get("policy.ownNodeEgress") != "false")

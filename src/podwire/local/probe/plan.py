@@ -30,7 +30,7 @@ from podwire.model.selector import parse_selector
 from podwire.model.service import EndpointSlice, Service
 from podwire.policy.connectionmatch import Connection
 from podwire.policy.evaluate import EvaluationOptions
-from podwire.why.policies.verdict import Lines, no_line
+from podwire.why.policies.lines import Lines, no_line
 
 HOST = "host"
 SYSTEM_NAMESPACE = "kube-system"

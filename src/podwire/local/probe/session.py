@@ -1,32 +1,32 @@
 """One probe of a local cluster, from arguments to results and the routes that the connections take."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from podwire.agent.why import cluster_settings
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig, patient
 from podwire.local import credentials
-from podwire.local.probe import collect, routes
+from podwire.local.probe import collect
 from podwire.local.probe.execute import Progress
-from podwire.local.probe.plan import ProbePort, plan
+from podwire.local.probe.plan import ProbeInputs, ProbePort, plan
 from podwire.local.probe.result import ProbeResult
-from podwire.local.probe.routes import ProbeRoutes
 from podwire.local.topology import Topology
-from podwire.local.why import local_nodes
 from podwire.runtime.clock import SystemClock
-from podwire.why.kernels import NodeKernels
+
+if TYPE_CHECKING:
+    from podwire.local.probe.routes import ProbeRoutes
 
 ProbeArguments = tuple[tuple[str, ...], tuple[str, ...], tuple[ProbePort, ...]]
 """Sources, targets, ports."""
 
 
 class ProbeOutcome(msgspec.Struct, frozen=True):
-    """The results in the order of the plan, and the routes between nodes of some of them."""
+    """The results in the order of the plan, and the routes between nodes of some of them; None without any."""
 
     results: tuple[ProbeResult, ...]
-    routes: ProbeRoutes
+    routes: "ProbeRoutes | None" = None
 
 
 async def run(
@@ -49,12 +49,27 @@ async def run(
         prober, facts = await collect.prober(topology, client, clock, timeout_s)
         attempts = plan(facts, *arguments)
         results = await prober.run(attempts, begin(len(attempts)))
-        crossed = routes.pairs((result for result in results if all_routes or result.surprising), facts)
-        if not all_routes:
-            crossed = dict(list(crossed.items())[: routes.UNEXPECTED_PAIRS])
-        if not crossed:
-            return ProbeOutcome(results, ProbeRoutes())
-        nodes = NodeKernels(local_nodes(topology, await cluster_settings(client)), clock)
-        return ProbeOutcome(results, routes.read_routes(crossed, facts, nodes))
+        explained = [result for result in results if all_routes or result.surprising]
+        if not explained:
+            return ProbeOutcome(results)
+        return ProbeOutcome(results, await _routes(topology, client, facts, explained, most=not all_routes))
     finally:
         await client.close()
+
+
+async def _routes(
+    topology: Topology, client: Client, facts: ProbeInputs, results: Sequence[ProbeResult], *, most: bool
+) -> "ProbeRoutes":
+    """The routes of connections; ``most``: at most :data:`routes.UNEXPECTED_PAIRS` of them."""
+    from podwire.agent.why import cluster_settings
+    from podwire.local.probe import routes
+    from podwire.local.why import local_nodes
+    from podwire.why.kernels import NodeKernels
+
+    crossed = routes.pairs(results, facts)
+    if most:
+        crossed = dict(list(crossed.items())[: routes.UNEXPECTED_PAIRS])
+    if not crossed:
+        return routes.ProbeRoutes()
+    nodes = NodeKernels(local_nodes(topology, await cluster_settings(client)), client.clock)
+    return routes.read_routes(crossed, facts, nodes)

@@ -22,8 +22,7 @@ from podwire.policy.connectionmatch import Connection
 from podwire.policy.evaluate import EvaluationOptions, evaluate
 from podwire.proxy.resolve import handled, resolve
 from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort
-from podwire.why.explain import explain_connection
-from podwire.why.policies.verdict import Lines, no_line
+from podwire.why.policies.lines import Lines, no_line
 
 _RELAYED = "userspace"
 
@@ -89,6 +88,8 @@ class PolicyVerdicts:
         connection = Connection(source=source, destination=destination, protocol=protocol, port=port)
         if evaluate(self._world, connection, self._rules).allowed:
             return self._across_networks(connection) or Expectation(allowed=True, connection=connection)
+        from podwire.why.explain import explain_connection  # here, since most connections are allowed
+
         because = explain_connection(self._world, connection, self._rules, self._lines).message
         return Expectation(allowed=False, because=because, connection=connection)
 

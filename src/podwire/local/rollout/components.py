@@ -10,20 +10,21 @@ import msgspec
 import yaml
 
 from podwire.cluster.names import POD_BUILD
+from podwire.cluster.networkconfig import SYSTEM_NAMESPACE
 from podwire.errors import ClusterError, NotFound
 from podwire.kube.client import STRATEGIC_MERGE_PATCH, Client
 from podwire.kube.resources import DAEMONSETS, DEPLOYMENTS, Json, Resource
 from podwire.local import builds, launch, objects, readiness
 from podwire.local.addons import ensure as addons
+from podwire.local.briefs import KEEPER, SUPERVISOR
 from podwire.local.builds import Build
 from podwire.local.components import DNS_NUMBER, service_address
 from podwire.local.config import ClusterConfig
 from podwire.local.control import ControlRequest, send_request
-from podwire.local.overview import KEEPER, SUPERVISOR
 from podwire.local.rollout.renewal import Renewal
 from podwire.local.supervisor import SwapOrder
 from podwire.local.topology import Topology
-from podwire.runtime.children import read_record
+from podwire.runtime.childrecord import read_record
 from podwire.runtime.files import write_atomically
 from podwire.runtime.polling import wait_until
 from podwire.runtime.process import send_signal
@@ -160,9 +161,9 @@ async def _workload(client: Client, name: str) -> tuple[Resource[Any], Json]:
     Raises: NotFound.
     """
     try:
-        return DEPLOYMENTS, await client.get(DEPLOYMENTS.raw, name, addons.SYSTEM_NAMESPACE)
+        return DEPLOYMENTS, await client.get(DEPLOYMENTS.raw, name, SYSTEM_NAMESPACE)
     except NotFound:
-        return DAEMONSETS, await client.get(DAEMONSETS.raw, name, addons.SYSTEM_NAMESPACE)
+        return DAEMONSETS, await client.get(DAEMONSETS.raw, name, SYSTEM_NAMESPACE)
 
 
 async def in_thread(work: Callable[[], None]) -> None:

@@ -26,9 +26,9 @@ from podwire.flows.settings import FlowSettings
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.local import builds, credentials, inventory, serving
+from podwire.local.briefs import processes_of
 from podwire.local.builds import Build
 from podwire.local.config import ClusterConfig, recall_config
-from podwire.local.overview import processes_of
 from podwire.local.readiness import Waiting
 from podwire.local.rollout import plan
 from podwire.local.rollout.components import Swapper, every_build, in_thread, present_workloads

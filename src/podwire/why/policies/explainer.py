@@ -19,7 +19,8 @@ from podwire.why.cluster import ClusterAccess
 from podwire.why.nodes import Nodes
 from podwire.why.policies.connections import ObservedConnection, ends_of, observed_connections
 from podwire.why.policies.enforced import PolicyRules, enforced
-from podwire.why.policies.verdict import Lines, both_directions, explain_direction, no_line
+from podwire.why.policies.lines import Lines, no_line
+from podwire.why.policies.verdict import both_directions, explain_direction
 from podwire.why.question import Question
 
 _BARE = {"ICMP": ("icmp", "ipv6-icmp")}

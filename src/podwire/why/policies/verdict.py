@@ -5,7 +5,7 @@ finds the line of a field in the user's files; without ``lines`` only the field 
 evaluator and of the nearest rule, which needs a look at each term of the isolating policies.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -26,20 +26,13 @@ from podwire.policy.evaluate import (
     policy_rules,
 )
 from podwire.why.answer import DirectionVerdict, NearestRule, PolicyReference, PolicyVerdict, RuleMatch, RuleTerm
+from podwire.why.policies.lines import Lines, no_line
 from podwire.why.policies.mismatch import RulePart, cluster_peer_text, protocol_text
 from podwire.why.policies.nearest import RuleDistance, matching_parts, nearest, peers_word, rule_field
 from podwire.why.policies.yamltext import yaml_text
 from podwire.why.policy_text import one_line
 
-Lines = Callable[[str, str, str], str]
-"""From kind, key and field of an object to ``file:line``; empty: not known."""
-
 _TIERS: tuple[Literal["Admin"], Literal["Baseline"]] = ("Admin", "Baseline")
-
-
-def no_line(_kind: str, _key: str, _field: str) -> str:
-    """The line of a field when there are no files: always empty."""
-    return ""
 
 
 def both_directions(connection: Connection, egress: DirectionVerdict, ingress: DirectionVerdict) -> PolicyVerdict:

@@ -1,6 +1,6 @@
 """The rules for Services of one node: read from its kernel when possible, and planned from the objects."""
 
-import http.client
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +9,8 @@ import msgspec
 from podwire.cluster.names import NODE_PROXY
 from podwire.cni import ports
 from podwire.dataplane.tracing import trace_held
-from podwire.errors import KernelError
+from podwire.errors import KernelError, ProtocolError
+from podwire.http.fetch import read_page
 from podwire.kernel import netns
 from podwire.kernel.conntrack import Conntrack
 from podwire.kernel.kinds import read_values
@@ -87,17 +88,13 @@ def ask_mode(netns_path: Path | None, metrics: tuple[str, int]) -> str:
     """
     address, port = metrics
     loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - compared, not bound
-    connection = http.client.HTTPConnection(loopback, port, timeout=_ANSWER_S)
     try:
         with netns.inside(netns_path):
-            connection.connect()
-        connection.request("GET", "/proxyMode")
-        answer = connection.getresponse()
-        return answer.read(64).decode("ascii", "replace").strip() if answer.status == http.client.OK else ""
-    except (OSError, http.client.HTTPException):
+            connection = socket.create_connection((loopback, port), _ANSWER_S)
+        with connection:
+            return "".join(read_page(connection, "/proxyMode")).strip()
+    except (OSError, ProtocolError, UnicodeDecodeError):
         return ""
-    finally:
-        connection.close()
 
 
 def read_other_nat(netns_path: Path | None, machine: LocalAddresses) -> Tracer | None:

@@ -5,7 +5,8 @@ import pytest
 from podwire.errors import ConfigError
 from podwire.local.config import parse_config
 from podwire.local.fabric.plan import plan
-from podwire.local.lab.conditions import LabConditions, LinkConditions, check_pair, mtus, port_of, table
+from podwire.local.lab.conditions import LabConditions, LinkConditions, check_pair, mtus, port_of
+from podwire.local.lab.rules import table
 from podwire.local.topology import Topology
 from podwire.state.nft import Table
 from podwire.state.nft_text import parse_table
