@@ -27,6 +27,10 @@ class CniFiles:
         self._clock = clock
         self._log = Log("cni")
         self._problem = ""
+        self._before: object = None
+        """The fingerprint of the programs at the last check."""
+        self._verified: object = None
+        """The fingerprint with which they need not be read again."""
 
     def install_program(self) -> None:
         """Installs the program if the configuration names a directory.
@@ -73,8 +77,14 @@ class CniFiles:
     def _keep_program(self) -> None:
         if not self._section.bin_dir:
             return
+        fingerprint = program.fingerprint(self._section.bin_path, self._section.also_as)
+        if fingerprint == self._verified:
+            return
+        # A second change within one tick of the kernel's clock leaves the times as they are: two checks have to agree.
+        self._verified, self._before = fingerprint if fingerprint == self._before else None, fingerprint
         names = (program.NAME, *self._stand_ins(), *self._section.also_as)
         if not all(program.is_installed(self._section.bin_path, name) for name in names):
+            self._verified = None
             self.install_program()
             self._log.info("installed the CNI program", path=self._section.bin_dir)
 

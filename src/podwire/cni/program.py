@@ -7,6 +7,7 @@ put into the runtime's directory under that name: by rename, because a running p
 import os
 import platform
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 NAME = "podwire-cni"
@@ -56,6 +57,22 @@ def is_installed(directory: Path, name: str = NAME) -> bool:
     if not target.exists() or not os.access(target, os.X_OK):
         return False
     return target.stat().st_size == path().stat().st_size and target.read_bytes() == path().read_bytes()
+
+
+def fingerprint(directory: Path, more: Iterable[str] = ()) -> tuple[object, ...]:
+    """A value that changes with the programs in a runtime's directory under any of their names, and with the program
+    that is installed; ``more`` are further names. Reads no file, as :func:`is_installed` does.
+    """
+    files = (path(), *(directory / name for name in (NAME, *STAND_INS, *more)))
+    return tuple(map(_state_of, files))
+
+
+def _state_of(file: Path) -> tuple[int, ...] | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino, stat.st_mode, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def write_configuration(directory: Path, text: bytes, name: str = "10-podwire.conflist") -> Path:

@@ -1,9 +1,10 @@
 """Messages between agents that say whether each one has contact to the API.
 
-Every agent sends one datagram to each other agent every :data:`INTERVAL_S`. They matter only while the API is away:
-then they tell an agent that no other agent can take over its addresses (``liveness``). A message counts if it comes
-from an address of the Node that it names. Whoever can forge messages can keep a node that is cut off from the API, and
-from nothing else, from giving up its addresses. Cost: 4 datagrams of 60 bytes a second for each other node.
+An agent without contact sends one datagram to each other agent every :data:`INTERVAL_S`: the messages tell an agent
+that no other agent can take over its addresses (``liveness``). Silence counts as contact, so an agent that has contact
+says so only for :data:`_TAKEN_BACK_S` after it had none. A message counts if it comes from an address of the Node that
+it names. Whoever can forge messages can keep a node that is cut off from the API, and from nothing else, from giving up
+its addresses. Cost: nothing while the API answers, then 4 datagrams of 60 bytes a second for each other node.
 """
 
 import asyncio
@@ -18,6 +19,8 @@ from podwire.runtime.clock import Clock
 
 INTERVAL_S = 0.25
 PORT = 9447
+_TAKEN_BACK_S = 3.0
+"""How long an agent says that it has contact again; longer than a message counts (``liveness.HEARD_S``)."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -52,8 +55,12 @@ class Heartbeats:
                     transports.append(transport)
                 except OSError as failure:
                     self._log.debug("cannot exchange messages in one address family", address=address, problem=failure)
+            since = float("-inf")
             while True:
-                self._send(transports, contact(), peers())
+                has_contact, now = contact(), self._clock.monotonic()
+                since = since if has_contact else now
+                if now - since <= _TAKEN_BACK_S:
+                    self._send(transports, has_contact, peers())
                 await self._clock.sleep(INTERVAL_S)
         finally:
             for transport in transports:

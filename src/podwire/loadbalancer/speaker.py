@@ -38,6 +38,8 @@ from podwire.runtime.workqueue import in_parallel
 
 _QUIET_S = 0.02
 _CHECK_S = 0.1
+_IDLE_S = 1.0
+"""The time between two rounds while there is no address to answer for."""
 _REPEAT_S = 1.1
 _ANNOUNCE_S = 5.0
 _AT_ONCE = 16
@@ -186,13 +188,17 @@ class L2Speaker:
         while True:
             await self._round()
             try:
-                async with asyncio.timeout(_CHECK_S):
+                async with asyncio.timeout(_IDLE_S if self._is_idle() else _CHECK_S):
                     await self._wake.wait()
                 self._wake.clear()
                 self._is_due = True
                 await self._clock.sleep(_QUIET_S)
             except TimeoutError:
                 continue
+
+    def _is_idle(self) -> bool:
+        """Whether no node can have an address before an object changes, which wakes the loop."""
+        return not (self._view.balanced or self.held or self._repeats or self._is_due)
 
     def _adopt(self) -> None:
         """Takes over what a predecessor has left in the kernel, as far as its last renewal still holds.

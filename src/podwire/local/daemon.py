@@ -12,6 +12,7 @@ import os
 import sys
 from pathlib import Path
 
+from podwire.embedded.apiserver import certificates
 from podwire.local import builds, cgroup
 from podwire.local.briefs import KEEPER, SUPERVISOR
 from podwire.local.entries import ENTRIES, PREPARE
@@ -23,6 +24,7 @@ from podwire.runtime.childrecord import record_self
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.forkserver import ForkServer
 from podwire.runtime.keeper import keep_worker
+from podwire.runtime.memory import importing
 
 
 def become_daemon(topology: Topology, log_file: Path) -> None:
@@ -71,6 +73,8 @@ def serve(topology: Topology, label: str) -> None:
     child.set_title(f"podwire: supervisor {topology.name}")
     replaced = record_of(topology).exists()
     record_self(record_of(topology).parent, SUPERVISOR, label)
+    with importing():
+        certificates.import_library()  # for this process and the API server
     title = f"podwire: fork server {topology.name}"
     fork_server = ForkServer.start(ENTRIES, title=title, prepare=PREPARE)
     asyncio.run(ClusterSupervisor(topology, fork_server, SystemClock(), label).run(resume=replaced))

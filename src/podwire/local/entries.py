@@ -16,13 +16,22 @@ import msgspec
 
 from podwire.kube.decode import prepare
 from podwire.kube.resources import (
+    BFDPROFILES,
+    BGPADVERTISEMENTS,
     CLUSTERNETWORKPOLICIES,
+    EGRESSPOLICIES,
     ENDPOINTSLICES,
+    IPADDRESSPOOLS,
+    L2ADVERTISEMENTS,
+    LEASES,
+    METALLB_COMMUNITIES,
+    METALLB_PEERS,
     NAMESPACES,
     NETWORKPOLICIES,
     NODES,
     PODS,
     SERVICES,
+    Resource,
 )
 from podwire.local.builds import BUILD_ENTRY, BuildOrder
 from podwire.observe import log
@@ -114,7 +123,12 @@ def _prepare_agent() -> Iterator[None]:
         yield
     for registry in (POLICY_DATAPLANES, DATAPLANES, BACKENDS):
         yield from _loaded(registry)
-    prepare(NODES, PODS, NAMESPACES, SERVICES, ENDPOINTSLICES, NETWORKPOLICIES, CLUSTERNETWORKPOLICIES)
+    for resource in _FOLLOWED:
+        prepare(resource)
+        yield
+    from podwire.agent.config import parse
+
+    parse("nodeName: node", "defaults")  # builds the types of the sections
 
 
 def _prepare_kubelet() -> Iterator[None]:
@@ -134,9 +148,30 @@ _AGENT = (
     "podwire.agent.routes",
     "podwire.agent.policies",
     "podwire.agent.services",
+    "podwire.agent.balancers",
+    "concurrent.futures.thread",
     "encodings.idna",  # with which Python reads the name of every server that it connects to by TLS
 )
 """Modules that every node imports, at its start or later."""
+
+_FOLLOWED: tuple[Resource[Any], ...] = (
+    NODES,
+    PODS,
+    NAMESPACES,
+    SERVICES,
+    ENDPOINTSLICES,
+    NETWORKPOLICIES,
+    CLUSTERNETWORKPOLICIES,
+    EGRESSPOLICIES,
+    LEASES,
+    IPADDRESSPOOLS,
+    L2ADVERTISEMENTS,
+    BGPADVERTISEMENTS,
+    METALLB_PEERS,
+    METALLB_COMMUNITIES,
+    BFDPROFILES,
+)
+"""What every agent follows: the decoder of a kind takes 0.5 ms to build."""
 
 PREPARE: Mapping[str, Preparation] = {
     "apiserver": _prepare_apiserver,

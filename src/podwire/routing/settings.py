@@ -5,6 +5,7 @@ a node uses several. A key may be dotted, ``wireguard.port``, as in the ConfigMa
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from ipaddress import ip_network
 from typing import Any, Literal
 
@@ -133,6 +134,7 @@ def _nested(document: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
+@cache
 def _section_type(kinds: tuple[type[BackendOptions], ...]) -> type[msgspec.Struct]:
     """The type of the whole section: the shared fields and those of all backends.
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.fakes.clock import FakeClock
 
 from podwire.agent.cnifiles import CHECK_S, CniFiles
@@ -107,3 +109,27 @@ def test_loopback_plugin_of_the_node_is_left_alone(tmp_path: Path) -> None:
         assert loopback.read_text() == "the plugin of containernetworking"
 
     keep(tmp_path, [same, same])
+
+
+def test_programs_are_read_again_only_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin, checks = tmp_path / "bin" / "podwire-cni", list[str]()
+    is_installed = program.is_installed
+
+    def counted(directory: Path, name: str) -> bool:
+        checks.append(name)
+        return is_installed(directory, name)
+
+    def change_with_the_same_times() -> None:
+        times = plugin.stat()
+        plugin.write_bytes(plugin.read_bytes()[:-1] + b"x")
+        os.utime(plugin, ns=(times.st_atime_ns, times.st_mtime_ns))
+        checks.clear()
+
+    def restored() -> None:
+        assert plugin.read_bytes() == program.path().read_bytes()
+
+    def unchanged() -> None:
+        assert checks.count(program.NAME) == 2
+
+    monkeypatch.setattr(program, "is_installed", counted)
+    keep(tmp_path, [lambda: None] * 5 + [unchanged, change_with_the_same_times, restored])

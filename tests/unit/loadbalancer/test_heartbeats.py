@@ -1,0 +1,41 @@
+"""Messages between agents: sent while the API is away, taken back afterwards, and otherwise left out."""
+
+import asyncio
+import socket
+
+from tests.fakes.clock import FakeClock
+
+from podwire.loadbalancer.heartbeats import INTERVAL_S, Heartbeats
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node, NodeAddress, NodeStatus
+
+ADDRESSES = NodeStatus(addresses=(NodeAddress(type="InternalIP", address="127.0.0.1"),))
+NODES = {name: Node(metadata=ObjectMeta(name=name), status=ADDRESSES) for name in ("here", "there")}
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_messages_are_sent_only_about_lost_contact() -> None:
+    async def body() -> None:
+        clock, has_contact = FakeClock(), True
+        beats = Heartbeats("here", lambda: NODES, clock, free_port())
+        task = asyncio.ensure_future(beats.run(lambda: has_contact, lambda: frozenset(NODES)))
+        await clock.advance(10.0)
+        assert not beats.messages, "nothing is said while there is contact"
+        has_contact = False
+        await clock.advance(2 * INTERVAL_S)
+        assert beats.messages["here"][1] is False
+        has_contact = True
+        await clock.advance(2 * INTERVAL_S)
+        assert beats.messages["here"][1] is True
+        await clock.advance(10.0)
+        last, _ = beats.messages["here"]
+        assert last < clock.monotonic() - 5.0, "contact is said for a while only"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(body())
