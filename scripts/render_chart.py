@@ -141,7 +141,7 @@ def manifest(values: Path) -> str:
 def rendered() -> Iterator[tuple[Path, str]]:
     """What every file should hold; the manifests come last, since Helm reads the other files for them."""
     text = (CHART / "values.yaml").read_text(encoding="utf-8")
-    values, texts = yaml.safe_load(text), descriptions(text)
+    values, texts = yaml.load(text, Loader=yaml.CSafeLoader), descriptions(text)
     yield CHART / "values.schema.json", _root_schema(values, texts)
     for name in CRDS:
         yield CHART / "crds" / name, (ADDONS / name).read_text(encoding="utf-8")

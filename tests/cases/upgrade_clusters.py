@@ -20,7 +20,7 @@ VERSIONS = {"kubeadm": "v1.35.2", "k3s": "v1.34.2+k3s1", "eks": "v1.34.1-eks-302
 
 def objects(layout: str) -> list[Json]:
     """The objects of a layout without nodes and pods."""
-    return [item for item in yaml.safe_load_all((FOLDER / f"{layout}.yaml").read_text()) if item]
+    return [item for item in yaml.load_all((FOLDER / f"{layout}.yaml").read_text(), Loader=yaml.CSafeLoader) if item]
 
 
 def node(name: str, version: str, *, zone: str = "", control_plane: bool = False, **more: Any) -> Json:

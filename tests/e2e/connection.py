@@ -39,7 +39,7 @@ class Connection:
     """Sends requests with the credentials of a kubeconfig."""
 
     def __init__(self, kubeconfig: str) -> None:
-        config = yaml.safe_load(Path(kubeconfig).read_text())
+        config = yaml.load(Path(kubeconfig).read_text(), Loader=yaml.CSafeLoader)
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         self._address = urlsplit(cluster["server"])
         authority = base64.b64decode(cluster["certificate-authority-data"]).decode()

@@ -136,7 +136,7 @@ class Cluster:
         reader = reader_of(self.api)
         option, namespace = arguments or ("-n", "default")
         assert option == "-n", arguments
-        documents = filter(None, yaml.safe_load_all(text))
+        documents = filter(None, yaml.load_all(text, Loader=yaml.CSafeLoader))
         for body in (
             item for document in documents for item in (document["items"] if document["kind"] == "List" else [document])
         ):

@@ -22,7 +22,9 @@ from tests.e2e.connection import Connection
 from tests.e2e.driver import eventually
 
 Object = dict[str, Any]
-CASES: dict[str, Object] = yaml.safe_load((Path(__file__).parents[1] / "cases/conformance/lifecycles.yaml").read_text())
+CASES: dict[str, Object] = yaml.load(
+    (Path(__file__).parents[1] / "cases/conformance/lifecycles.yaml").read_text(), Loader=yaml.CSafeLoader
+)
 _SELECTOR = {"lifecycle": "template"}
 _CONTAINERS = [{"name": "c", "image": "nginx"}]
 _NOWHERE = {"nodeSelector": {"there": "is-none"}, "containers": _CONTAINERS}

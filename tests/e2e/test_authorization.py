@@ -166,7 +166,9 @@ def test_auth_reconcile_adds_what_a_role_lacks(cluster: Cluster, namespace: str)
 def test_each_component_has_its_own_name_and_few_rights(cluster: Cluster, file: str, user: str) -> None:
     layout = topology(cluster)
     path = credentials.kubeconfig_path(layout, file)
-    server = yaml.safe_load(Path(cluster.kubeconfig).read_text())["clusters"][0]["cluster"]["server"]
+    server = yaml.load(Path(cluster.kubeconfig).read_text(), Loader=yaml.CSafeLoader)["clusters"][0]["cluster"][
+        "server"
+    ]
     arguments = ["kubectl", "--kubeconfig", str(path), "--server", server]
     owner = cluster.run([*arguments, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"])
     assert owner.stdout == user, owner.stderr

@@ -136,7 +136,11 @@ def remove(cluster: Cluster, folder: Path) -> None:
 def agent_config(cluster: Cluster) -> dict[str, Any]:
     """The configuration of the installed agents; empty when there are none."""
     config_map = cluster.run(["kubectl", "get", "configmap", "podwire-agent", "-n", NAMESPACE, "-o", "json"])
-    return {} if config_map.returncode else dict(yaml.safe_load(json.loads(config_map.stdout)["data"]["agent.yaml"]))
+    return (
+        {}
+        if config_map.returncode
+        else dict(yaml.load(json.loads(config_map.stdout)["data"]["agent.yaml"], Loader=yaml.CSafeLoader))
+    )
 
 
 def take_off_nodes(cluster: Cluster, folder: Path, document: dict[str, Any]) -> None:

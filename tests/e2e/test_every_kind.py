@@ -146,7 +146,7 @@ def test_an_object_lives_from_apply_to_deletion(said: Said, key: str) -> None:
     assert f"{name} {again}\n" in said.applied_again
     assert name in said.wide.split()
     assert name in said.listed.splitlines()
-    items = yaml.safe_load(said.as_yaml)["items"]
+    items = yaml.load(said.as_yaml, Loader=yaml.CSafeLoader)["items"]
     assert (kind, version, name.partition("/")[2]) in {
         (i["kind"], i["apiVersion"], i["metadata"]["name"]) for i in items
     }

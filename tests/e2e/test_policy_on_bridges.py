@@ -69,7 +69,7 @@ def conflist(cidrs: list[str]) -> dict[str, Any]:
 def change_over(cluster: Cluster, node: str) -> None:
     """Switches a node to other plugins; pods that already run stay."""
     run = Path(topology(cluster).node_run(node))
-    document = yaml.safe_load((run / "agent.yaml").read_text())
+    document = yaml.load((run / "agent.yaml").read_text(), Loader=yaml.CSafeLoader)
     (run / "agent.yaml").write_text(yaml.safe_dump(document | {"parts": ["routing", "policy", "proxy"]}))
     for name in ("bridge", "host-local"):
         (run / "cni/bin" / name).symlink_to(PLUGINS / name)

@@ -28,7 +28,7 @@ def render(values: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
     helm = shutil.which("helm") or str(ROOT / ".venv/bin/helm")
     command = [helm, "template", "podwire", str(CHART), "--namespace", "kube-system", "--values", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
+    return [document for document in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if document]
 
 
 def named(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def documented_policy() -> Any:
     """The policy between endpoint groups on the page of the backend."""
     page = (Path(__file__).parents[2] / "docs/backends/vlan.md").read_text()
     block = page[page.index("    kind: NetworkPolicy") :].partition("\n\n")[0]
-    return yaml.safe_load(textwrap.dedent(block))
+    return yaml.load(textwrap.dedent(block), Loader=yaml.CSafeLoader)
 
 
 class NetworkNodes(Machine):

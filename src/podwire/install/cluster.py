@@ -40,7 +40,7 @@ def render(chart: Path, values: Iterable[str], settings: Iterable[str]) -> tuple
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ConfigError(str(chart), "", done.stderr.strip().removeprefix("Error: "))
-    return parse(yaml.safe_load_all(done.stdout), str(chart))
+    return parse(yaml.load_all(done.stdout, Loader=yaml.CSafeLoader), str(chart))
 
 
 def read_manifest(path: Path) -> tuple[Json, ...]:
@@ -49,7 +49,7 @@ def read_manifest(path: Path) -> tuple[Json, ...]:
     Raises: ConfigError when it cannot be read, is not YAML, or has other objects.
     """
     try:
-        return parse(yaml.safe_load_all(path.read_text(encoding="utf-8")), str(path))
+        return parse(yaml.load_all(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader), str(path))
     except (OSError, UnicodeDecodeError) as failure:
         raise ConfigError(str(path), "", f"cannot be read: {failure}") from failure
     except yaml.YAMLError as failure:

@@ -74,7 +74,7 @@ def _configuration(config_map: Mapping[str, Any] | None, key: str, source: str) 
     if config_map is None:
         return {}
     try:
-        document = yaml.safe_load(config_map["data"][key])
+        document = yaml.load(config_map["data"][key], Loader=yaml.CSafeLoader)
     except (KeyError, TypeError, yaml.YAMLError) as failure:
         name = config_map["metadata"]["name"]
         raise ConfigError(source, f"ConfigMap {name}.data", f"expected YAML in {key}") from failure

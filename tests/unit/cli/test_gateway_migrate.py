@@ -44,7 +44,7 @@ def _migrate(*arguments: str) -> Result:
 def test_objects_and_report_go_to_different_outputs(file: str) -> None:
     result = _migrate("-f", file, "--gateway", "web/front")
     assert result.exit_code == 0, result.output
-    gateway, route = yaml.safe_load_all(result.stdout)
+    gateway, route = yaml.load_all(result.stdout, Loader=yaml.CSafeLoader)
     assert (gateway["kind"], gateway["metadata"]) == ("Gateway", {"name": "front", "namespace": "web"})
     assert route["spec"]["rules"][0]["backendRefs"] == [{"name": "web", "port": 8080}]
     assert "Ingress shop/web metadata.annotations[nginx.ingress.kubernetes.io/limit-rps]" in result.stderr

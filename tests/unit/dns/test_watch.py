@@ -77,5 +77,5 @@ def test_changed_slice_of_a_headless_service_is_measured() -> None:
 
 def test_role_of_the_server_lets_it_write_events() -> None:
     text = (files("podwire.local") / "addons" / "dns.yaml").read_text(encoding="utf-8")
-    role = next(item for item in yaml.safe_load_all(text) if item["kind"] == "ClusterRole")
+    role = next(item for item in yaml.load_all(text, Loader=yaml.CSafeLoader) if item["kind"] == "ClusterRole")
     assert {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]} in role["rules"]

@@ -28,7 +28,7 @@ def rendered(*settings: str) -> list[dict[str, Any]]:
     command = [helm, "template", "podwire", "deploy/helm/podwire", "--namespace", "kube-system", "--set", "api.host=a"]
     command += [word for text in settings for word in ("--set", text)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
+    return [document for document in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if document]
 
 
 def test_monitors_select_pods_and_services_that_exist() -> None:
@@ -54,7 +54,7 @@ def test_monitors_select_pods_and_services_that_exist() -> None:
 def test_controllers_of_the_cluster_keep_their_work() -> None:
     """A cluster has node ranges, EndpointSlices and garbage collection of its own: none of ours by default."""
     (config,) = [
-        yaml.safe_load(item["data"]["controller.yaml"])
+        yaml.load(item["data"]["controller.yaml"], Loader=yaml.CSafeLoader)
         for item in rendered()
         if (item["kind"], item["metadata"]["name"]) == ("ConfigMap", "podwire-controller")
     ]
@@ -96,7 +96,7 @@ def test_the_gateway_is_reached_as_the_values_say(name: str) -> None:
     template = pods["template"]
     assert service["selector"].items() <= template["metadata"]["labels"].items()
     engine = template["spec"]["containers"][1]
-    config = yaml.safe_load(objects["ConfigMap", "podwire-gateway"]["data"]["config.yaml"])
+    config = yaml.load(objects["ConfigMap", "podwire-gateway"]["data"]["config.yaml"], Loader=yaml.CSafeLoader)
     ports = {port["name"]: port for port in engine["ports"]}
     assert [port["targetPort"] for port in service["ports"]] == [config["httpPort"], config["httpsPort"]]
     assert ports["http"]["containerPort"] == config["httpPort"]
@@ -124,7 +124,7 @@ def _rights(role: dict[str, Any]) -> set[tuple[str, str, str]]:
 def test_the_gateway_has_the_rights_of_local_clusters() -> None:
     addon = [
         item
-        for item in yaml.safe_load_all((ROOT / "src/podwire/local/addons/gateway.yaml").read_text())
+        for item in yaml.load_all((ROOT / "src/podwire/local/addons/gateway.yaml").read_text(), Loader=yaml.CSafeLoader)
         if item["kind"] == "ClusterRole"
     ]
     (role,) = (
@@ -147,7 +147,7 @@ def test_node_local_dns_runs_in_front_of_any_dns_service() -> None:
     objects = rendered("dns.enabled=false", "dns.nodeLocal=true", "dns.clusterIP=10.96.0.53")
     named = {(item["kind"], item["metadata"]["name"]): item for item in objects}
     assert ("Service", "kube-dns") not in named and ("Deployment", "podwire-dns") not in named
-    agent = yaml.safe_load(named["ConfigMap", "podwire-agent"]["data"]["agent.yaml"])
+    agent = yaml.load(named["ConfigMap", "podwire-agent"]["data"]["agent.yaml"], Loader=yaml.CSafeLoader)
     assert agent["dns"] == {"nodeLocal": True}
     pod = named["DaemonSet", "podwire-dns-node"]["spec"]["template"]["spec"]
     assert pod["hostNetwork"] and ("ServiceAccount", pod["serviceAccountName"]) in named

@@ -103,3 +103,9 @@ def test_modules_have_no_vague_names() -> None:
     modules = [path for top in ("src", "tests", "bench") for path in (_ROOT / top).rglob("*.py")]
     vague = [str(path.relative_to(_ROOT)) for path in modules if path.stem.removeprefix("test_") in _VAGUE]
     assert not vague, f"name what is in the module: {', '.join(vague)}"
+
+
+def test_yaml_is_read_by_the_parser_in_c() -> None:
+    """The parser in Python took half of the time in which a process collects the end-to-end tests."""
+    slow = "yaml.safe" + "_load"
+    assert not [path for path in _FILES if slow in path.read_text(encoding="utf-8")]

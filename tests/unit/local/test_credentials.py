@@ -26,7 +26,7 @@ def topology(tmp_path: Path) -> Topology:
 
 def signed_in(topology: Topology, user: str) -> tuple[str, list[str], str]:
     """User, groups and server of a kubeconfig."""
-    document = yaml.safe_load(credentials.kubeconfig_path(topology, user).read_text())
+    document = yaml.load(credentials.kubeconfig_path(topology, user).read_text(), Loader=yaml.CSafeLoader)
     text = base64.b64decode(document["users"][0]["user"]["client-certificate-data"])
     subject = x509.load_pem_x509_certificate(text).subject
     groups = [str(result.value) for result in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]

@@ -47,7 +47,7 @@ def write_own(topology: Topology, port: int, authority: str = "b25l") -> None:
 
 
 def read(file: Path) -> dict[str, Any]:
-    result = yaml.safe_load(file.read_text())
+    result = yaml.load(file.read_text(), Loader=yaml.CSafeLoader)
     assert isinstance(result, dict)
     return result
 
@@ -103,7 +103,7 @@ def test_a_cluster_that_goes_takes_its_context_along(topology: Topology, tmp_pat
     kubeconfigs.merge(topology, gone)
     gone.unlink()
     assert list(kubeconfigs.forget(topology)) == [file]
-    assert read(file) == {**yaml.safe_load(_THEIRS), "current-context": ""}
+    assert read(file) == {**yaml.load(_THEIRS, Loader=yaml.CSafeLoader), "current-context": ""}
     assert list(kubeconfigs.forget(topology)) == []
 
 
@@ -113,4 +113,4 @@ def test_a_context_chosen_later_stays_current(topology: Topology, tmp_path: Path
     kubeconfigs.merge(topology, file)
     file.write_text(file.read_text().replace("current-context: podwire", "current-context: prod"))
     list(kubeconfigs.forget(topology))
-    assert read(file) == yaml.safe_load(_THEIRS)
+    assert read(file) == yaml.load(_THEIRS, Loader=yaml.CSafeLoader)

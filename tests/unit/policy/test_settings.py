@@ -47,5 +47,5 @@ def test_as_keys_of_a_configmap() -> None:
     assert keys == {"policy.established": "keep", "policy.ownNodeEgress": "false"}
     loud = as_keys(PolicySettings(log=LogSettings(allows=True)))
     assert loud == {"policy.log": '{"drops":true,"allows":true,"rate":10,"burst":50,"group":9440}'}
-    assert parse_settings({"log": yaml.safe_load(loud["policy.log"])}).log.allows
+    assert parse_settings({"log": yaml.load(loud["policy.log"], Loader=yaml.CSafeLoader)}).log.allows
     assert as_keys(PolicySettings(), keys) == {"policy.established": "strict", "policy.ownNodeEgress": "true"}

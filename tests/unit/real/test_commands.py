@@ -77,7 +77,10 @@ def test_credentials_load_and_name_their_users(tmp_path: Path) -> None:
     for name in ("etcd", "apiserver", "kubelet-node-1", "front-proxy-client"):
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(layout.certificate(name), layout.key(name))
     assert (layout.keys / "service-accounts.pub").read_text().startswith("-----BEGIN PUBLIC KEY-----")
-    assert yaml.safe_load(Path(layout.kubeconfig("node-1")).read_text())["users"][0]["name"] == "system:node:node-1"
+    assert (
+        yaml.load(Path(layout.kubeconfig("node-1")).read_text(), Loader=yaml.CSafeLoader)["users"][0]["name"]
+        == "system:node:node-1"
+    )
 
 
 def program(folder: Path, name: str) -> None:

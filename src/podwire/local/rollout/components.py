@@ -80,7 +80,9 @@ class Swapper:
         if running:
             self._swap(SwapOrder(running=dict(running)))
         else:
-            document: dict[str, Any] = yaml.safe_load((self._backup / "cluster.yaml").read_text(encoding="utf-8"))
+            document: dict[str, Any] = yaml.load(
+                (self._backup / "cluster.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader
+            )
             self._request("ensure", document)
 
     def _end_supervisor(self) -> None:

@@ -12,7 +12,10 @@ from podwire.upgrade.plan.versions import parse_target
 
 def with_fields(**fields: object) -> Inventory:
     """The cluster of kubeadm in which the configuration has these fields."""
-    document = yaml.safe_load(inventory("kubeadm").config_maps["kube-system/kube-proxy"]["config.conf"]) | fields
+    document = (
+        yaml.load(inventory("kubeadm").config_maps["kube-system/kube-proxy"]["config.conf"], Loader=yaml.CSafeLoader)
+        | fields
+    )
     return changed("kubeadm", "ConfigMap", "kube-proxy", {"data": {"config.conf": yaml.safe_dump(document)}})
 
 
@@ -63,7 +66,7 @@ def test_plan_pins_the_old_default() -> None:
     assert change is not None
     assert '\n-mode: ""\n+mode: iptables\n' in change.diff
     assert change.digests == {"config.conf": text_digest(configuration.text)}
-    assert yaml.safe_load(change.patch["data"]["config.conf"])["mode"] == "iptables"
+    assert yaml.load(change.patch["data"]["config.conf"], Loader=yaml.CSafeLoader)["mode"] == "iptables"
     assert pinned_mode(configuration, parse_target("1.38", "t"), parse_target("1.39", "t")) is None
     assert findings(cluster, "1.39", "1.40")["mode"][0] == "warning"
 
@@ -84,7 +87,9 @@ def test_the_mode_is_pinned_where_a_line_can_be_added(case: str) -> None:
     change = pinned_mode(configuration, parse_target("1.39", "t"), parse_target("1.40", "t"))
     assert (change is not None) == is_pinned
     if change is not None:
-        assert yaml.safe_load(change.patch["data"]["config.conf"]) == yaml.safe_load(text) | {"mode": "iptables"}
+        assert yaml.load(change.patch["data"]["config.conf"], Loader=yaml.CSafeLoader) == yaml.load(
+            text, Loader=yaml.CSafeLoader
+        ) | {"mode": "iptables"}
     assert ("the plan sets iptables first" in findings(cluster, "1.39", "1.40")["mode"][1]) == is_pinned
 
 

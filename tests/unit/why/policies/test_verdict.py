@@ -46,7 +46,7 @@ def assert_whole(direction_verdict: DirectionVerdict) -> None:
     )
     if direction_verdict.tier and direction_verdict.rule is not None:
         assert direction_verdict.rule.action == ("Accept" if direction_verdict.allowed else "Deny")
-        assert yaml.safe_load(direction_verdict.rule.text) is not None
+        assert yaml.load(direction_verdict.rule.text, Loader=yaml.CSafeLoader) is not None
     for near in direction_verdict.nearest:
         assert direction_verdict.reason == "Isolated"
         assert near.misses
