@@ -1,8 +1,10 @@
 """``scripts/suite.py``: what it says about failed tests. The jobs are real runs of pytest on small files."""
 
 import importlib.util
+import os
 import signal
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -167,3 +169,18 @@ def test_tests_get_sigint_where_the_suite_ignores_it(suite: ModuleType, tmp_path
     finally:
         signal.signal(signal.SIGINT, before)
     assert job.counts == Counter(passed=1)
+
+
+def test_tests_are_compiled_once_before_workers_collect_them(
+    suite: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite, "ROOT", tmp_path)
+    monkeypatch.setattr(suite, "PYTEST", pytest_command(tmp_path))
+    (tmp_path / "tests").mkdir()
+    file = tmp_path / "tests/test_it.py"
+    file.write_text(_TESTS)
+    assert suite.compile_tests("tests")
+    assert suite.is_compiled(file)
+    assert not suite.compile_tests("tests")
+    os.utime(file, (time.time() + 10, time.time() + 10))
+    assert suite.compile_tests("tests")
