@@ -8,7 +8,7 @@ import click
 
 from podwire.cli.options import SECONDS, kubeconfig_option, output_option
 from podwire.cli.upgrade_backup import namespace_option, node_options
-from podwire.cli.upgrade_plan import digests_of, target_options, targets_of
+from podwire.cli.upgrade_plan import digests_of, plan_now, target_options, targets_of
 
 if TYPE_CHECKING:
     from podwire.upgrade.apply.run import ApplyOptions
@@ -52,7 +52,7 @@ def apply(kubeconfig: str | None, plan_file: str | None, target: str | None, **o
     chosen = {name: options.pop(name) for name in PLANNED}
     plan = None
     if target is not None:
-        plan = _planned(kubeconfig, target, chosen)
+        plan = plan_now(kubeconfig, targets_of(target, **chosen))
     else:
         _refuse_ignored(has_plan=plan_file is not None)
     if plan_file is not None:
@@ -123,17 +123,6 @@ def read_plan(plan_file: str) -> "UpgradePlan":
         return parse_plan(Path(plan_file).read_bytes(), plan_file)
     except OSError as failure:
         raise ConfigError("--plan", "", f"{plan_file} cannot be read: {failure.strerror}") from failure
-
-
-def _planned(kubeconfig: str | None, target: str, chosen: Mapping[str, Any]) -> "UpgradePlan":
-    import asyncio
-
-    from podwire.cli.api import client_of
-    from podwire.upgrade.inventory.read import read_inventory
-    from podwire.upgrade.plan.compose import make_plan
-
-    targets = targets_of(target, **chosen)
-    return make_plan(asyncio.run(read_inventory(client_of(kubeconfig))), targets)
 
 
 def _rewritten(plan: "UpgradePlan", options: Mapping[str, Any], chosen: Mapping[str, Any]) -> "UpgradePlan":

@@ -10,6 +10,7 @@ from podwire.cli.options import kubeconfig_option, output_option
 
 if TYPE_CHECKING:
     from podwire.upgrade.plan.targets import Targets
+    from podwire.upgrade.plan.values import UpgradePlan
 
 _to_option = click.option(
     "--to", "target", metavar="VERSION", required=True, help="Kubernetes version: 1.36 or 1.36.1."
@@ -75,19 +76,31 @@ def plan(kubeconfig: str | None, target: str, output: str, **options: Any) -> in
     The plan lists components, findings and steps; `-o json` makes the file that `podwire upgrade apply` takes. The exit
     status is 1 when there is a blocker.
     """
-    import asyncio
-
-    from podwire.cli.api import client_of
-    from podwire.upgrade.inventory.read import read_inventory
-    from podwire.upgrade.plan.compose import make_plan
     from podwire.upgrade.plan.text import plan_markdown, plan_text
     from podwire.upgrade.plan.values import plan_json
 
-    targets = targets_of(target, **options)
-    result = make_plan(asyncio.run(read_inventory(client_of(kubeconfig))), targets)
+    result = plan_now(kubeconfig, targets_of(target, **options))
     forms = {"text": plan_text, "markdown": plan_markdown, "json": plan_json}
     click.echo(forms[output](result), nl=False)
     return 1 if result.blocked else 0
+
+
+def plan_now(kubeconfig: str | None, targets: "Targets") -> "UpgradePlan":
+    """The plan for the cluster of a kubeconfig.
+
+    Raises: ConfigError, ApiError, ApiUnreachable.
+    """
+    import asyncio
+
+    from podwire.runtime.memory import importing
+
+    with importing():  # the objects of a large cluster stay until the end, too
+        from podwire.cli.api import client_of
+        from podwire.upgrade.inventory.read import read_inventory
+        from podwire.upgrade.plan.compose import make_plan
+
+        inventory = asyncio.run(read_inventory(client_of(kubeconfig)))
+    return make_plan(inventory, targets)
 
 
 def targets_of(

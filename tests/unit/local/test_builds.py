@@ -72,7 +72,7 @@ def test_a_build_that_is_gone_or_changed_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the folder has 0\+"):
         builds.check(build)
     (tmp_path / "a" / "podwire" / "__init__.py").unlink()
-    with pytest.raises(ConfigError, match="is gone"):
+    with pytest.raises(ConfigError, match="does not exist any more"):
         builds.check(build)
 
 
