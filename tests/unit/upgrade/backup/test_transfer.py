@@ -31,7 +31,7 @@ def test_every_cut_off_log_is_recognized() -> None:
     lines = list(transfer.lines(FILES))
     for number in range(len(lines)):
         without = lines[:number] + lines[number + 1 :]
-        with pytest.raises(ClusterError, match="node-1: (cannot decode )?the answer"):
+        with pytest.raises(ClusterError, match=r"node-1: (cannot decode )?the answer"):
             transfer.parse("\n".join(without), "node-1")
 
 
