@@ -232,7 +232,7 @@ def test_a_refused_certificate_leaves_the_last_one(engine: Engine) -> None:
     engine.run(scenario())
 
 
-def test_a_refused_listener_set_is_named_and_its_gateway_goes_on(engine: Engine) -> None:
+def test_a_refused_listener_set_is_named(engine: Engine) -> None:
     async def scenario() -> None:
         async with _serving(engine, _route("a", "/a")) as served:
             await served.until(lambda: served.answers("/a", 200))

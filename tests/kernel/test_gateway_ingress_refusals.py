@@ -121,7 +121,7 @@ def engine() -> Iterator[Engine]:
         running.close()
 
 
-def test_a_refused_ingress_is_named_and_the_others_of_its_host_are_served(engine: Engine) -> None:
+def test_a_refused_ingress_is_named_and_others_are_served(engine: Engine) -> None:
     async def scenario() -> None:
         good = [_ingress(f"i{number}", f"/i{number}") for number in range(5)]
         async with _serving(engine, *good, _ingress("wrong", "f")) as served:

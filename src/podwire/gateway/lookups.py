@@ -50,9 +50,9 @@ def still_answered(answers: Iterable[RecordedAnswer]) -> bool:
     return True
 
 
-def identical(one: Sequence[object], other: Sequence[object]) -> bool:
+def identical(first: Sequence[object], second: Sequence[object]) -> bool:
     """Whether two sequences have the very same objects."""
-    return len(one) == len(other) and all(map(is_, one, other))
+    return len(first) == len(second) and all(map(is_, first, second))
 
 
 class _KnownBackend(msgspec.Struct, frozen=True):

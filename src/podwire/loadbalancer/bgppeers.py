@@ -292,14 +292,14 @@ def _refuse_unsupported(source: str, item: MetalLbPeer) -> None:
     spec = item.spec
     if spec.interface:
         _check_device(source, "spec.interface", spec.interface)
-        others = (
+        excluded = (
             ("peerAddress", spec.peer_address),
             ("sourceAddress", spec.source_address),
             ("vrf", spec.vrf),
             ("ebgpMultiHop", spec.ebgp_multi_hop),
             ("peerPort", spec.peer_port not in (None, 179)),
         )
-        for field, value in others:
+        for field, value in excluded:
             if value:
                 raise ConfigError(source, f"spec.{field}", "has no meaning with interface; leave one of them out")
     if spec.vrf:

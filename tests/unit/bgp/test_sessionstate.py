@@ -62,7 +62,7 @@ def test_each_session_has_state_peer_routes_and_error() -> None:
     assert parse_sessions(ANSWER) == (NODE, down, ROUTER)
 
 
-def test_a_session_for_any_neighbour_gives_way_to_those_that_came() -> None:
+def test_a_session_for_any_neighbour_gives_way() -> None:
     waiting = """\
 router_eth1 BGP        ---        start  2026-11-24 04:08:00  Passive
   Description:    BGPPeer tor

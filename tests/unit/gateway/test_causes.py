@@ -63,7 +63,7 @@ def test_a_listener_without_sources_is_that_of_its_routes() -> None:
     assert contributors(entry, LISTENER, "ingress") == {("HTTPRoute", "shop/one"), ("GRPCRoute", "shop/two")}
 
 
-def test_a_wildcard_has_the_routes_of_all_hosts_behind_its_own() -> None:
+def test_a_wildcard_has_the_routes_of_all_hosts_too() -> None:
     entry = _entry()
     table = entry.tables["table"]
     route = EntryRoute(

@@ -207,8 +207,8 @@ _COUNTED = "counted"
 
 def _counted(exempt: tuple[str, ...]) -> Json:
     """Rules that keep nobody away, and mark requests of addresses that are not exempt."""
-    others: Json = {"notId": {"orIds": {"ids": [_source(network) for network in exempt]}}}
-    policies = {_COUNTED: {"permissions": [{"any": True}], "principals": [others]}}
+    counted_addresses: Json = {"notId": {"orIds": {"ids": [_source(network) for network in exempt]}}}
+    policies = {_COUNTED: {"permissions": [{"any": True}], "principals": [counted_addresses]}}
     return {"shadowRules": {"action": "ALLOW", "policies": policies}, "shadowRulesStatPrefix": f"{_COUNTED}_"}
 
 

@@ -60,39 +60,39 @@ def build_resources(entry: GatewayEntry, settings: EngineSettings, before: Built
     known, old = before.entry, before.resources
     listeners = {value.name: value for value in entry.listeners}
     old_listeners = {value.name: value for value in known.listeners} if settings == before.settings else {}
-    certificates = _kept(entry.certificates, known.certificates, old.get(SECRET, {}), _secret)
-    authorities = _kept(entry.authorities, known.authorities, old.get(SECRET, {}), _authority)
+    certificates = _reused(entry.certificates, known.certificates, old.get(SECRET, {}), _secret)
+    authorities = _reused(entry.authorities, known.authorities, old.get(SECRET, {}), _authority)
     hosts, named = _HostBuilder(entry, before).hosts()
-    made = {
+    newest = {
         SECRET: certificates | authorities,
-        CLUSTER: _kept(entry.backends, known.backends, old.get(CLUSTER, {}), cluster),
+        CLUSTER: _reused(entry.backends, known.backends, old.get(CLUSTER, {}), cluster),
         ENDPOINTS: _endpoints(entry, known, old.get(ENDPOINTS, {})),
-        LISTENER: _kept(listeners, old_listeners, old.get(LISTENER, {}), lambda value: listener(value, settings)),
+        LISTENER: _reused(listeners, old_listeners, old.get(LISTENER, {}), lambda value: listener(value, settings)),
         ROUTES: {table_resource(name): route_table(name) for name in entry.tables},
         HOST: hosts,
     }
-    return BuiltResources(entry, settings, made, named)
+    return BuiltResources(entry, settings, newest, named)
 
 
-def _kept(
-    values: Mapping[str, T], known: Mapping[str, T], made: Mapping[str, Json], make: Callable[[T], Json]
+def _reused(
+    values: Mapping[str, T], known: Mapping[str, T], existing: Mapping[str, Json], make: Callable[[T], Json]
 ) -> dict[str, Json]:
     """The resource of each value: that of before where the value is the same."""
     return {
-        name: made[name] if name in made and _same(known.get(name), value) else make(value)
+        name: existing[name] if name in existing and _same(known.get(name), value) else make(value)
         for name, value in values.items()
     }
 
 
-def _same(one: object, other: object) -> bool:
-    return one is other or one == other
+def _same(first: object, second: object) -> bool:
+    return first is second or first == second
 
 
-def _endpoints(entry: GatewayEntry, known: GatewayEntry, made: Mapping[str, Json]) -> dict[str, Json]:
-    """Endpoints of backends; those of a backend with shares follow from other backends, and are made anew."""
+def _endpoints(entry: GatewayEntry, known: GatewayEntry, existing: Mapping[str, Json]) -> dict[str, Json]:
+    """Endpoints of backends; those of a backend with shares follow from other backends, and are built anew."""
     own = {key: backend for key, backend in entry.backends.items() if _has_own_endpoints(backend)}
     shared = {key: endpoints(backend, entry.backends) for key, backend in entry.backends.items() if backend.shares}
-    return _kept(own, known.backends, made, lambda backend: endpoints(backend, {})) | shared
+    return _reused(own, known.backends, existing, lambda backend: endpoints(backend, {})) | shared
 
 
 def _has_own_endpoints(backend: EntryBackend) -> bool:
@@ -105,7 +105,7 @@ class _HostBuilder:
     def __init__(self, entry: GatewayEntry, before: BuiltResources) -> None:
         self._entry = entry
         self._before = before
-        self._made = before.resources.get(HOST, {})
+        self._existing = before.resources.get(HOST, {})
         self._changed = entry.backends.keys() ^ before.entry.backends.keys()
 
     def hosts(self) -> tuple[dict[str, Json], dict[str, frozenset[str]]]:
@@ -137,7 +137,7 @@ class _HostBuilder:
                 and not (is_new and first.startswith("*"))
                 and _same(known.get(host.hosts), host)
             ):
-                hosts[name], named[name] = self._made[name], keys
+                hosts[name], named[name] = self._existing[name], keys
             else:
                 hosts[name] = virtual_host(table.name, host, everywhere, self._entry.backends)
                 named[name] = backend_keys(host, everywhere)

@@ -278,13 +278,13 @@ class HostCompiler:
         field = f"metadata.annotations[{PREFIX}default-backend]"
         service = self._own_key(path, path.settings.default_backend, field)
         name = service.partition("/")[2]
-        found = self._lookups.service(service) if service else None
+        value = self._lookups.service(service) if service else None
         if not service:
             return key
-        if found is None or not found.spec.ports:
+        if value is None or not value.spec.ports:
             self._report(path.ingress, "BackendNotFound", f"{field}: Service {service} does not exist or has no ports")
             return key
-        chosen = self._lookups.resolve(path.ingress.metadata.namespace, name, found.spec.ports[0].port)
+        chosen = self._lookups.resolve(path.ingress.metadata.namespace, name, value.spec.ports[0].port)
         if chosen.backend is None:
             self._report(path.ingress, chosen.reason, f"{field}: {chosen.problem}")
             return key

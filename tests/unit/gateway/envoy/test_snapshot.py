@@ -97,7 +97,7 @@ def test_only_what_changed_is_sent(snapshot: ResourceSnapshot, engine: EngineSta
     ]
 
 
-def test_a_table_that_is_asked_for_anew_gets_its_hosts_again(snapshot: ResourceSnapshot, engine: EngineState) -> None:
+def test_a_table_gets_its_hosts_when_asked_for_anew(snapshot: ResourceSnapshot, engine: EngineState) -> None:
     snapshot.replace(_resources("a", "b"))
     list(_exchange(engine))
     engine.request(ROUTES, unsubscribe=["table"])
