@@ -80,8 +80,17 @@ class Engine:
         arguments = ["--disable-hot-restart", "--concurrency", "1", "--log-path", str(directory / "envoy.log")]
         self._process = subprocess.Popen([find_envoy(), "-c", file, *arguments])
 
+    def replace_discovery(self) -> None:
+        """Ends the server that feeds Envoy and starts another one, which knows nothing."""
+        self.run(self.discovery.stop())
+        self._built = BuiltResources()
+        self.discovery = self.run(self._discovery())
+
     async def _started(self) -> DiscoveryServer:
         await self.backends.start()
+        return await self._discovery()
+
+    async def _discovery(self) -> DiscoveryServer:
         server = DiscoveryServer(self._sockets[0], self.refusals.append)
         await server.start()
         return server

@@ -417,6 +417,33 @@ def _told(answer: Answer) -> tuple[object, ...]:
     return answer.status, backend.get("address"), backend.get("line"), headers
 
 
+def test_a_new_gateway_takes_over_the_hosts_of_an_engine(engine: Engine, ports: IngressPorts) -> None:
+    def entry(**statuses: int) -> GatewayEntry:
+        hosts = [
+            VirtualHost(
+                hosts=(f"{name}.example",),
+                routes=(EntryRoute(source=name, match=RequestMatch(), action=FixedAnswer(status=status)),),
+            )
+            for name, status in statuses.items()
+        ]
+        table = RouteTable(name="ingress-http", hosts=tuple(hosts))
+        port = EntryListener(name="ingress-http", port=ports.http, protocol="HTTP", table="ingress-http")
+        return GatewayEntry(listeners=(port,), tables={table.name: table})
+
+    def status(name: str) -> int:
+        return engine.ask(ports.http, ClientRequest(host=f"{name}.example")).status
+
+    engine.serve(entry(a=201, b=202, c=203))
+    engine.replace_discovery()
+    assert [status(name) for name in "abc"] == [201, 202, 203]
+    engine.serve(entry(a=201, b=204, d=205))
+    assert [status(name) for name in "abcd"] == [201, 204, 404, 205]
+    engine.serve(entry())
+    assert [status(name) for name in "abcd"] == [404] * 4
+    engine.serve(entry(a=206))
+    assert status("a") == 206
+
+
 @pytest.fixture
 def closing() -> Iterator[int]:
     """The port of an endpoint that reads a request and closes the connection."""
