@@ -570,3 +570,28 @@ def test_a_backend_is_spoken_to_as_annotations_say(
     assert answer.status == status
     if status == 200:
         assert (answer.backend["server_name"], answer.backend["client"]) == (server_name, client)
+
+
+def test_an_endpoint_that_fails_gets_no_requests_for_a_while(engine: Engine, ports: IngressPorts, closing: int) -> None:
+    endpoints = (
+        EntryEndpoint(address="127.9.1.1", port=engine.backends.port),
+        EntryEndpoint(address="127.0.0.1", port=closing),
+    )
+    forward = Forward(backends=(WeightedBackend(key="shop/ejected:80"),), timeout=20)
+    route = EntryRoute(source="Ingress shop/ejected", match=RequestMatch(), action=forward)
+    table = RouteTable(name="ingress-http", hosts=(VirtualHost(hosts=("*",), routes=(route,)),))
+    listener = EntryListener(name="ingress-http", port=ports.http, protocol="HTTP", table=table.name)
+    backend = EntryBackend(key="shop/ejected:80", endpoints=endpoints)
+    engine.serve(GatewayEntry(listeners=(listener,), tables={table.name: table}, backends={backend.key: backend}))
+
+    def failures(requests: int) -> int:
+        statuses = [engine.ask(ports.http, ClientRequest(method="POST", host="any")).status for _ in range(requests)]
+        return requests - statuses.count(200)
+
+    failed = 0
+    for _ in range(100):
+        failed += failures(1)
+        if failed == 5:
+            break
+    assert failed == 5
+    assert failures(6) == 0
