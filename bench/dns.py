@@ -2,12 +2,12 @@
 
 The server runs in its own process on loopback with 10,150 Services, headless Services of 3, 10 and 50 endpoints. One
 client thread, 100 queries outstanding; client and server share the machine's cores. Questions "not kept" go to a second
-server that keeps one reply at most, as after a change of the zone: each reply is computed. Beside it, in turns: the
-servers of :mod:`bench.dns_peers` with the same names, where they know the kind of question, and "echo", a server on
-asyncio's own datagram transport that sends each question back as its answer. External names are answered by one more
-process. The change of an endpoint is measured in the zone alone, in slices of 100; memory and times to load and to
-change: :mod:`bench.dns_size`; answers in the kernel: :mod:`bench.dns_kernel`. Debian packages: `dnsperf` and those of
-the servers.
+server that keeps 50 replies at most, so that none is there when its question comes again: each is computed, as after a
+change of the zone. Beside it, in turns: the servers of :mod:`bench.dns_peers` with the same names, where they know the
+kind of question, and "echo", a server on asyncio's own datagram transport that sends each question back as its answer.
+External names are answered by one more process. The change of an endpoint is measured in the zone alone, in slices of
+100; memory and times to load and to change: :mod:`bench.dns_size`; answers in the kernel: :mod:`bench.dns_kernel`.
+Debian packages: `dnsperf` and those of the servers.
 
     python -m bench.dns [--quick]
 """
@@ -134,8 +134,8 @@ def serve(ready: Event, port: int = _PORT) -> None:
 
 
 def serve_computed(ready: Event) -> None:
-    """The process of a server that keeps one reply at most."""
-    replies.CAPACITY = 1
+    """The process of a server that keeps so few replies that none is there when its question comes again."""
+    replies.CAPACITY = 50
     serve(ready, _FORGETFUL_PORT)
 
 

@@ -56,6 +56,23 @@ class CachedReply:
         return self._head + self._reply.window(fraction) + self._tail
 
 
+class PlainCachedReply(CachedReply):
+    """A reply with at most one record, made from its bytes without a :class:`Reply`."""
+
+    __slots__ = ("_zone",)
+
+    def __init__(self, tail: bytes, cell: list[int], zone: str) -> None:  # It sets all that a reader needs.
+        self.cell = cell
+        self.step = 0
+        self.tail = tail
+        self._zone = zone
+
+    @property
+    def zone(self) -> str:
+        """The zone that answered, for metrics."""
+        return self._zone
+
+
 class ForeignReply:
     """A reply for a foreign name that is ready to send before ``until_s``; ``hits`` counts it in the foreign cache."""
 
@@ -128,12 +145,12 @@ class ReplyCache:
         if outcome is None:
             return None
         tail, qtype, dnssec_ok, rcode, zone = outcome
-        reply = Reply(data[:2] + tail, qtype, rcode, zone, dnssec_ok)
         key = (qtype, dnssec_ok, rcode, zone, len(data), len(tail))
         cell = self._plain_cells.get(key)
         if cell is None:
+            reply = Reply(data[:2] + tail, qtype, rcode, zone, dnssec_ok)
             cell = self._plain_cells[key] = self._cell(reply, family, len(data))
-        entry = CachedReply(reply, cell)
+        entry = PlainCachedReply(tail, cell, zone)
         self._keep(replies, data, entry)
         return entry
 
