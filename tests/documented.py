@@ -113,6 +113,8 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/install.md", "podwire install --manifest deploy/manifests/beside-kube-proxy.yaml"),
             ("docs/install.md", "podwire uninstall --objects --dry-run"),
             ("docs/install.md", "podwire uninstall --objects"),
+            ("docs/install.md", "podwire uninstall --nodes"),
+            ("docs/install.md", "podwire preflight --nodes"),
         ),
         "installs the gateway; tests/e2e/test_chart_gateway.py does so": (
             (
@@ -186,7 +188,7 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/development.md", "make -C src/cni CC=aarch64-linux-gnu-gcc"),
         ),
         "takes a node out of its cluster; tests/kernel/test_uninstall.py does so": (
-            ("docs/install.md", "kubectl drain node-1 --ignore-daemonsets --delete-emptydir-data"),
+            ("docs/install.md", "kubectl drain node-1 node-2 --ignore-daemonsets --delete-emptydir-data"),
             ("docs/install.md", "podwire uninstall --config /etc/podwire/agent.yaml --dry-run"),
             ("docs/install.md", "podwire uninstall --config /etc/podwire/agent.yaml"),
         ),

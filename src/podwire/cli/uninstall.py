@@ -49,7 +49,7 @@ def uninstall(
     podwire uninstall --nodes
     podwire uninstall --objects --dry-run
     """
-    crds, dry_run, with_pods = options["crds"], options["dry_run"], options["with_pods"]
+    crds, dry_run, with_pods = (options[name] for name in ("crds", "dry_run", "with_pods"))
     if sum((bool(config_file), on_nodes, objects)) != 1:
         raise click.UsageError("expected exactly one of --config, --nodes and --objects")
     if objects and with_pods:
@@ -61,12 +61,7 @@ def uninstall(
     if named and not on_nodes:
         raise click.UsageError("--node goes with --nodes")
     if on_nodes:
-        from podwire.cli.nodecommands import run_on_nodes
-        from podwire.install.cluster import NAMESPACE
-
-        return asyncio.run(
-            run_on_nodes(kubeconfig, NAMESPACE, named, lambda commands: commands.uninstall(with_pods=with_pods))
-        )
+        return _clean_nodes(kubeconfig, named, with_pods=with_pods)
     subjects: list[str] = []
 
     def say(line: str) -> None:
@@ -85,6 +80,14 @@ def uninstall(
     if not subjects:
         click.echo("there is nothing to remove")
     return 0
+
+
+def _clean_nodes(kubeconfig: str | None, named: tuple[str, ...], *, with_pods: bool) -> int:
+    from podwire.cli.nodecommands import run_on_nodes
+    from podwire.install.cluster import NAMESPACE
+
+    removal = run_on_nodes(kubeconfig, NAMESPACE, named, lambda commands: commands.uninstall(with_pods=with_pods))
+    return asyncio.run(removal)
 
 
 async def _remove_objects(config: "ApiConfig", say: "Callable[[str], None]", *, dry: bool, crds: bool) -> None:

@@ -215,7 +215,7 @@ class Attachments:
     ) -> tuple[Attachment, Wiring]:
         """Chooses addresses and begins to write them to disk; on failure no address is held.
 
-        ``leases.wait_for_disk`` must follow before ADD is answered.
+        ``leases.facts.wait`` must follow before ADD is answered.
 
         ``foreign`` are the addresses that another IPAM plugin assigned; podwire chooses none then. ``beside`` are the
         IP families in which another interface of the pod has the default route.

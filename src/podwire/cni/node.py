@@ -169,7 +169,7 @@ class PodNetwork:
                 self._attachments.hold_ports()  # The guard of the node's loopback network comes before the device.
             if not self._plumber.wire(planned, netns):
                 self._not_ready[request.key] = planned
-            self._leases.wait_for_disk()
+            self._leases.facts.wait()
         except CniError:
             self._attachments.undo(attachment)
             raise

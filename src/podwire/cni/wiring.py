@@ -30,6 +30,7 @@ from podwire.cluster.podleg import PodLeg
 from podwire.cluster.podnetworks import DEFAULT_NETWORK, SEPARATION_PRIORITY
 from podwire.cni import podbridge, ports, spec
 from podwire.cni.ipam.ledger import Attachment
+from podwire.cni.ipam.pool import host_network, version_of
 from podwire.cni.pinned import chosen_network
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.state.link import Link
@@ -318,17 +319,17 @@ def node_side(attachment: Attachment, node: WiringFacts) -> NetworkState:
 def _pod_side(attachment: Attachment, node: WiringFacts) -> NetworkState:
     """The state of the pod's namespace without a leg."""
     inner, texts, proto = attachment.key.ifname, attachment.addresses, ROUTE_PROTOCOL
-    versions = sorted(set(map(_version, texts)))
+    versions = sorted(set(map(version_of, texts)))
     gateways = [(v, gateway_of(attachment, v)) for v in versions]
     return NetworkState(
         links=(_LOOPBACK, Link(name=inner, kind="veth", mtu=node.mtu, mac=attachment.mac)),
-        addresses=tuple(Address(link=inner, cidr=_host(text), proto=proto) for text in texts),
+        addresses=tuple(Address(link=inner, cidr=host_network(text), proto=proto) for text in texts),
         neighbours=tuple(_gateway_neighbour(inner, gateway) for _, gateway in gateways),
         routes=tuple(route for v in versions for route in _pod_routes(attachment, v, node.route_mtu(v))),
         rules=tuple(
-            FibRule(priority=attachment.table, src=_host(text), table=attachment.table, proto=proto)
+            FibRule(priority=attachment.table, src=host_network(text), table=attachment.table, proto=proto)
             for text in texts
-            if _version(text) in attachment.beside
+            if version_of(text) in attachment.beside
         ),
     )
 
@@ -431,19 +432,9 @@ def bridge_of(attachments: Iterable[Attachment], node: WiringFacts) -> NetworkSt
     return OWNER.stamp(podbridge.plan(node.mtu, HOST_MAC, gateways))
 
 
-def _version(text: str) -> int:
-    """The IP version of an address as text: ``str`` of a parsed address takes ten times as long as all else here."""
-    return 6 if ":" in text else 4
-
-
-def _host(text: str) -> str:
-    """The network of an address alone."""
-    return f"{text}/128" if ":" in text else f"{text}/32"
-
-
 def _node_route(attachment: Attachment, text: str, node: WiringFacts) -> Route:
     """The node's route to an address of a pod."""
-    dst, source = _host(text), node.sources.get(_version(text), "")
+    dst, source = host_network(text), node.sources.get(version_of(text), "")
     if attachment.bridge and ":" not in text:
         return Route(dst=dst, via=text, link=attachment.bridge, onlink=True, src=source, proto=ROUTE_PROTOCOL)
     return Route(dst=dst, link=attachment.device, src=source, proto=ROUTE_PROTOCOL)
@@ -489,7 +480,7 @@ def _routes_by(gateway: str, link: str, mtu: int, table: int) -> tuple[Route, ..
 
 def result(attachment: Attachment, node: WiringFacts, dns: spec.Dns) -> spec.CniResult:
     """The CNI result of ADD."""
-    versions = sorted(set(map(_version, attachment.addresses)))
+    versions = sorted(set(map(version_of, attachment.addresses)))
     names = (*filter(None, (attachment.bridge,)), attachment.host_link)
     return spec.CniResult(
         interfaces=(
@@ -497,7 +488,7 @@ def result(attachment: Attachment, node: WiringFacts, dns: spec.Dns) -> spec.Cni
             spec.CniInterface(name=attachment.key.ifname, mac=attachment.mac, sandbox=attachment.netns, mtu=node.mtu),
         ),
         ips=tuple(
-            spec.Ip(address=_host(text), gateway=gateway_of(attachment, _version(text)), interface=len(names))
+            spec.Ip(address=host_network(text), gateway=gateway_of(attachment, version_of(text)), interface=len(names))
             for text in attachment.addresses
         ),
         routes=tuple(

@@ -18,7 +18,7 @@ AGENTS = "podwire-agent"
 """The name of the agents' DaemonSet, and of its ConfigMap."""
 CONFIG_FILE = "/etc/podwire/agent.yaml"
 """The agent's configuration in its pod."""
-_KEPT = ("name", "image", "imagePullPolicy", "command", "env", "securityContext", "volumeMounts")
+_FIELDS = ("name", "image", "imagePullPolicy", "command", "env", "securityContext", "volumeMounts")
 """The fields of the agent's container that such a pod has, too."""
 _NOWHERE = "podwire.io/uninstalled"
 
@@ -32,7 +32,7 @@ def agent_pod(agents: Json, name: str, node: str, arguments: Sequence[str]) -> J
     container = next((item for item in spec["containers"] if item["name"] == "agent"), None)
     if container is None:
         raise ConfigError(f"DaemonSet {AGENTS}", "spec.template.spec.containers", "expected a container named agent")
-    container = {key: value for key, value in container.items() if key in _KEPT}
+    container = {key: value for key, value in container.items() if key in _FIELDS}
     container["args"] = [*arguments, "--config", CONFIG_FILE]
     for field in ("nodeSelector", "affinity", "initContainers"):
         spec.pop(field, None)

@@ -19,7 +19,7 @@ _END_S = 120.0
 """How long the agents' pods may take to end."""
 
 
-class NodeCommands:
+class CommandsOnNodes:
     """Commands on all nodes, or on those of ``named``; ``say`` gets each line of their output."""
 
     def __init__(self, client: Client, namespace: str, named: Sequence[str], say: Callable[[str], None]) -> None:

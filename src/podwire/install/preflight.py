@@ -168,8 +168,8 @@ def _firewalls(facts: PreflightFacts) -> Iterator[PreflightFinding]:
 
 def _with_advice(text: str) -> tuple[str, str]:
     """A text about a firewall in two: what it does, and what is to be done."""
-    what, _, action = text.partition(": ")
-    return what, action
+    effect, _, action = text.partition(": ")
+    return effect, action
 
 
 CHECKS: tuple[Callable[[PreflightFacts], Iterator[PreflightFinding]], ...] = (

@@ -64,13 +64,13 @@ def input_blockers(
 def _reached(chain: FirewallChain) -> list[str]:
     """The rules of a base chain, and of the chains to which they lead."""
     rules: list[str] = []
-    waiting, seen = [chain.name], {chain.name}
+    waiting, visited = [chain.name], {chain.name}
     while waiting:
         own = chain.chains.get(waiting.pop(), ())
         rules += own
-        targets = {target_of(rule) for rule in own if target_of(rule) in chain.chains} - seen
+        targets = {target_of(rule) for rule in own if target_of(rule) in chain.chains} - visited
         waiting += targets
-        seen |= targets
+        visited |= targets
     return rules
 
 
@@ -115,8 +115,8 @@ def _listed_accepts(line: str, need: NeededPort, protocol: str) -> bool:
 
 def _leads_on(line: str) -> bool:
     """Whether a line is a rule that accepts packets, or leads them to other rules by their source or port."""
-    words = line.split()
-    return "accept" in words or (("jump" in words or "goto" in words) and " dport " in line)
+    tokens = line.split()
+    return "accept" in tokens or (("jump" in tokens or "goto" in tokens) and " dport " in line)
 
 
 def _includes(text: str, port: int) -> bool:

@@ -23,7 +23,7 @@ def listed(lines: str, *needs: NeededPort, **more: str) -> list[str]:
     return list(input_blockers((), [chain], needs))
 
 
-def test_iptables_without_a_rule_for_the_port_is_reported_with_a_command() -> None:
+def test_iptables_without_a_rule_for_the_port_are_reported() -> None:
     assert saved([UNTRACKED_ALONE, "-i lo -j ACCEPT"], DNS) == [
         "iptables' chain INPUT (ip) drops packets of pods to udp and tcp port 53, which DNS needs: accept them, with "
         "iptables -I INPUT -s 10.244.0.0/16 -p udp --dport 53 -j ACCEPT for example"
@@ -69,7 +69,7 @@ def test_rules_of_chains_count_where_packets_reach_them() -> None:
     assert [len(texts) for texts in blocked] == [0, 1]
 
 
-def test_a_source_that_is_no_network_of_pods_does_not_open_dns() -> None:
+def test_only_sources_of_pods_open_the_port_of_dns() -> None:
     assert len(saved(["-s 192.0.2.0/24 -j ACCEPT"], DNS)) == 1
     assert saved(["-s 10.0.0.0/8 -j ACCEPT"], DNS) == []
 

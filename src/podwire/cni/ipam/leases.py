@@ -52,7 +52,7 @@ class Leases:
 
     @property
     def facts(self) -> Ledger:
-        """The ledger, for values that belong to no address."""
+        """The ledger, for values that belong to no address, and to wait for the disk."""
         return self._ledger
 
     @property
@@ -162,17 +162,10 @@ class Leases:
                     pool.release(address, now)
 
     def hold(self, attachment: Attachment, *, waits: bool = True) -> None:
-        """Makes an attachment durable; without ``waits`` :meth:`wait_for_disk` must follow."""
+        """Makes an attachment durable; without ``waits`` :meth:`Ledger.wait` must follow."""
         self._ledger.hold(attachment, waits=waits)
         (self.held if attachment.host_link else self.lent)[attachment.key] = attachment
         self.changed()
-
-    def wait_for_disk(self) -> None:
-        """Returns when all changes are on the disk.
-
-        Raises: CniError 5 when they cannot be brought there.
-        """
-        self._ledger.wait()
 
     def update(self, attachment: Attachment) -> None:
         """Makes changed facts of a held attachment durable; its addresses are as before."""
