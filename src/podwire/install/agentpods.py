@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
+from podwire.cluster.names import NO_NODE
 from podwire.errors import ConfigError
 from podwire.kube.steppod import step_pod
 
@@ -20,7 +21,6 @@ CONFIG_FILE = "/etc/podwire/agent.yaml"
 """The agent's configuration in its pod."""
 _FIELDS = ("name", "image", "imagePullPolicy", "command", "env", "securityContext", "volumeMounts")
 """The fields of the agent's container that such a pod has, too."""
-_NOWHERE = "podwire.io/uninstalled"
 
 
 def agent_pod(agents: Json, name: str, node: str, arguments: Sequence[str]) -> Json:
@@ -41,4 +41,4 @@ def agent_pod(agents: Json, name: str, node: str, arguments: Sequence[str]) -> J
 
 def without_nodes() -> Json:
     """The patch that takes the agents off all nodes and leaves their template for the pods of this module."""
-    return {"spec": {"template": {"spec": {"nodeSelector": {_NOWHERE: "never"}}}}}
+    return {"spec": {"template": {"spec": {"nodeSelector": {NO_NODE: "never"}}}}}

@@ -187,18 +187,15 @@ class L2Speaker:
         self._adopted.set()
         while True:
             await self._round()
+            busy = self._view.balanced or self.held or self._repeats or self._is_due
             try:
-                async with asyncio.timeout(_IDLE_S if self._is_idle() else _CHECK_S):
+                async with asyncio.timeout(_CHECK_S if busy else _IDLE_S):  # a change of an object wakes the loop
                     await self._wake.wait()
                 self._wake.clear()
                 self._is_due = True
                 await self._clock.sleep(_QUIET_S)
             except TimeoutError:
                 continue
-
-    def _is_idle(self) -> bool:
-        """Whether no node can have an address before an object changes, which wakes the loop."""
-        return not (self._view.balanced or self.held or self._repeats or self._is_due)
 
     def _adopt(self) -> None:
         """Takes over what a predecessor has left in the kernel, as far as its last renewal still holds.
