@@ -10,8 +10,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.request import urlopen
+
+from tests.kernel import warm_processes
+from tests.kernel.routing_nodes import ip_batch
 
 from podwire.cni import program
 from podwire.embedded.apiserver import certificates
@@ -52,16 +55,29 @@ def inside(place: Path, *command: str) -> str:
 
 
 def eventually(check: Callable[..., Any], seconds: float = 30.0) -> Any:
+    """The first true value of ``check``; pauses between checks are as long as a check, since others need processors."""
     until = time.monotonic() + seconds
     while True:
+        began = time.monotonic()
         try:
             if value := check():
                 return value
         except (OSError, AssertionError, ApiUnreachable, NotFound):
             if time.monotonic() > until:
                 raise
-        assert time.monotonic() < until, "not within the time"
-        time.sleep(0.02)
+        now = time.monotonic()
+        assert now < until, "not within the time"
+        time.sleep(max(0.02, min(now - began, 0.5)))
+
+
+class Process(Protocol):
+    """A program that a test runs and ends."""
+
+    @property
+    def pid(self) -> int: ...
+    def send_signal(self, number: int, /) -> None: ...
+    def kill(self) -> None: ...
+    def wait(self) -> object: ...
 
 
 class Machine:
@@ -70,15 +86,15 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.fabric = root / "fabric"
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Process] = {}
         netns.create(self.fabric)
-        for command in (
-            "ip link set lo up",
-            "ip link add br0 address 02:00:00:00:00:01 type bridge",
-            "ip link set br0 up",
-            "ip address add 10.89.0.1/24 dev br0",
-        ):
-            inside(self.fabric, *command.split())
+        ip_batch(
+            self.fabric,
+            "link set lo up",
+            "link add br0 address 02:00:00:00:00:01 type bridge",
+            "link set br0 up",
+            "address add 10.89.0.1/24 dev br0",
+        )
         self._certify()
         self.start_api()
 
@@ -107,8 +123,13 @@ class Machine:
             )
         )
 
-    def spawn(self, name: str, place: Path, code: str, argument: Path) -> None:
-        with (self.root / f"{name}.log").open("ab") as log:
+    def spawn(self, name: str, place: Path, code: str, argument: Path, *, warm: bool = True) -> None:
+        """Runs a program in a namespace, as a fork or with an interpreter of its own."""
+        file = self.root / f"{name}.log"
+        if warm:
+            self.processes[name] = warm_processes.spawn(place, code, str(argument), log=file)
+            return
+        with file.open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 ["nsenter", f"--net={place}", sys.executable, "-c", code, str(argument)],
                 stderr=log,
@@ -134,17 +155,18 @@ class Machine:
     def add_node(self, number: int, parts: tuple[str, ...] = ("cni", "routing"), *, start: bool = True) -> None:
         name, place = f"node-{number}", self.root / f"node-{number}"
         netns.create(place)
-        inside(
-            self.fabric, "ip", "link", "add", f"n{number}", "type", "veth", "peer", "name", "eth0", "netns", str(place)
+        ip_batch(
+            self.fabric,
+            f"link add n{number} type veth peer name eth0 netns {place}",
+            f"link set n{number} master br0 up",
         )
-        inside(self.fabric, "ip", "link", "set", f"n{number}", "master", "br0", "up")
-        for command in (
-            "ip link set lo up",
-            "ip link set eth0 up",
-            f"ip address add 10.89.0.{10 + number}/24 dev eth0",
-            "ip route add default via 10.89.0.1",
-        ):
-            inside(place, *command.split())
+        ip_batch(
+            place,
+            "link set lo up",
+            "link set eth0 up",
+            f"address add 10.89.0.{10 + number}/24 dev eth0",
+            "route add default via 10.89.0.1",
+        )
         address = {"type": "InternalIP", "address": f"10.89.0.{10 + number}"}
         cidr = f"10.244.{number}.0/24"
         self.api(
@@ -174,8 +196,8 @@ class Machine:
         if start:
             self.start_agent(name)
 
-    def start_agent(self, name: str) -> None:
-        self.spawn(name, self.root / name, AGENT, self.root / f"{name}.yaml")
+    def start_agent(self, name: str, *, warm: bool = True) -> None:
+        self.spawn(name, self.root / name, AGENT, self.root / f"{name}.yaml", warm=warm)
 
     def kill(self, name: str) -> None:
         process = self.processes[name]

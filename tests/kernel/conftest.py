@@ -1,5 +1,6 @@
 """Fixtures that several files use."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -36,6 +37,12 @@ _FOR_EACH_LINK = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     longest_first.sort(items, Path(__file__).parent, _LONGEST)
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves, and all that they import, are not searched for garbage again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

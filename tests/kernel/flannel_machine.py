@@ -19,6 +19,8 @@ from podwire.errors import ApiUnreachable, KernelError
 from podwire.kube.resources import NODES
 from podwire.routing.flannel import annotations
 
+_FOLLOWED_S = 0.1
+"""Seconds between two looks at the Nodes."""
 CHAINS = """
 *nat
 :FLANNEL-POSTRTG - [0:0]
@@ -92,7 +94,7 @@ class FlannelNode:
 
     def _follow(self) -> None:
         programmed: dict[str, str] = {}
-        while not self._stopping.wait(0.02):
+        while not self._stopping.wait(_FOLLOWED_S):
             with contextlib.suppress(ApiUnreachable, AssertionError, KernelError):
                 for node in self.machine.api("list", NODES.raw).items:
                     self._learn(node, programmed)

@@ -22,8 +22,8 @@ class MarkedNamespaces:
         return Path(f"/run/netns/{self.mark}-{name}")
 
     def inside(self, name: str, *arguments: str) -> str:
-        """The output of a command in a namespace."""
-        return run("ip", "netns", "exec", f"{self.mark}-{name}", *arguments)
+        """The output of a command in a network namespace; ``ip netns exec`` would also make a namespace of mounts."""
+        return run("nsenter", f"--net={self.path(name)}", "--", *arguments)
 
     def ip(self, name: str | None, *lines: str) -> None:
         """Runs ip(8) once for all lines, in a namespace or (None) in that of this process."""

@@ -30,6 +30,9 @@ CASES = read_cases(Path(__file__).parents[1] / "cases/services/policies.yaml")
 PODS = ("one", "two", "far")
 ENDS = ("outside", *PODS)
 TRIES = 24
+"""Connections until each endpoint that is chosen at random has answered, whichever they are."""
+TURNS = 8
+"""The same where endpoints take turns: two rounds of all endpoints of this world."""
 SOON_S, LATE_S = 0.4, 5.0
 """How long to wait for an answer that is not expected, and for one that is; machines may be busy."""
 PATIENCE_S = 0.9 if os.uname().nodename == "uml" else SOON_S
@@ -186,19 +189,19 @@ REFUSALS = 3
 """The number of attempts when an expected refusal does not arrive."""
 
 
-def outcome(world: World, packet: Packet) -> tuple[set[str], set[str]]:
-    tries = TRIES if packet.reaches or packet.sticky else 1
+def outcome(world: World, packet: Packet, tries: int) -> tuple[set[str], set[str]]:
+    tries = tries if packet.reaches or packet.sticky else 1
     way = (packet.address, packet.port, packet.protocol, packet.bound, SOON_S if packet.dropped else LATE_S)
     results = [world.connect(packet.source, *way) for _ in range(tries)]
     return {pod for pod, _ in results}, {observed for _, observed in results}
 
 
-def check(world: World, packet: Packet) -> None:
-    pods, observed = outcome(world, packet)
+def check(world: World, packet: Packet, tries: int) -> None:
+    pods, observed = outcome(world, packet, tries)
     if packet.refused:
         for _ in range(REFUSALS):  # the kernel limits its ICMP errors per second, for all namespaces together
             if pods == {"dropped"}:
-                pods, observed = outcome(world, packet)
+                pods, observed = outcome(world, packet, tries)
     if packet.refused or packet.dropped:
         assert pods == {"refused" if packet.refused else "dropped"}, packet
         return
@@ -213,12 +216,12 @@ def check(world: World, packet: Packet) -> None:
         assert observed <= own or packet.source == "node", (str(packet), observed)
 
 
-def failures_of(world: World, case: Case) -> list[str]:
-    """The packets of a case whose outcome differs from the expected one."""
+def failures_of(world: World, case: Case, tries: int = TRIES) -> list[str]:
+    """The packets of a case whose outcome differs from the expected one, of ``tries`` connections each."""
     failures = []
     for packet in case.packets:
         try:
-            check(world, packet)
+            check(world, packet, tries)
         except AssertionError as failure:
             failures.append(str(failure).splitlines()[0])
     return failures

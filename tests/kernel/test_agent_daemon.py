@@ -133,7 +133,7 @@ def kill_and_start_without_api(machine: Machine, check: Callable[[], None]) -> N
         machine.kill(name)
     check()
     machine.kill("api")
-    machine.start_agent("node-1")
+    machine.start_agent("node-1", warm=False)  # whose memory is measured
     assert eventually(lambda: machine.pod("node-1", "c")) == "10.244.1.3"
     check()
     machine.start_agent("node-2")

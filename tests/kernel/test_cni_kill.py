@@ -1,16 +1,15 @@
 """The CNI part killed again and again while pods come and go: ledger, memory and kernel agree afterwards."""
 
 import json
-import os
 import random
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 from tests.kernel.conftest import LINKS
+from tests.kernel.warm_processes import WarmProcess, spawn
 
 from podwire.cni import program, wiring
 from podwire.cni.ipam.ledger import Ledger
@@ -99,12 +98,14 @@ class Churn(threading.Thread):
 def test_killed_while_pods_come_and_go(tmp_path: Path, link: str) -> None:
     node = tmp_path / "node"
     netns.create(node)
-    command = ["nsenter", f"--net={node}", sys.executable, "-c", SERVICE, str(tmp_path), link]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def start() -> WarmProcess:
+        return spawn(node, SERVICE, str(tmp_path), link, log=tmp_path / "log")
+
     threads = [Churn(tmp_path, f"pod{number}", 25) for number in range(4)]
     for thread in threads:
         netns.create(tmp_path / "pods" / thread.pod)
-    service = subprocess.Popen(command, env=environment)
+    service = start()
     kills = 0
     try:
         for thread in threads:
@@ -113,13 +114,13 @@ def test_killed_while_pods_come_and_go(tmp_path: Path, link: str) -> None:
             # Wherever it is: a moment after the fourth pod that this run of it has added.
             done = sum(thread.done for thread in threads)
             while sum(thread.done for thread in threads) < done + 4 and any(thread.is_alive() for thread in threads):
-                assert service.poll() is None, "the CNI service ended by itself"
+                assert service.running(), (tmp_path / "log").read_text()
                 time.sleep(0.002)
             time.sleep(random.uniform(0.0, 0.08))
             service.kill()
             service.wait()
             kills += 1
-            service = subprocess.Popen(command, env=environment)
+            service = start()
         for thread in threads:
             thread.join()
         assert [problem for thread in threads for problem in thread.problems] == []

@@ -31,12 +31,14 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("bridge", path=PLUGINS), reason="needs containernetworking-plugins"),
 ]
 
+MODES = {"node-1": "iptables", "node-2": "nftables"}
+"""The mode of kube-proxy on each node: both move and go back in one cluster."""
 RULES = {"iptables": (IPTABLES, ("iptables-restore", "--noflush")), "nftables": (NFTABLES, ("nft", "-f", "-"))}
 
 
-def program_kube_proxy(node: FlannelNode, mode: str) -> None:
+def program_kube_proxy(node: FlannelNode) -> None:
     """Loads the rules as kube-proxy's start does."""
-    text, command = RULES[mode]
+    text, command = RULES[MODES[node.name]]
     subprocess.run(["nsenter", f"--net={node.place}", *command], input=text.encode(), check=True)
 
 
@@ -71,12 +73,11 @@ def nodes(machine: Machine) -> Iterator[list[FlannelNode]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["iptables", "nftables"])
-def test_nodes_of_flannel_move_to_podwire_and_back(machine: Machine, nodes: list[FlannelNode], mode: str) -> None:
+def test_nodes_of_flannel_move_to_podwire_and_back(machine: Machine, nodes: list[FlannelNode]) -> None:
     old = {f"old-{node.number}": node.runtime.add(f"old-{node.number}")[0] for node in nodes}
     for node in nodes:
         node.start()
-        program_kube_proxy(node, mode)
+        program_kube_proxy(node)
     pods = machine.root / "pods"
     eventually(lambda: ping(pods / "old-1", old["old-2"]) and ping(pods / "old-2", old["old-1"]))
     for pod in old:
@@ -90,7 +91,7 @@ def test_nodes_of_flannel_move_to_podwire_and_back(machine: Machine, nodes: list
     for node in nodes:
         *_, last = node.step("check").splitlines()
         before[node.name] = msgspec.json.decode(last, type=NodeBefore)
-        assert before[node.name].devices == ("flannel.1",) and before[node.name].kube_proxy == mode
+        assert before[node.name].devices == ("flannel.1",) and before[node.name].kube_proxy == MODES[node.name]
         assert (before[node.name].pods, before[node.name].routes) == (1, ())
         node.stop()
         machine.start_agent(node.name)
@@ -116,11 +117,14 @@ def test_nodes_of_flannel_move_to_podwire_and_back(machine: Machine, nodes: list
         facts = msgspec.json.encode(before[node.name]).decode()
         node.step("network-back", "--before", facts)
         node.start()
-        program_kube_proxy(node, mode)
+        program_kube_proxy(node)
         node.step("services-back", "--before", facts)
         assert node.files() == ["10-flannel.conflist"]
         held = rules(node)
-        assert "podwire-proxy" not in held and ("KUBE-SVC" in held if mode == "iptables" else "ip kube-proxy" in held)
+        assert "podwire-proxy" not in held
+        assert ("KUBE-SVC" in held, "ip kube-proxy" in held) == (
+            MODES[node.name] == "iptables", MODES[node.name] == "nftables",
+        )  # fmt: skip
         eventually(lambda: all(map(goes_on, senders)), 60)
     held_by_host_local = {path.name for path in (machine.root / "node-1-networks" / NETWORK).glob("10.*")}
     assert held_by_host_local == {old["old-1"], new}

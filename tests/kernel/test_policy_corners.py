@@ -1,5 +1,6 @@
 """Corner cases of NetworkPolicy with real packets: fragments, path MTU, neighbours, spoofed addresses, size."""
 
+import json
 import os
 import socket
 import struct
@@ -147,6 +148,11 @@ def test_path_mtu_messages_reach_an_isolated_pod(world: World, planes: Planes, f
         batch("n2", ["link set blog-web mtu 1500"])
 
 
+def mac_of(name: str) -> str:
+    """The address of a pod's device."""
+    return str(json.loads(inside(name, "ip", "-j", "link", "show", "eth0"))[0]["address"])
+
+
 def test_neighbour_discovery_works_under_any_policy(world: World, planes: Planes) -> None:
     """IPv6 neighbour discovery uses packets; isolation in both directions does not affect it."""
     everything = policy("shop/all", podSelector={}, policyTypes=["Ingress", "Egress"])
@@ -155,7 +161,7 @@ def test_neighbour_discovery_works_under_any_policy(world: World, planes: Planes
     created.set_policy("shop/all", everything)
     created.flush()
     planes["n1"].load(created, world.devices("n1"))
-    mac = inside("shop-web", "cat", "/sys/class/net/eth0/address").strip()
+    mac = mac_of("shop-web")
     batch("n1", ["neigh delete fd18::1 dev shop-web", "address add fe80::99/64 dev shop-web nodad"])
     batch("shop-web", ["neigh delete fe80::99 dev eth0"])
     try:
@@ -218,7 +224,7 @@ def test_packets_from_the_node_without_source_address_reach_pods(world: World, p
 
 def test_pod_cannot_take_an_address_by_arp(world: World, planes: Planes) -> None:
     enforce(planes, world)
-    mac = bytes.fromhex(inside("blog-db", "cat", "/sys/class/net/eth0/address").strip().replace(":", ""))
+    mac = bytes.fromhex(mac_of("blog-db").replace(":", ""))
     with netns.inside(path("blog-db")):
         raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     with raw:

@@ -26,7 +26,7 @@ from podwire.policy.registry import DATAPLANES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
-FIRST, COUNT = int(os.environ.get("SEED", "0")), int(os.environ.get("SEEDS", "4"))
+FIRST, COUNT = int(os.environ.get("SEED", "0")), int(os.environ.get("SEEDS", "2"))
 CONNECTIONS = 250
 BASE = CASES[0]
 

@@ -19,72 +19,96 @@ COUNT = 12_000
 """Four flows to the last endpoint of each Service, and one of TCP; many times what is deleted."""
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
+Flows = set[tuple[str, Ends, Ends]]
+
+
+class Tracked:
+    """The flows that a namespace tracks: those of all numbers, but for what a test deletes."""
+
+    def __init__(self) -> None:
+        self.all = {ends(number): number for number in range(COUNT)}
+        track(PLACE, range(COUNT))
+        self._missing: Flows | None = None
+        assert self.deleted() == set()
+
+    def deleted(self) -> Flows:
+        """The flows that are gone; others than those of the numbers there are none."""
+        with Conntrack(PLACE) as conntrack:
+            there = {(flow.protocol, flow.original, flow.reply) for flow in conntrack.flows()}
+        assert there <= self.all.keys()
+        self._missing = self.all.keys() - there
+        return self._missing
+
+    def restore(self) -> None:
+        """Tracks the flows again that are gone."""
+        for flow in self.deleted() if self._missing is None else self._missing:
+            track(PLACE, range(self.all[flow], self.all[flow] + 1))
+        self._missing = None
+
+
+@pytest.fixture(scope="module")
+def every_flow() -> Iterator[Tracked]:
     netns.create(PLACE)
     try:
-        track(PLACE, range(COUNT))
-        yield PLACE
+        yield Tracked()
     finally:
         netns.delete(PLACE)
         PLACE.parent.rmdir()
 
 
-def tracked() -> set[tuple[str, Ends, Ends]]:
-    with Conntrack(PLACE) as conntrack:
-        return {(flow.protocol, flow.original, flow.reply) for flow in conntrack.flows()}
+@pytest.fixture
+def flows(every_flow: Tracked) -> Iterator[Tracked]:
+    """All flows; those that a test deletes are tracked again after it."""
+    yield every_flow
+    every_flow.restore()
 
 
-def test_only_flows_to_a_removed_endpoint_are_deleted(place: Path) -> None:
-    before = tracked()
-    assert before == {ends(number) for number in range(COUNT)}
-    forget = flow_cleaner(lambda: (), place)((service(7, BACKENDS),), (service(7, BACKENDS - 1),))
+def test_only_flows_to_a_removed_endpoint_are_deleted(flows: Tracked) -> None:
+    forget = flow_cleaner(lambda: (), PLACE)((service(7, BACKENDS),), (service(7, BACKENDS - 1),))
     assert forget is not None
     gone = {ends(number) for number in stale(COUNT, 7)}
     assert gone
     assert forget() == {"IPv4": len(gone), "IPv6": 0}
-    assert before - tracked() == gone
+    assert flows.deleted() == gone
     assert forget() == {"IPv4": 0, "IPv6": 0}
 
 
 @pytest.mark.parametrize("changed", [3, 40])
-def test_flows_of_few_and_of_many_services_are_deleted(place: Path, changed: int) -> None:
-    before = tracked()
+def test_flows_of_few_and_of_many_services_are_deleted(flows: Tracked, changed: int) -> None:
     services = range(100, 100 + changed)
-    forget = flow_cleaner(lambda: (), place)(
+    forget = flow_cleaner(lambda: (), PLACE)(
         tuple(service(item, BACKENDS) for item in services), tuple(service(item, BACKENDS - 1) for item in services)
     )
     assert forget is not None
     gone = {ends(number) for item in services for number in stale(COUNT, item)}
     assert forget()["IPv4"] == len(gone)
-    assert before - tracked() == gone
+    assert flows.deleted() == gone
 
 
-def test_tcp_flows_are_deleted_on_request(place: Path) -> None:
-    before = tracked()
+def test_tcp_flows_are_deleted_on_request(flows: Tracked) -> None:
     web = msgspec.structs.replace(service(7, BACKENDS), protocol="tcp")
-    forget = flow_cleaner(lambda: (), place, UDP_AND_TCP)((web,), ())
+    forget = flow_cleaner(lambda: (), PLACE, UDP_AND_TCP)((web,), ())
     assert forget is not None
     forget()
-    gone = {item for item in before if item[0] == "TCP" and item[1].dst == frontend(7)}
+    gone = {item for item in flows.all if item[0] == "TCP" and item[1].dst == frontend(7)}
     assert gone
-    assert before - tracked() == gone
+    assert flows.deleted() == gone
 
 
-def test_node_port_flows_are_deleted_at_node_addresses_only(place: Path) -> None:
+def test_node_port_flows_are_deleted_at_node_addresses_only(flows: Tracked) -> None:
     """Here a Service address stands for the node's address, and other Services use the same port."""
-    before = tracked()
     port = msgspec.structs.replace(service(7, BACKENDS), cluster_ip="10.97.0.1", node_port=53)
-    forget = flow_cleaner(lambda: (frontend(8),), place)((port,), ())
+    forget = flow_cleaner(lambda: (frontend(8),), PLACE)((port,), ())
     assert forget is not None
     forget()
-    gone = {item for item in before if item[0] == "UDP" and item[1].dst == frontend(8)}
+    gone = {item for item in flows.all if item[0] == "UDP" and item[1].dst == frontend(8)}
     assert gone
-    assert before - tracked() == gone
+    assert flows.deleted() == gone
 
 
-def test_the_kernel_filters_flows_by_protocol_and_target(place: Path) -> None:
-    with Conntrack(place) as conntrack:
+@pytest.mark.usefixtures("flows")
+def test_the_kernel_filters_flows_by_protocol_and_target() -> None:
+    with Conntrack(PLACE) as conntrack:
         to_it = conntrack.flows(protocol="UDP", target=Target(frontend(5), 53))
         assert {flow.original.dst for flow in to_it} == {frontend(5)}
         assert len(to_it) == len([n for n in range(5, COUNT, FRONTENDS) if ends(n)[0] == "UDP"])
