@@ -9,15 +9,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.driver import Cluster, eventually, podwire
-from tests.e2e.traffic import Traffic
+from tests.e2e.driver import Cluster, eventually, podwire, shell_pod
+from tests.e2e.traffic import PACE_S, Traffic
 
 from podwire.cluster.inforce import lag
-from podwire.errors import ProtocolError
+from podwire.errors import PodwireError, ProtocolError
 from podwire.http.fetch import fetch
+from podwire.kernel import comparison
 from podwire.local import credentials, inventory
 from podwire.local.probe.collect import pod_namespaces
 from podwire.local.topology import Topology
+from podwire.state import share
+from podwire.state.drift import render
 
 
 def run(*arguments: str, stdin: str = "", timeout: float = 180) -> subprocess.CompletedProcess[str]:
@@ -87,6 +90,16 @@ spec:{place}
 """
 
 
+PAIR = f"""{server("one", "node-1", "tier: web")}{server("two", "node-2", "tier: web")}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: both}}
+spec: {{type: NodePort, selector: {{tier: web}}, ports: [{{port: 80, nodePort: 30080}}]}}
+---{shell_pod("client", "sleep 3600")}"""
+"""A server on each of two nodes, a Service of both, and a client."""
+
+
 def topology(cluster: Cluster) -> Topology:
     return inventory.existing(cluster.name)
 
@@ -104,11 +117,11 @@ def address_of(cluster: Cluster, pod: str, version: int = 4) -> str:
 
 
 @contextmanager
-def flows(cluster: Cluster, pairs: Sequence[tuple[str, str]]) -> Iterator[list[Traffic]]:
+def flows(cluster: Cluster, pairs: Sequence[tuple[str, str]], pace_s: float = PACE_S) -> Iterator[list[Traffic]]:
     """Continuous traffic from pods to addresses (or to other pods, by name), all at once."""
     with ExitStack() as stack:
         yield [
-            stack.enter_context(Traffic(netns_of(cluster, source), _address(cluster, target), 80))
+            stack.enter_context(Traffic(netns_of(cluster, source), _address(cluster, target), 80, pace_s))
             for source, target in pairs
         ]
 
@@ -149,6 +162,19 @@ def policies_in_force(cluster: Cluster) -> None:
             return f"an agent does not answer: {failure}"
 
     eventually(lambda: not late())
+
+
+def drift(cluster: Cluster, node: str, part: str = "") -> list[str]:
+    """How the kernel of a node differs from what its agent wants, of one part or of all; also while none answers.
+
+    It is what ``podwire state --diff`` shows, without a process for each look.
+    """
+    try:
+        shares = share.parse(fetch(Path(topology(cluster).node_run(node), "agent.sock"), "/state"))
+        wanted = [item for item in shares if part in ("", item.part)]
+        return list(render(comparison.compare(wanted, Path(topology(cluster).netns(node)))))
+    except (OSError, PodwireError) as failure:
+        return [f"{node}: {failure}"]
 
 
 def in_node(cluster: Cluster, node: str, *command: str) -> str:

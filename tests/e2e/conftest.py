@@ -3,6 +3,7 @@
 ``PODWIRE_E2E_KUBECONFIG`` names the kubeconfig of a running cluster to use in place of a new one.
 """
 
+import gc
 import os
 import shutil
 import subprocess
@@ -14,8 +15,12 @@ from pathlib import Path
 import pytest
 from tests import longest_first
 from tests.e2e import leftovers
+from tests.e2e.clusters import PAIR, own_name, running, server
 from tests.e2e.connection import Connection
 from tests.e2e.driver import Cluster, podwire
+from tests.e2e.handwritten_endpoints import manifest
+from tests.e2e.shared_clusters import ByCluster, in_groups
+from xdist.remote import Producer
 
 _GIVEN = "PODWIRE_E2E_KUBECONFIG"
 _ROOT = Path(__file__).parents[2]
@@ -53,7 +58,18 @@ os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    longest_first.sort(items, Path(__file__).parent, _LONGEST)
+    longest_first.sort(items, Path(__file__).parent, in_groups(_LONGEST))
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves, and all that they import, are not searched for garbage again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByCluster | None:
+    return ByCluster(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -111,6 +127,37 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield Cluster(name, str(own))
     finally:
         subprocess.run([*podwire(), "down", "--name", name], capture_output=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="session")
+def services_cluster() -> Iterator[Cluster]:
+    """Two nodes with three servers behind a Service, and a client, for files that disturb Services."""
+    with running(own_name("services"), "--nodes", "2", stdin=manifest()) as created:
+        yield created
+
+
+@pytest.fixture(scope="session")
+def guarded_cluster() -> Iterator[Cluster]:
+    """Two nodes with a database and a client on each, for files that write policies."""
+    databases = "".join(server(f"db-{n}", f"node-{n}", f"app: db, name: db-{n}") for n in (1, 2))
+    clients = server("web", "node-1") + server("other", "node-2")
+    with running(own_name("guarded"), "--nodes", "2", stdin=databases + clients) as created:
+        created.ready("db-1", "db-2", "web", "other")
+        yield created
+
+
+@pytest.fixture(scope="session")
+def pair_cluster() -> Iterator[Cluster]:
+    """Two nodes with a server on each behind the Service ``both``, and a client."""
+    with running(own_name("pair"), "--nodes", "2", stdin=PAIR) as created:
+        yield created
+
+
+@pytest.fixture(scope="session")
+def small_cluster() -> Iterator[Cluster]:
+    """One node, for files about commands."""
+    with running(own_name("small"), "--nodes", "1") as created:
+        yield created
 
 
 def _take_down_what_was_left() -> None:

@@ -17,6 +17,8 @@ import yaml
 from tests.e2e.connection import Connection, connection_of
 from tests.e2e.objects import reader_of
 
+LONGEST_PAUSE_S = 1.0
+"""Seconds between two checks of :func:`eventually` at most."""
 NOTICED_S = 20.0
 """Seconds; less than the 30 s after which agents compare their whole state with the kernel in any case."""
 
@@ -136,13 +138,20 @@ class Cluster:
         reader = reader_of(self.api)
         option, namespace = arguments or ("-n", "default")
         assert option == "-n", arguments
-        documents = filter(None, yaml.load_all(text, Loader=yaml.CSafeLoader))
+        in_json = text.startswith('{"')  # JSON is YAML, too, but is read much faster as what it is
+        documents = [json.loads(text)] if in_json else filter(None, yaml.load_all(text, yaml.CSafeLoader))
         for body in (
             item for document in documents for item in (document["items"] if document["kind"] == "List" else [document])
         ):
             path = f"{reader.path_of(body, namespace)}/{body['metadata']['name']}"
             query = {"fieldManager": "tests", "force": "true", "fieldValidation": "Strict"}
             self.api.do("PATCH", path, body, patch="apply", **query)
+
+    def delete_all(self, kind: str, namespace: str = "default") -> None:
+        """Deletes all objects of a kind in a namespace."""
+        for item in self.get(kind, "-n", namespace)["items"]:
+            path = reader_of(self.api).path_of(item, namespace)
+            self.api.do("DELETE", f"{path}/{item['metadata']['name']}")
 
     def ready(self, *pods: str, namespace: str = "default") -> None:
         """Waits until these pods are ready."""
@@ -173,16 +182,19 @@ def eventually(check: Callable[..., Any], *, within: float = 60, every: float = 
     """The first true value that ``check`` returns; fails the test with its last value.
 
     The limit is for a machine that has much else to do. What is put right in half a minute anyway, because everything
-    is looked at again then, needs a shorter one to show that it was noticed: :data:`NOTICED_S`.
+    is looked at again then, needs a shorter one to show that it was noticed: :data:`NOTICED_S`. The pause between two
+    checks is ``every`` seconds, or as long as the last check took: what is waited for needs the processor, too.
     """
     deadline = time.monotonic() + within
     while True:
+        began = time.monotonic()
         result = check()
         if result:
             return result
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             pytest.fail(f"not within {within} s: {check.__qualname__} gave {result!r}")
-        time.sleep(every)
+        time.sleep(max(every, min(now - began, LONGEST_PAUSE_S)))
 
 
 def podwire() -> list[str]:

@@ -6,10 +6,12 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
-from tests.e2e.clusters import address_of, in_node, netns_of, run, server, topology
+from tests.e2e.clusters import address_of, drift, netns_of, server, topology
 from tests.e2e.connection_load import PATIENCE_S, Load
 from tests.e2e.driver import Cluster, eventually, shell_pod
 
@@ -21,6 +23,8 @@ from podwire.kube.resources import ENDPOINTSLICES, SERVICES
 from podwire.runtime.clock import SystemClock
 
 PODS = ("one", "two", "three")
+_DEFAULT = "namespaces/default"
+READY = "http://127.0.0.1:9440/readyz"
 WEB = """
 ---
 apiVersion: v1
@@ -80,7 +84,8 @@ def handwritten_service(cluster: Cluster, name: str, *pods: str) -> Iterator[str
     try:
         yield api(cluster, make)
     finally:
-        cluster.run(["kubectl", "delete", f"service/{name}", f"endpointslice/{name}-a", "--ignore-not-found"])
+        cluster.api.ask("DELETE", f"/api/v1/{_DEFAULT}/services/{name}")
+        cluster.api.ask("DELETE", f"/apis/discovery.k8s.io/v1/{_DEFAULT}/endpointslices/{name}-a")
 
 
 def set_endpoints(cluster: Cluster, name: str, *pods: str) -> None:
@@ -118,10 +123,11 @@ def agent(cluster: Cluster, node: str = "node-1") -> int:
 
 def ready(cluster: Cluster) -> bool:
     """Whether the agent of the first node reports that it is ready."""
-    code = in_node(
-        cluster, "node-1", "sh", "-c", "curl -so /dev/null -w '%{http_code}' http://127.0.0.1:9440/readyz || true"
-    )
-    return code == "200"
+    try:
+        with netns.inside(Path(topology(cluster).netns("node-1"))), urlopen(READY, timeout=5) as answer:
+            return bool(answer.status == HTTPStatus.OK)
+    except OSError:
+        return False
 
 
 def another(cluster: Cluster, killed: int) -> None:
@@ -129,13 +135,21 @@ def another(cluster: Cluster, killed: int) -> None:
     eventually(lambda: agent(cluster) != killed and ready(cluster))
 
 
-def differences(cluster: Cluster) -> str:
-    """The differences between the kernel of the first node and a fresh plan of its Services."""
-    return run("state", "--name", cluster.name, "node-1", "--part", "proxy", "--diff").stdout
-
-
 def in_force(cluster: Cluster) -> bool:
-    return ready(cluster) and differences(cluster) == ""
+    """Whether the kernel of the first node holds the Services that its agent knows."""
+    return ready(cluster) and not drift(cluster, "node-1", "proxy")
+
+
+def switch(cluster: Cluster, mode: str) -> None:
+    """Sets a mode and waits until both nodes use it."""
+    patch = json.dumps({"data": {"proxy.mode": mode}})
+    cluster.kubectl("patch", "configmap", "podwire-config", "-n", "kube-system", "-p", patch)
+
+    def modes() -> set[str]:
+        return {node["metadata"]["annotations"].get("podwire.io/proxy", "") for node in cluster.get("nodes")["items"]}
+
+    eventually(lambda: modes() == {mode})
+    eventually(lambda: in_force(cluster))
 
 
 def load(cluster: Cluster, address: str, patience_s: float = PATIENCE_S) -> Load:

@@ -14,29 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.clusters import done, flows, identities, netns_of, own_name, running, server, topology
-from tests.e2e.driver import NOTICED_S, Cluster, eventually, shell_pod
+from tests.e2e.clusters import done, flows, identities, in_node, netns_of, server, topology
+from tests.e2e.driver import NOTICED_S, Cluster, eventually
 
 from podwire.dns import wire
 from podwire.dns.names import encode_name
 from podwire.kernel import netns
 
-NAME = own_name("away")
 AWAY_S = 65.0
-SERVICE = """
----
-apiVersion: v1
-kind: Service
-metadata: {name: both}
-spec: {type: NodePort, selector: {tier: web}, ports: [{port: 80, nodePort: 30080}]}
-"""
+PACE_S = 0.1
+"""Of the traffic: what would break here, because nobody renews it, stays broken."""
 
 
 @pytest.fixture
-def cluster_of_two() -> Iterator[Cluster]:
-    manifest = server("one", "node-1", "tier: web") + server("two", "node-2", "tier: web") + SERVICE
-    with running(NAME, "--nodes", "2", stdin=f"{manifest}---{shell_pod('client', 'sleep 600')}") as cluster:
-        yield cluster
+def cluster_of_two(pair_cluster: Cluster) -> Iterator[Cluster]:
+    yield pair_cluster
+    pair_cluster.kubectl("delete", "pod", "three", "--now", "--ignore-not-found")
 
 
 @contextmanager
@@ -83,14 +76,13 @@ def test_a_silent_api(cluster_of_two: Cluster) -> None:
     address = cluster.get("service", "both")["spec"]["clusterIP"]
     client = netns_of(cluster, "client")
     before, nodes = identities(cluster), ready_since(cluster)
-    with flows(cluster, [("one", "two"), ("two", "one"), ("client", address)]) as all_of_them:
+    with flows(cluster, [("one", "two"), ("two", "one"), ("client", address)], PACE_S) as all_of_them:
         with stopped(cluster):
             until = time.monotonic() + AWAY_S
             assert cluster.run(["kubectl", "get", "nodes", "--request-timeout=2s"]).returncode != 0
             # What somebody takes away meanwhile comes back: agents need no API to hold what they know.
-            done("exec", "--name", NAME, "node-1", "ip", "link", "delete", "podwire-vxlan")
-            links = ("exec", "--name", NAME, "node-1", "ip", "-br", "link")
-            eventually(lambda: "podwire-vxlan" in done(*links), within=NOTICED_S)
+            done("exec", "--name", cluster.name, "node-1", "ip", "link", "delete", "podwire-vxlan")
+            eventually(lambda: "podwire-vxlan" in in_node(cluster, "node-1", "ip", "-br", "link"), within=NOTICED_S)
             while time.monotonic() < until:
                 assert resolved(client, "both.default.svc.cluster.local") == address
                 time.sleep(1)
@@ -105,4 +97,4 @@ def test_a_silent_api(cluster_of_two: Cluster) -> None:
         eventually(lambda: "three" in all_of_them[2].answered_by)
     assert [flow.problems for flow in all_of_them] == [[], [], []]
     assert {name: result for name, result in identities(cluster).items() if name != "three"} == before
-    done("probe", "--name", NAME)
+    done("probe", "--name", cluster.name)

@@ -165,11 +165,8 @@ def test_the_chart_makes_upgrades_and_outlives_a_network(
     bare.kubectl("delete", "networkpolicy", "nobody")
     eventually(lambda: bare.run(["kubectl", *blocked]).returncode == 0)
     assert alerting((ROOT / "deploy/alerts.yaml").read_text()) - metrics(bare) == set()
-    rendered = [
-        item
-        for item in yaml.load_all(helm("template", "podwire", CHART, "-f", values), Loader=yaml.CSafeLoader)
-        if item
-    ]
+    text = helm("template", "podwire", CHART, "-f", values)
+    rendered = [item for item in yaml.load_all(text, yaml.CSafeLoader) if item]
     use_all_rights(bare, audit, chart_rights.granted(rendered))
     with flows(bare, [("one", "two"), ("two", "one")]) as traffic:
         helm("upgrade", "podwire", CHART, "-f", values, "--set", "dns.enabled=false", *WAIT)

@@ -5,21 +5,20 @@ import os
 import platform
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.e2e.clusters import done, own_name, run, running
 from tests.e2e.driver import Cluster, Lines, eventually, podwire
 
-NAME = own_name("commands")
+NAME = own_name("small")
+"""Of the cluster of one node."""
 
 
-@pytest.fixture(scope="module")
-def small() -> Iterator[Cluster]:
-    """A cluster of one node."""
-    with running(NAME, "--nodes", "1") as cluster:
-        yield cluster
+@pytest.fixture
+def small(small_cluster: Cluster) -> Cluster:
+    assert small_cluster.name == NAME
+    return small_cluster
 
 
 def test_the_list_has_a_line_for_each_cluster(small: Cluster) -> None:

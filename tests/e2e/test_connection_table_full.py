@@ -9,9 +9,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.clusters import done, in_node, netns_of, own_name, running, topology
+import pytest
+from tests.e2e.clusters import done, in_node, netns_of, topology
 from tests.e2e.driver import Cluster, eventually
-from tests.e2e.handwritten_endpoints import answered, manifest
+from tests.e2e.handwritten_endpoints import answered, switch
 
 from podwire.kernel import netns
 from podwire.kernel.attributes import attribute, be16, nested, u8
@@ -34,6 +35,8 @@ from podwire.kernel.uapi import (
 
 LINE = b"podwire-probe\n"
 NOBODY = socket.inet_aton("192.0.2.1")
+FORGET = "conntrack -D -p udp --orig-dst 192.0.2.1"
+"""Deletes the entries; the exit status is 1 where there are none."""
 _REQUEST, _EXCLUSIVE_CREATE = 0x1, 0x600
 _SEEN_ASSURED_CONFIRMED = 0x2 | 0x4 | 0x8
 """What is assured is not evicted for others."""
@@ -98,20 +101,26 @@ def event_messages(cluster: Cluster) -> list[Any]:
     return [event["message"] for event in cluster.get("events", "-A", "--field-selector", selector)["items"]]
 
 
-def test_a_full_table() -> None:
-    name = own_name("full")
-    with running(name, "--nodes", "2", stdin=manifest()) as cluster, ExitStack() as open_ones:
+@pytest.fixture(scope="module")
+def cluster(services_cluster: Cluster) -> Cluster:
+    switch(services_cluster, "nftables")
+    return services_cluster
+
+
+def test_a_full_table(cluster: Cluster) -> None:
+    with ExitStack() as open_ones:
         place, client = Path(topology(cluster).netns("node-1")), netns_of(cluster, "client")
         address = cluster.get("service", "web")["spec"]["clusterIP"]
         eventually(lambda: answered(cluster, address))
         standing = [open_ones.enter_context(connect(client, address)) for _ in range(5)]
         assert all(map(answers, standing))
+        open_ones.callback(in_node, cluster, "node-1", "sh", "-c", f"{FORGET} || true")
         fill(place)
         assert dropped(client, address)
         assert all(map(answers, standing))
         eventually(lambda: any("new connections are dropped" in text for text in event_messages(cluster)))
-        assert "new connections are dropped; raise proxy.conntrack" in done("status", "--name", name)
-        in_node(cluster, "node-1", "conntrack", "-D", "-p", "udp", "--orig-dst", "192.0.2.1")
+        assert "new connections are dropped; raise proxy.conntrack" in done("status", "--name", cluster.name)
+        in_node(cluster, "node-1", *FORGET.split())
         connect(client, address).close()
         assert all(map(answers, standing))
         metrics = in_node(cluster, "node-1", "curl", "-s", "http://127.0.0.1:9440/metrics")

@@ -99,17 +99,26 @@ def _manifests(case: ApiCase, secrets: dict[str, tuple[str, str]], authorities: 
         if f'"{value.metadata.name}"' in text or (value.kind == "Gateway" and _key(value) not in _SHARED)
     ]
     objects = [*named, *asked, *facts.grants]
+    written = json.dumps([_plain(value) for value in objects])
     used = {value.metadata.namespace for value in objects}
     for name in sorted(used):
         labels = facts.namespaces.get(name, {})
         kept = {key: label for key, label in labels.items() if key != "kubernetes.io/metadata.name"}
         meta = {"name": f"{name}-{_NUMBERS[case.name]}", "labels": kept}
         yield {"apiVersion": "v1", "kind": "Namespace", "metadata": meta}
+
+    def named_by_objects(key: str) -> bool:
+        namespace, _, name = key.partition("/")
+        return namespace in used and f'"{name}"' in written
+
     for key, (chain, private) in secrets.items():
+        if not named_by_objects(key):
+            continue
         data = {"tls.crt": _base64(chain), "tls.key": _base64(private)}
-        yield from _in_used(case, key, used, {"kind": "Secret", "type": "kubernetes.io/tls", "data": data})
+        yield _with_key(case, key, {"kind": "Secret", "type": "kubernetes.io/tls", "data": data})
     for key, owner in AUTHORITIES.items():
-        yield from _in_used(case, key, used, {"kind": "ConfigMap", "data": {"ca.crt": authorities[owner]}})
+        if named_by_objects(key):
+            yield _with_key(case, key, {"kind": "ConfigMap", "data": {"ca.crt": authorities[owner]}})
     for value in objects:
         body = _plain(value) | {"apiVersion": value.api_version, "kind": value.kind}
         if value.kind == "Service":
@@ -124,10 +133,9 @@ def _key(value: Any) -> str:
     return f"{value.metadata.namespace}/{value.metadata.name}"
 
 
-def _in_used(case: ApiCase, key: str, used: set[str], body: Json) -> Iterator[Json]:
-    if key.partition("/")[0] in used:
-        namespace, name = _own(case, key)
-        yield {"apiVersion": "v1", **body, "metadata": {"namespace": namespace, "name": name}}
+def _with_key(case: ApiCase, key: str, body: Json) -> Json:
+    namespace, name = _own(case, key)
+    return {"apiVersion": "v1", **body, "metadata": {"namespace": namespace, "name": name}}
 
 
 def _base64(text: str) -> str:

@@ -13,10 +13,8 @@ from tests.e2e.clusters import (
     address_of,
     in_node,
     netns_of,
-    own_name,
     policies_in_force,
     run,
-    running,
     server,
     topology,
 )
@@ -61,20 +59,16 @@ _PATIENCE_S = 20.0
 """For a connection that must be made; it is made at once, but not by a machine that has much else to do."""
 
 
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Cluster]:
-    """A cluster of two nodes with a database on each, and clients."""
-    manifest = server("db-1", "node-1", "app: db") + server("db-2", "node-2", "app: db") + server("web", "node-1")
-    with running(own_name("policy"), "--nodes", "2", stdin=manifest + server("other", "node-2")) as cluster:
-        cluster.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=90s")
-        yield cluster
+@pytest.fixture
+def guarded(guarded_cluster: Cluster) -> Cluster:
+    return guarded_cluster
 
 
 @pytest.fixture
 def clean(guarded: Cluster) -> Iterator[Cluster]:
     """The cluster without policies; they are deleted again after the test."""
     yield guarded
-    guarded.kubectl("delete", "networkpolicy", "--all")
+    guarded.delete_all("networkpolicies")
     policies_in_force(guarded)
 
 

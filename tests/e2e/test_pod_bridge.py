@@ -13,12 +13,12 @@ import pytest
 from tests.e2e.clusters import (
     address_of,
     done,
+    drift,
     flows,
     in_node,
     netns_of,
     own_name,
     policies_in_force,
-    run,
     running,
     server,
     topology,
@@ -176,7 +176,7 @@ def test_killed_agents_lose_no_packet_of_bridged_pods(cluster: Cluster) -> None:
 
 def test_nothing_differs_and_no_degraded_mode_is_shown(cluster: Cluster) -> None:
     for node in ("node-1", "node-2"):
-        eventually(lambda node=node: run("state", node, "--diff", "--name", NAME).returncode == 0)
+        eventually(lambda node=node: not drift(cluster, node))
         annotations = cluster.get("node", node)["metadata"].get("annotations", {})
         assert not annotations.get("podwire.io/fallback"), annotations
         state = done("state", node, "--part", "cni", "--name", NAME)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.clusters import address_of, in_node, netns_of, own_name, policies_in_force, running, server, topology
+from tests.e2e.clusters import address_of, in_node, netns_of, policies_in_force, topology
 from tests.e2e.driver import Cluster, eventually
 from tests.e2e.handwritten_endpoints import api
 from tests.e2e.traffic import Traffic
@@ -33,7 +33,7 @@ _SERVICE = """
 apiVersion: v1
 kind: Service
 metadata: {name: %s}
-spec: {type: NodePort, externalTrafficPolicy: %s, selector: {app: db-1}, ports: [{port: 8080, targetPort: 80}]}
+spec: {type: NodePort, externalTrafficPolicy: %s, selector: {name: db-1}, ports: [{port: 8080, targetPort: 80}]}
 """
 _FROM = "ingress: [{from: [{podSelector: {matchLabels: {app: %s}}}]}]"
 _FROM_BLOCK = "ingress: [{from: [{ipBlock: {cidr: %s/32}}]}]"
@@ -44,26 +44,24 @@ _PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def shop() -> Iterator[Cluster]:
-    """Two nodes, a database and a client on the first, another client on the second."""
-    pods = server("db-1", "node-1") + server("web", "node-1") + server("other", "node-2")
-    manifest = pods + _SERVICE % ("everywhere", "Cluster") + _SERVICE % ("here", "Local")
-    with running(own_name("connections"), "--nodes", "2", stdin=manifest) as cluster:
-        cluster.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=90s")
-        yield cluster
+def shop(guarded_cluster: Cluster) -> Iterator[Cluster]:
+    """Two nodes, a database and a client on the first, another client on the second; Services of the database."""
+    guarded_cluster.apply(_SERVICE % ("everywhere", "Cluster") + _SERVICE % ("here", "Local"))
+    yield guarded_cluster
+    guarded_cluster.kubectl("delete", "service", "everywhere", "here")
 
 
 @pytest.fixture
 def clean(shop: Cluster) -> Iterator[Cluster]:
     """The cluster without policies, and so again behind the test."""
     yield shop
-    shop.kubectl("delete", "networkpolicy", "--all")
+    shop.delete_all("networkpolicies")
     policies_in_force(shop)
 
 
 def _db(more: str) -> str:
     """The spec of a policy about the database."""
-    return f"{{podSelector: {{matchLabels: {{app: db-1}}}}, {more}}}"
+    return f"{{podSelector: {{matchLabels: {{name: db-1}}}}, {more}}}"
 
 
 def connects(place: Path | None, address: str, port: int, seconds: float = 0.3) -> bool:

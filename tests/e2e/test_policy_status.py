@@ -44,7 +44,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def clean(cluster: Cluster) -> Iterator[Cluster]:
     yield cluster
-    cluster.kubectl("delete", "networkpolicy", "--all")
+    cluster.delete_all("networkpolicies")
 
 
 def status_annotation(cluster: Cluster) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.driver import Lines, podwire
+from tests.e2e.driver import Cluster, Lines, podwire
 
 NAME = f"refusals-{os.getpid()}"
 
@@ -32,16 +32,10 @@ def cleaned() -> Iterator[None]:
     run("down", "--name", NAME)
 
 
-@pytest.fixture(scope="module")
-def small() -> Iterator[str]:
-    """A cluster of one node for refusals by the API."""
-    name = f"{NAME}-api"
-    try:
-        done = run("up", "--name", name, "--nodes", "1")
-        assert done.returncode == 0, done.stdout + done.stderr
-        yield name
-    finally:
-        run("down", "--name", name)
+@pytest.fixture
+def small(small_cluster: Cluster) -> str:
+    """The name of a cluster of one node, for refusals by the API."""
+    return small_cluster.name
 
 
 @pytest.mark.parametrize(
@@ -169,7 +163,7 @@ def test_a_kubeconfig_of_no_local_cluster_is_refused(
     refused(run(*command), 2, f"KUBECONFIG: {tmp_path}/config: context 'prod' leads to https://api.example", "--name")
 
 
-def test_an_image_that_never_gets_ready_is_named(small: str) -> None:
+def test_an_image_that_never_gets_ready_is_named(small_cluster: Cluster) -> None:
     manifest = """
 apiVersion: v1
 kind: Pod
@@ -178,5 +172,9 @@ spec:
   containers:
     - {name: web, image: busybox, command: [sleep, "600"], readinessProbe: {exec: {command: ["false"]}}}
 """
-    done = run("up", "--name", small, "--nodes", "1", "--timeout", "3", "-f", "-", stdin=manifest)
+    name = small_cluster.name
+    try:
+        done = run("up", "--name", name, "--nodes", "1", "--timeout", "3", "-f", "-", stdin=manifest)
+    finally:
+        small_cluster.kubectl("delete", "pod", "never", "--now")
     refused(done, 1, "not ready in time", "Pod default/never")

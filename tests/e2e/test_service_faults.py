@@ -8,10 +8,9 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
 
 import pytest
-from tests.e2e.clusters import netns_of, own_name, running
+from tests.e2e.clusters import netns_of
 from tests.e2e.connection_load import Load
 from tests.e2e.driver import Cluster, eventually
 from tests.e2e.handwritten_endpoints import (
@@ -24,19 +23,17 @@ from tests.e2e.handwritten_endpoints import (
     handwritten_service,
     in_force,
     load,
-    manifest,
     set_endpoints,
+    switch,
 )
 
 from podwire.kernel import netns
 
-NAME = own_name("svcfault")
-
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running(NAME, "--nodes", "2", stdin=manifest()) as made_now:
-        yield made_now
+def cluster(services_cluster: Cluster) -> Cluster:
+    switch(services_cluster, "nftables")
+    return services_cluster
 
 
 def test_an_agent_killed_again_and_again_while_endpoints_change(cluster: Cluster) -> None:

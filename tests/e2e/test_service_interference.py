@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.clusters import address_of, in_node, own_name, running
+from tests.e2e.clusters import address_of, in_node
 from tests.e2e.connection_load import Load
 from tests.e2e.driver import NOTICED_S, Cluster, eventually
 from tests.e2e.handwritten_endpoints import (
@@ -27,24 +27,23 @@ from tests.e2e.handwritten_endpoints import (
     handwritten_service,
     in_force,
     load,
-    manifest,
     piece,
     set_endpoints,
+    switch,
 )
 
 from podwire.kube.client import Client
 from podwire.kube.resources import ENDPOINTSLICES
 
-NAME = own_name("svcouter")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PIDFD_GETFD = 438
 _NETLINK_NETFILTER = 12
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running(NAME, "--nodes", "2", stdin=manifest()) as made_now:
-        yield made_now
+def cluster(services_cluster: Cluster) -> Cluster:
+    switch(services_cluster, "nftables")
+    return services_cluster
 
 
 @contextmanager

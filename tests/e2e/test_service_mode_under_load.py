@@ -1,31 +1,16 @@
 """Service modes under load: switched and switched back, and flushed by another program in mode ``iptables``."""
 
-import json
-from collections.abc import Iterator
-
 import pytest
-from tests.e2e.clusters import in_node, own_name, running
+from tests.e2e.clusters import in_node
 from tests.e2e.connection_load import Load
 from tests.e2e.driver import NOTICED_S, Cluster, eventually
-from tests.e2e.handwritten_endpoints import answered, in_force, load, manifest
-
-
-def switch(cluster: Cluster, mode: str) -> None:
-    """Sets a mode and waits until both nodes use it."""
-    patch = json.dumps({"data": {"proxy.mode": mode}})
-    cluster.kubectl("patch", "configmap", "podwire-config", "-n", "kube-system", "-p", patch)
-
-    def modes() -> set[str]:
-        return {node["metadata"]["annotations"].get("podwire.io/proxy", "") for node in cluster.get("nodes")["items"]}
-
-    eventually(lambda: modes() == {mode})
-    eventually(lambda: in_force(cluster))
+from tests.e2e.handwritten_endpoints import answered, in_force, load, switch
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running(own_name("modeload"), "--nodes", "2", stdin=manifest()) as created:
-        yield created
+def cluster(services_cluster: Cluster) -> Cluster:
+    switch(services_cluster, "nftables")
+    return services_cluster
 
 
 def test_a_switch_refuses_no_connection_and_breaks_none(cluster: Cluster) -> None:

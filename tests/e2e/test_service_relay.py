@@ -2,14 +2,12 @@
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
-from tests.e2e.clusters import done, in_node, own_name, running, topology
+from tests.e2e.clusters import done, in_node, topology
 from tests.e2e.connection_load import Load
 from tests.e2e.driver import Cluster, eventually
-from tests.e2e.handwritten_endpoints import agent, in_force, load, manifest
-from tests.e2e.test_service_mode_under_load import switch
+from tests.e2e.handwritten_endpoints import agent, in_force, load, switch
 
 from podwire.proxy.dataplanes.userspace.client import RelayClient
 from podwire.proxy.dataplanes.userspace.messages import State
@@ -23,9 +21,9 @@ spec: {podSelector: {matchLabels: {app: none}}}
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running(own_name("relay"), "--nodes", "2", stdin=manifest()) as created:
-        yield created
+def cluster(services_cluster: Cluster) -> Cluster:
+    switch(services_cluster, "nftables")
+    return services_cluster
 
 
 def relay(cluster: Cluster) -> State | None:

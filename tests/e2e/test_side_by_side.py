@@ -1,26 +1,18 @@
 """Clusters side by side on one machine have their own addresses and do not disturb each other."""
 
 import subprocess
-from collections.abc import Iterator
 
 import pytest
-from tests.e2e.clusters import done, flows, own_name, run, running, server, topology, up
+from tests.e2e.clusters import PAIR, done, flows, own_name, run, running, topology, up
 from tests.e2e.driver import Cluster, podwire
 
-A, B = own_name("side-a"), own_name("side-b")
-MANIFEST = f"""{server("one", "node-1", "tier: web")}{server("two", "node-2", "tier: web")}
----
-apiVersion: v1
-kind: Service
-metadata: {{name: both}}
-spec: {{type: NodePort, selector: {{tier: web}}, ports: [{{port: 80, nodePort: 30080}}]}}
-"""
+A, B = own_name("pair"), own_name("side-b")
 
 
-@pytest.fixture(scope="module")
-def first() -> Iterator[Cluster]:
-    with running(A, "--nodes", "2", stdin=MANIFEST) as cluster:
-        yield cluster
+@pytest.fixture
+def first(pair_cluster: Cluster) -> Cluster:
+    assert pair_cluster.name == A
+    return pair_cluster
 
 
 def on_host(link: str) -> set[str]:
@@ -45,7 +37,7 @@ def test_two_are_green_and_taking_one_down_leaves_the_other(first: Cluster) -> N
     before = on_host(mine)
     assert len(before) == 4
     with flows(first, [("one", "two")]) as (flow,):
-        with running(B, "--nodes", "2", "--segments", "2", stdin=MANIFEST) as second:
+        with running(B, "--nodes", "2", "--segments", "2", stdin=PAIR) as second:
             other = topology(second).host_link
             during = on_host(other)
             assert len(during) > len(before)

@@ -32,11 +32,15 @@ def connect_from(namespace: str, target: tuple[str, int], patience_s: float) -> 
 
 
 class Traffic:
-    """Runs inside a ``with`` block, from the first answer on; ``problems`` lists connections that failed."""
+    """Runs inside a ``with`` block, from the first answer on; ``problems`` lists connections that failed.
 
-    def __init__(self, namespace: Path, address: str, port: int) -> None:
+    Every ``pace_s`` seconds there is a new connection, and a line on the one that stays.
+    """
+
+    def __init__(self, namespace: Path, address: str, port: int, pace_s: float = PACE_S) -> None:
         self._namespace = namespace
         self._target = (address, port)
+        self._pace_s = pace_s
         self._ending = threading.Event()
         self._threads = [threading.Thread(target=self._stay), threading.Thread(target=self._renew)]
         self.problems: list[str] = []
@@ -80,7 +84,7 @@ class Traffic:
         started = time.monotonic()
         try:
             with self._connect() as sock, sock.makefile("rb") as replies:
-                while not self._ending.wait(PACE_S):
+                while not self._ending.wait(self._pace_s):
                     sock.sendall(LINE)
                     if not replies.readline():
                         raise ConnectionResetError("closed by the server")
@@ -90,7 +94,7 @@ class Traffic:
 
     def _renew(self) -> None:
         started = time.monotonic()
-        while not self._ending.wait(PACE_S):
+        while not self._ending.wait(self._pace_s):
             try:
                 with self._connect() as sock, sock.makefile("rb") as replies:
                     sock.sendall(LINE)

@@ -9,6 +9,11 @@ from contextlib import contextmanager
 
 from tests.e2e.driver import Cluster, eventually
 
+_CLIENTS = 6
+_PACE_S = 0.02
+"""Seconds between two requests of a client: all clients together send one about every 4 ms. Without a pause they would
+take the processors from the gateways that are replaced meanwhile."""
+
 
 def status_of(node: str, port: int, host: str) -> int:
     """The status of the answer to a request on a connection of its own; 0 when nobody listens."""
@@ -50,7 +55,7 @@ class _Clients(threading.Thread):
                 if connection is not None:
                     connection.close()
                 connection = None
-            time.sleep(0.003)
+            time.sleep(_PACE_S)
         if connection is not None:
             connection.close()
 
@@ -58,7 +63,7 @@ class _Clients(threading.Thread):
 @contextmanager
 def clients_of(node: str, port: int, host: str) -> Iterator[None]:
     """Clients ask all the time; at the end not one request has failed."""
-    clients = [_Clients(node, port, host, keep=number % 2 == 0) for number in range(6)]
+    clients = [_Clients(node, port, host, keep=number % 2 == 0) for number in range(_CLIENTS)]
     for client in clients:
         client.start()
     try:

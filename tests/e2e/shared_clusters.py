@@ -1,0 +1,36 @@
+"""Clusters that several files of tests use: their files run one after the other in the same worker."""
+
+from pathlib import PurePath
+
+from xdist.scheduler import LoadFileScheduling
+
+GROUPS = {
+    "services": (
+        "test_service_mode_under_load.py",
+        "test_service_relay.py",
+        "test_service_interference.py",
+        "test_service_faults.py",
+        "test_connection_table_full.py",
+    ),
+    "guarded": ("test_network_policy.py", "test_policy_connections.py"),
+    "pair": ("test_api_away.py", "test_side_by_side.py"),
+    "small": ("test_refusals.py", "test_commands.py"),
+}
+"""The files of each cluster, in the order in which they run where the order is not random."""
+_GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
+
+
+def in_groups(files: tuple[str, ...]) -> tuple[str, ...]:
+    """File names with each group whole, at the place of the first of its files."""
+    names: dict[str, None] = {}
+    for file in files:
+        names |= dict.fromkeys(GROUPS.get(_GROUP_OF.get(file, ""), (file,)))
+    return tuple(names)
+
+
+class ByCluster(LoadFileScheduling):  # type: ignore[misc]
+    """Gives each file, or each group of files with the same cluster, to one worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        return _GROUP_OF.get(PurePath(file).name, file)
