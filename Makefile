@@ -5,7 +5,7 @@ NODES ?= 3
 # kubectl and Helm of `make setup`, after those of the machine.
 export PATH := $(PATH):$(CURDIR)/.venv/bin
 
-.PHONY: help bpf setup fmt lint test unit thorough kernel uml e2e bench conformance image up down cni real
+.PHONY: help bpf setup fmt lint style types layers test unit thorough kernel uml e2e bench conformance image up down cni real
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-11s %s\n", $$1, $$2}'
@@ -21,9 +21,16 @@ fmt: setup ## format the sources
 	@.venv/bin/ruff check -q --fix --select I src tests bench
 
 lint: setup ## style, types, layers
+	@$(MAKE) --no-print-directory -j3 style types layers
+
+style:
 	@.venv/bin/ruff check src tests bench
 	@.venv/bin/ruff format --check -q src tests bench scripts
+
+types:
 	@.venv/bin/mypy
+
+layers:
 	@.venv/bin/lint-imports --no-cache
 
 test: lint ## the gates of lint, then the whole suite: unit, kernel, thorough, uml, e2e

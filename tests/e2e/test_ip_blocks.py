@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.clusters import done, flows, netns_of, own_name, run, running, server
+from tests.e2e.clusters import done, drift, flows, netns_of, own_name, run, running, server
 from tests.e2e.driver import Cluster, deployment, eventually
 
 from podwire.kernel import netns
@@ -115,7 +115,7 @@ def test_killed_agents_lose_no_packet_of_borrowed_addresses(small: Cluster) -> N
                 flow.go_on(20)
         assert [flow.problems for flow in traffic] == [[], [], []]
     for node in ("node-1", "node-2", "node-3"):
-        eventually(lambda node=node: run("state", node, "--diff", "--name", NAME).returncode == 0)
+        eventually(lambda node=node: not drift(small, node))
 
 
 def test_ipam_shows_who_has_which_address(small: Cluster) -> None:
