@@ -15,7 +15,7 @@ PACE_S = 0.02
 PATIENCE_S = 3.0
 
 
-def connect_from(namespace: str, target: tuple[str, int], patience_s: float) -> socket.socket:
+def connect_from(namespace: Path | None, target: tuple[str, int], patience_s: float) -> socket.socket:
     """A TCP connection from a network namespace; nothing stays open when it fails.
 
     Raises: OSError.
