@@ -29,6 +29,7 @@ from podwire.why.services.rules import ask_mode, read_rules
 class Page(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/proxyMode" else 404)
+        self.send_header("Content-Length", "8")
         self.end_headers()
         self.wfile.write(b"iptables")
 
