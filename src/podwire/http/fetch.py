@@ -23,6 +23,17 @@ class _Answer:
     def __init__(self) -> None:
         self.received: deque[bytes] = deque()
         self.complete = False
+        self.ends_with_connection = False
+        """Whether the answer has neither a length nor chunks."""
+        self._framed = False
+
+    def on_header(self, name: bytes, _value: bytes) -> None:
+        """See httptools."""
+        self._framed = self._framed or name.lower() in (b"content-length", b"transfer-encoding")
+
+    def on_headers_complete(self) -> None:
+        """See httptools."""
+        self.ends_with_connection = not self._framed
 
     def on_body(self, body: bytes) -> None:
         """See httptools."""
@@ -72,6 +83,8 @@ def _bodies(
     """
     while not answer.complete:
         data = connection.recv(_RECEIVED)
+        if not data and answer.ends_with_connection:
+            return
         if not data:
             raise ProtocolError("remote", f"{target}: the page is incomplete: the connection has ended")
         try:
