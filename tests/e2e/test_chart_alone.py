@@ -279,7 +279,8 @@ def check_and_clean_nodes(cluster: Cluster) -> None:
         assert f"{node}: warning: container runtime" in checked.stdout, checked.stdout + checked.stderr
         assert "podwire" in in_node(cluster, node, "nft", "list", "tables")
     unknown = cluster.run([*podwire(), "uninstall", "--nodes", "--node", "node-9"])
-    assert (unknown.returncode, "'node-9' is no node; there are node-1, node-2" in unknown.stderr) == (2, True)
+    problem = "'node-9' is not a node of this cluster; the nodes are node-1, node-2"
+    assert (unknown.returncode, problem in unknown.stderr) == (2, True)
     removed = cluster.run([*podwire(), "uninstall", "--nodes"])
     assert removed.returncode == 0, removed.stdout + removed.stderr
     for node in NODES:

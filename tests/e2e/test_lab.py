@@ -134,7 +134,7 @@ def test_conditions_stay_when_the_cluster_changes(healed: Cluster) -> None:
         (("loss", "node-1", "120"), "links.node-1.lossPercent: 120: expected 0 to 100"),
         (("loss", "node-1", "much"), "'much' is not a valid float"),
         (("mtu", "node-1", "100"), "links.node-1.mtu: 100: expected 1280 to 9000"),
-        (("heal", "router"), "'router' is no station"),
+        (("heal", "router"), "'router' is not a station"),
     ],
 )
 def test_wrong_input_changes_nothing(wide: Cluster, arguments: tuple[str, ...], problem: str) -> None:

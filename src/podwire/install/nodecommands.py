@@ -59,7 +59,8 @@ class CommandsOnNodes:
         known = sorted(node["metadata"]["name"] for node in (await self._client.list(NODES.raw)).items)
         for name in self._named:
             if name not in known:
-                raise ConfigError("--node", "", f"{name!r} is no node; there are {', '.join(known)}")
+                problem = f"{name!r} is not a node of this cluster; the nodes are {', '.join(known)}"
+                raise ConfigError("--node", "", problem)
         return list(self._named) or known
 
     def _ended(self, agents: Json) -> Callable[[], Awaitable[bool]]:

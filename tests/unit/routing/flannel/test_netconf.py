@@ -70,7 +70,7 @@ def test_both_families() -> None:
         (conf(Colour="red"), "f: Colour: is not a field of net-conf.json that podwire knows"),
         ('{"Network": "10.244.0.0/16"}', "f: Backend: is missing, and Flannel then uses udp"),
         (conf("vxlan"), "f: Backend: expected an object, not str"),
-        (conf({"Type": "udp"}), "f: Backend.Type: 'udp' cannot be taken over; podwire takes over alloc, host-gw"),
+        (conf({"Type": "udp"}), "f: Backend.Type: 'udp' cannot be taken over; expected one of alloc, host-gw"),
         (conf({"Type": "vxlan", "GBP": True}), "f: Backend.GBP: podwire sends no group policy"),
         (conf({"Type": "vxlan", "Learning": True}), "f: Backend.Learning: podwire has an entry for each node"),
         (conf({"Type": "vxlan", "MacPrefix": "0E-2A"}), "f: Backend.MacPrefix: the hardware address"),
