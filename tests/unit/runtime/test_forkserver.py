@@ -113,7 +113,7 @@ def test_title_shows_in_comm_and_command_line(server: ForkServer) -> None:
 
 
 def test_unknown_entry_is_an_error_and_the_server_goes_on(server: ForkServer) -> None:
-    with pytest.raises(ClusterError, match="cannot start nothing: no such entry; there are"):
+    with pytest.raises(ClusterError, match="cannot start nothing: no such entry; expected one of"):
         server.spawn("nothing")
     assert server.spawn("leave", b"0") > 0
 
