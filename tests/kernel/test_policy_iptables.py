@@ -239,7 +239,7 @@ def delete_jump(plane: IptablesPolicy) -> None:
 def test_lost_rules_and_elements_are_reported_without_the_long_timer(
     world: World, plane: IptablesPolicy, spoil: Callable[[IptablesPolicy], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plane._ticker, "ticked", lambda: False)
+    monkeypatch.setattr(plane._ticker, "period_ended", lambda: False)
     if isinstance(plane._watch, Poll):
         monkeypatch.setattr(plane._watch, "_compare_at", float("inf"))
     begin(plane, world)
@@ -252,7 +252,7 @@ def test_lost_rules_and_elements_are_reported_without_the_long_timer(
 
 
 def test_own_changes_are_not_reported(world: World, plane: IptablesPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plane._ticker, "ticked", lambda: False)
+    monkeypatch.setattr(plane._ticker, "period_ended", lambda: False)
     if isinstance(plane._watch, Poll):
         monkeypatch.setattr(plane._watch, "_compare_at", float("inf"))
     compiler = begin(plane, world)
