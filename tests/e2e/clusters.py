@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.driver import Cluster, eventually, podwire, shell_pod
+from tests.e2e.driver import Cluster, eventually, run_podwire, shell_pod
 from tests.e2e.traffic import PACE_S, Traffic
 
 from podwire.cluster.inforce import lag
@@ -25,9 +25,7 @@ from podwire.state.drift import render
 
 def run(*arguments: str, stdin: str = "", timeout: float = 180) -> subprocess.CompletedProcess[str]:
     """Runs a podwire command; returns the result, whatever the exit status is."""
-    return subprocess.run(
-        [*podwire(), *arguments], input=stdin, capture_output=True, text=True, timeout=timeout, check=False
-    )
+    return run_podwire(*arguments, stdin=stdin, timeout=timeout)
 
 
 def done(*arguments: str, stdin: str = "", timeout: float = 180) -> str:

@@ -6,7 +6,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.e2e import warm_commands
 from tests.e2e.connection import Connection, connection_of
 from tests.e2e.objects import reader_of
 
@@ -79,13 +80,16 @@ class Cluster:
     def run(
         self, arguments: Sequence[str], *, stdin: str = "", timeout: float = 120, **environment: str
     ) -> subprocess.CompletedProcess[str]:
+        settings = self.environment(**environment)
+        if arguments[0] == podwire()[0] and len(podwire()) == 1:
+            return run_podwire(*arguments[1:], stdin=stdin, timeout=timeout, environment=settings)
         return subprocess.run(
             list(arguments),
             input=stdin,
             capture_output=True,
             text=True,
             timeout=timeout,
-            env=self.environment(**environment),
+            env=settings,
             check=False,
         )
 
@@ -201,6 +205,13 @@ def podwire() -> list[str]:
     """The command line of podwire in this environment."""
     beside = Path(sys.executable).with_name("podwire")
     return [str(beside)] if beside.exists() else [sys.executable, "-m", "podwire"]
+
+
+def run_podwire(
+    *arguments: str, stdin: str = "", timeout: float = 180, environment: Mapping[str, str] = os.environ
+) -> subprocess.CompletedProcess[str]:
+    """Runs a podwire command; returns the result, whatever the exit status is."""
+    return warm_commands.run(podwire()[0], arguments, stdin=stdin, timeout=timeout, environment=environment)
 
 
 def deployment(name: str, *, replicas: int = 1, image: str = "nginx:1.27", port: int = 80, **labels: str) -> str:

@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.driver import Cluster, Lines, podwire
+from tests.e2e.driver import Cluster, Lines, podwire, run_podwire
 
 NAME = f"refusals-{os.getpid()}"
 
 
 def run(*arguments: str, stdin: str = "", timeout: float = 180) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*podwire(), *arguments], input=stdin, capture_output=True, text=True, timeout=timeout, check=False
-    )
+    return run_podwire(*arguments, stdin=stdin, timeout=timeout)
 
 
 def refused(done: subprocess.CompletedProcess[str], status: int, *output: str) -> None:

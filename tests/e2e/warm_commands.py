@@ -1,0 +1,165 @@
+"""Commands of podwire as forks of one process that has their modules: a start costs a fourth of the processor time.
+
+The process begins with the first command and ends with the tests. It has no threads and no event loop. The commands of
+README and docs, and those that a test starts in other ways, are programs of their own.
+"""
+
+import atexit
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from podwire.cli.lazy import LazyGroup
+
+_LOCK = threading.Lock()
+"""Held from an order until its process is known."""
+
+
+def run(
+    program: str, arguments: Sequence[str], *, stdin: str, timeout: float, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command and waits for its end, as ``subprocess.run``; ``program`` is its name.
+
+    Raises: subprocess.TimeoutExpired; the command is killed then.
+    """
+    command = [program, *arguments]
+    order = {"arguments": command, "environment": dict(environment), "folder": str(Path.cwd())}
+    with tempfile.TemporaryFile() as entered, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        entered.write(stdin.encode())
+        entered.seek(0)
+        receives, sends = os.pipe()
+        try:
+            files = [entered.fileno(), output.fileno(), errors.fileno(), sends]
+            try:
+                handle = _spawn(order, files)
+            finally:
+                os.close(sends)
+            status = _status(handle, receives, timeout)
+        finally:
+            os.close(receives)
+        texts = []
+        for file in (output, errors):
+            file.seek(0)
+            texts.append(file.read().decode())
+    if status is None:
+        raise subprocess.TimeoutExpired(command, timeout, *texts)
+    return subprocess.CompletedProcess(command, status, *texts)
+
+
+def _spawn(order: Mapping[str, Any], files: Sequence[int]) -> int:
+    """A descriptor of the process of a command."""
+    connection = _server()
+    with _LOCK:
+        socket.send_fds(connection, [json.dumps(order).encode()], files)
+        pid = int(connection.recv(32))
+        try:
+            return os.pidfd_open(pid)
+        finally:
+            connection.send(b"-")
+
+
+def _status(handle: int, receives: int, timeout: float) -> int | None:
+    """The exit status of a command; None after the time limit, when it is killed."""
+    try:
+        if not select.select([handle], [], [], timeout)[0]:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            return None
+    finally:
+        os.close(handle)
+    if not select.select([receives], [], [], 0)[0]:
+        return -signal.SIGKILL
+    return int(os.read(receives, 8) or -signal.SIGKILL)
+
+
+@cache
+def _server() -> socket.socket:
+    """The connection to the process that forks; messages keep their borders."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        code = f"from tests.e2e.warm_commands import serve; serve({theirs.fileno()})"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        process = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], env=environment)
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+def serve(descriptor: int) -> None:
+    """Forks a command for each order until the tests have ended."""
+    from podwire.cli.main import root
+
+    assert isinstance(root, LazyGroup)
+    _load(root)
+    gc.collect()
+    gc.freeze()
+    children: list[int] = []
+    with socket.socket(fileno=descriptor) as connection:
+        while True:
+            message, files, _flags, _address = socket.recv_fds(connection, 1 << 20, 4)
+            if not message:
+                return
+            pid = os.fork()
+            if pid == 0:
+                os.close(connection.detach())
+                _run(json.loads(message), files)
+            for file in files:
+                os.close(file)
+            children.append(pid)
+            connection.send(str(pid).encode())
+            connection.recv(8)  # until then the number of a command that has ended is not used again
+            children = [child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0]
+
+
+def _load(group: LazyGroup) -> None:
+    """Imports the modules of all commands of a group."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, LazyGroup):
+            _load(command)
+
+
+def _run(order: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
+    """Runs the command in this process, which is a fork, as the program does."""
+    from podwire.cli.main import main
+
+    *streams, sends = files
+    status = 1
+    try:
+        for number, file in enumerate(streams):
+            os.dup2(file, number)
+            os.close(file)
+        os.chdir(order["folder"])
+        os.environ.clear()
+        os.environ.update(order["environment"])
+        sys.argv = order["arguments"]
+        main()
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    finally:
+        failure = sys.exc_info()[1]
+        if failure is not None:
+            sys.excepthook(type(failure), failure, failure.__traceback__)
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.write(sends, str(status).encode())
+        os._exit(status)
