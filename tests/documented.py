@@ -165,7 +165,18 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/migrate.md", "podwire migrate status"),
             ("docs/migrate.md", "podwire migrate back"),
         ),
+        "makes a local cluster of its own; tests/e2e/test_upgrade_plan.py rehearses a plan": (
+            ("docs/upgrade.md", "sudo podwire upgrade rehearse --to 1.36"),
+            ("docs/upgrade.md", "sudo podwire upgrade rehearse --plan plan.json --nodes 5 -o json"),
+            (
+                "docs/upgrade.md",
+                "sudo podwire upgrade rehearse --to 1.36 --command "
+                "registry.k8s.io/coredns/coredns=/usr/local/bin/coredns",
+            ),
+        ),
         "needs podwire's agents as pods, or changes the cluster; tests/e2e/test_upgrade_apply.py runs each": (
+            ("docs/upgrade.md", "podwire upgrade node serve"),
+            ("docs/upgrade.md", "podwire upgrade verify --observer 192.0.2.7:9483 --source 203.0.113.5"),
             ("docs/upgrade.md", "podwire upgrade backup --to network-2026-01-02"),
             ("docs/upgrade.md", "podwire upgrade restore --from network-2026-01-02 --dry-run"),
             ("docs/upgrade.md", "podwire upgrade restore --from network-2026-01-02"),
@@ -242,6 +253,7 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/backends/cloudroutes.md", "ip rule add priority 1024 fwmark 0x80/0x80 lookup main"),
             ("docs/backends/cloudroutes.md", "ip rule add priority 1536 from 10.0.1.8/31 to 10.0.0.0/16 lookup 2"),
             ("docs/backends/cloudroutes.md", "ip route add default via 10.0.1.1 dev ens6 onlink table 2 proto 113"),
+            ("docs/backends/cloudroutes.md", "ip -6 route add ::/0 via fe80:ec2::1 dev ens6 onlink table 2 proto 113"),
             (
                 "docs/backends/ovs.md",
                 "ip neighbour add 10.244.1.1 lladdr 02:c1:95:f8:32:c5 dev podwire-ovs nud permanent",
