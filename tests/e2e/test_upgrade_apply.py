@@ -337,7 +337,7 @@ def test_others_are_upgraded_and_taken_back_without_loss(cluster: Cluster, tmp_p
     service = cluster.get("service", "two")["spec"]["clusterIP"]
     queries = [Queries(netns_of(cluster, pod)) for pod in ("one", "two")]
     with flows(cluster, [("one", "two"), ("two", "one"), ("one", service)]) as traffic, queries[0], queries[1]:
-        # Not in the rollout of CoreDNS: while nothing watches it, pods that end are Kubernetes' alone (apply/leaving.py).
+        # Not in the rollout of CoreDNS: pods that end then leave as Kubernetes lets them (apply/leaving.py).
         killed_at(cluster, "node-2: kube-proxy is new", "apply", "--plan", file)
         print(upgrade(cluster, "apply"))
         assert proxies(cluster) == dict.fromkeys(NODES, f"{PROXY}:v1.36.0")
