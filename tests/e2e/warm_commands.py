@@ -5,6 +5,7 @@ README and docs, and those that a test starts in other ways, are programs of the
 """
 
 import atexit
+import ctypes
 import gc
 import json
 import os
@@ -24,6 +25,8 @@ import click
 
 from podwire.cli.lazy import LazyGroup
 
+_PR_SET_PDEATHSIG = 1
+"""linux/prctl.h"""
 _LOCK = threading.Lock()
 """Held from an order until its process is known."""
 
@@ -118,7 +121,7 @@ def serve(descriptor: int) -> None:
             pid = os.fork()
             if pid == 0:
                 os.close(connection.detach())
-                _run(json.loads(message), files)
+                _wait_for_command(json.loads(message), files)
             for file in files:
                 os.close(file)
             children.append(pid)
@@ -136,11 +139,26 @@ def _load(group: LazyGroup) -> None:
             _load(command)
 
 
-def _run(order: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
+def _wait_for_command(order: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
+    """Runs the command in a process below this one, and reports its exit status, also that of another program.
+
+    The command ends with this process.
+    """
+    *streams, sends = files
+    pid = os.fork()
+    if pid == 0:
+        os.close(sends)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _run(order, streams)
+    _, status = os.waitpid(pid, 0)
+    os.write(sends, str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def _run(order: Mapping[str, Any], streams: Sequence[int]) -> NoReturn:
     """Runs the command in this process, which is a fork, as the program does."""
     from podwire.cli.main import main
 
-    *streams, sends = files
     status = 1
     try:
         for number, file in enumerate(streams):
@@ -161,5 +179,4 @@ def _run(order: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
-        os.write(sends, str(status).encode())
         os._exit(status)
