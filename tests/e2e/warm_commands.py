@@ -1,34 +1,30 @@
 """Commands of podwire as forks of one process that has their modules: a start costs a fourth of the processor time.
 
-The process begins with the first command and ends with the tests. It has no threads and no event loop. The commands of
-README and docs, and those that a test starts in other ways, are programs of their own.
+The commands of README and docs, and those that a test starts in other ways, are programs of their own.
 """
 
 import atexit
 import ctypes
-import gc
-import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from tests.warm_forks import WarmForks
 
 from podwire.cli.lazy import LazyGroup
+from podwire.cli.main import main, root
 
 _PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
-_LOCK = threading.Lock()
-"""Held from an order until its process is known."""
+_FORKS = WarmForks(__name__)
 
 
 def run(
@@ -47,7 +43,7 @@ def run(
         try:
             files = [entered.fileno(), output.fileno(), errors.fileno(), sends]
             try:
-                handle = _spawn(order, files)
+                _, handle = _FORKS.spawn(order, files)
             finally:
                 os.close(sends)
             status = _status(handle, receives, timeout)
@@ -60,18 +56,6 @@ def run(
     if status is None:
         raise subprocess.TimeoutExpired(command, timeout, *texts)
     return subprocess.CompletedProcess(command, status, *texts)
-
-
-def _spawn(order: Mapping[str, Any], files: Sequence[int]) -> int:
-    """A descriptor of the process of a command."""
-    connection = _server()
-    with _LOCK:
-        socket.send_fds(connection, [json.dumps(order).encode()], files)
-        pid = int(connection.recv(32))
-        try:
-            return os.pidfd_open(pid)
-        finally:
-            connection.send(b"-")
 
 
 def _status(handle: int, receives: int, timeout: float) -> int | None:
@@ -87,47 +71,10 @@ def _status(handle: int, receives: int, timeout: float) -> int | None:
     return int(os.read(receives, 8) or -signal.SIGKILL)
 
 
-@cache
-def _server() -> socket.socket:
-    """The connection to the process that forks; messages keep their borders."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        code = f"from tests.e2e.warm_commands import serve; serve({theirs.fileno()})"
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        process = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], env=environment)
-
-    def end() -> None:
-        ours.close()
-        process.wait()
-
-    atexit.register(end)
-    return ours
-
-
-def serve(descriptor: int) -> None:
-    """Forks a command for each order until the tests have ended."""
-    from podwire.cli.main import root
-
+def prepare() -> None:
+    """Imports the modules of all commands."""
     assert isinstance(root, LazyGroup)
     _load(root)
-    gc.collect()
-    gc.freeze()
-    children: list[int] = []
-    with socket.socket(fileno=descriptor) as connection:
-        while True:
-            message, files, _flags, _address = socket.recv_fds(connection, 1 << 20, 4)
-            if not message:
-                return
-            pid = os.fork()
-            if pid == 0:
-                os.close(connection.detach())
-                _wait_for_command(json.loads(message), files)
-            for file in files:
-                os.close(file)
-            children.append(pid)
-            connection.send(str(pid).encode())
-            connection.recv(8)  # until then the number of a command that has ended is not used again
-            children = [child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0]
 
 
 def _load(group: LazyGroup) -> None:
@@ -139,7 +86,7 @@ def _load(group: LazyGroup) -> None:
             _load(command)
 
 
-def _wait_for_command(order: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
+def run_order(order: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
     """Runs the command in a process below this one, and reports its exit status, also that of another program.
 
     The command ends with this process.
@@ -157,8 +104,6 @@ def _wait_for_command(order: Mapping[str, Any], files: Sequence[int]) -> NoRetur
 
 def _run(order: Mapping[str, Any], streams: Sequence[int]) -> NoReturn:
     """Runs the command in this process, which is a fork, as the program does."""
-    from podwire.cli.main import main
-
     status = 1
     try:
         for number, file in enumerate(streams):

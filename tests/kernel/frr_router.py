@@ -83,17 +83,16 @@ class FrrRouter:
     def changes(self) -> Iterator[Callable[[], list[str]]]:
         """Watches the kernel's routes; the function ends the watch and returns its lines."""
         watch = ["nsenter", f"--net={self.place}", "ip", "monitor", "route"]
-        monitor = subprocess.Popen(watch, stdout=subprocess.PIPE, text=True)
+        with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as monitor:
 
-        def lines() -> list[str]:
-            monitor.terminate()
-            return monitor.communicate()[0].splitlines()
+            def lines() -> list[str]:
+                monitor.terminate()
+                return monitor.communicate()[0].splitlines()
 
-        try:
-            yield lines
-        finally:
-            monitor.kill()
-            monitor.wait()
+            try:
+                yield lines
+            finally:
+                monitor.kill()
 
     def end(self) -> None:
         for daemon in reversed(self._daemons):

@@ -1,31 +1,30 @@
 """Programs of podwire as forks of one process that has their modules: a start costs milliseconds, not half a second.
 
-The process is started with the first program and ends with the tests. It has no threads and no event loop, as the fork
-server of a local cluster. A test that measures the memory of a program starts it without this module.
+A test that measures the memory of a program starts it without this module.
 """
 
-import atexit
-import gc
-import json
 import os
 import select
 import signal
-import socket
-import subprocess
 import sys
-from functools import cache
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests.warm_forks import WarmForks
+
 from podwire.kernel import netns
+from podwire.local.entries import PREPARE
+
+_FORKS = WarmForks(__name__)
 
 
 class WarmProcess:
     """A forked program, with the methods of a process that tests use."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, handle: int) -> None:
         self.pid = pid
-        self._handle = os.pidfd_open(pid)
+        self._handle = handle
 
     def send_signal(self, number: int) -> None:
         """Sends a signal unless the program has ended."""
@@ -50,55 +49,18 @@ class WarmProcess:
 def spawn(place: Path, code: str, *arguments: str, log: Path) -> WarmProcess:
     """Runs a text of Python in a network namespace, with arguments as ``sys.argv[1:]``; its output goes to the log."""
     order = {"place": str(place), "code": code, "arguments": arguments, "log": str(log)}
-    connection = _server()
-    connection.sendall(json.dumps(order).encode() + b"\n")
-    pid = int(connection.recv(32))
-    try:
-        return WarmProcess(pid)
-    finally:
-        connection.sendall(b"\n")
+    return WarmProcess(*_FORKS.spawn(order))
 
 
-@cache
-def _server() -> socket.socket:
-    """The connection to the process that forks."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        code = f"from tests.kernel.warm_processes import serve; serve({theirs.fileno()})"
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        process = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], env=environment)
-
-    def end() -> None:
-        ours.close()
-        process.wait()
-
-    atexit.register(end)
-    return ours
-
-
-def serve(descriptor: int) -> None:
-    """Forks a program for each order until the tests have ended."""
-    from podwire.local.entries import PREPARE
-
+def prepare() -> None:
+    """Imports the modules of the programs."""
     for component in ("apiserver", "agent"):
         for _ in PREPARE[component]():
             pass
-    gc.collect()
-    gc.freeze()
-    children: list[int] = []
-    with socket.socket(fileno=descriptor) as connection, connection.makefile("rb") as orders:
-        while line := orders.readline():
-            pid = os.fork()
-            if pid == 0:
-                os.close(connection.detach())
-                _run(json.loads(line))
-            children.append(pid)
-            connection.sendall(str(pid).encode())
-            orders.readline()  # until then the number of a program that has ended is not used again
-            children = [child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0]
 
 
-def _run(order: dict[str, Any]) -> NoReturn:
+def run_order(order: Mapping[str, Any], _files: Sequence[int]) -> NoReturn:
+    """Runs the text of a program in this process, which is a fork."""
     status = 1
     try:
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -6,8 +6,8 @@ effects in the kernel: a device that goes down loses its routes and neighbours, 
 that prefer it.
 After such a round the state is read and compared again, at most twice.
 
-Cost (2 busy cores, Linux 6.18, bench/netlink.py): 1,000 vxlan peers, which are 3,000 objects, 0.15-0.2 s the first time
-and 25 ms when nothing differs; 5,000 peers 1.6 s and 0.3 s; one further peer by :func:`add` 0.5-1 ms. A failure affects
+Cost (2 cores, Linux 6.18, bench/netlink.py): 1,000 vxlan peers, which are 3,000 objects, 45 ms the first time and
+10-18 ms when nothing differs; one further peer by :func:`add` 0.5-1 ms. A failure affects
 one object; the others are applied.
 """
 

@@ -9,6 +9,7 @@ from ipaddress import IPv6Address
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from podwire.bgp.configuration import BfdTimes, BgpSession, Community, RouteRule, SecondFamily
 from podwire.bgp.fields import check_password, community, parse_seconds
@@ -89,26 +90,14 @@ class RouterPeer(msgspec.Struct, frozen=True, kw_only=True):
         if self.has_both_families and other is not None:
             exported = tuple(exports[other.version])
             second = SecondFamily(version=6 if version == 4 else 4, next_hop=other, exports=exported)
-        return BgpSession(
-            name=re.sub(r"\W", "_", f"router_{self.address}{f'_{self.vrf}' if self.vrf else ''}"),
-            peer=f"BGPPeer {self.name}",
-            local=self.source or local,
+        name = f"router_{self.address}{f'_{self.vrf}' if self.vrf else ''}"
+        return replace(
+            self._session(name, self.source or local),
             has_source=not self.vrf or self.source is not None,
             vrf=self.vrf,
-            local_as=self.my_as,
             local_port=LISTEN_PORT,
-            remote=self.address,
-            remote_as=self.peer_as,
             remote_port=self.port,
-            password=self.password,
             on_link=not self.is_far,
-            bfd=self.bfd is not None,
-            bfd_times=self.bfd,
-            hold_s=self.hold_s,
-            keepalive_s=self.keepalive_s,
-            connect_retry_s=self.connect_retry_s,
-            keeps_routes=self.keeps_routes,
-            router_id=self.router_id,
             imports=(RouteRule(version=version, accept=False),),
             exports=tuple(exports[version]),
             second=second,
@@ -117,17 +106,26 @@ class RouterPeer(msgspec.Struct, frozen=True, kw_only=True):
     def _unnumbered(self, rules: tuple[RouteRule, ...]) -> BgpSession:
         """The session with a router that opens it, at the port that every router knows."""
         exports = tuple(rule for rule in rules if rule.version == 4)
-        return BgpSession(
-            name=re.sub(r"\W", "_", f"router_{self.interface}"),
-            peer=f"BGPPeer {self.name}",
-            local=self.address,
+        return replace(
+            self._session(f"router_{self.interface}", self.address),
             has_source=False,
+            interface=self.interface,
+            waits=True,
+            imports=(RouteRule(version=6, accept=False),),
+            exports=tuple(rule for rule in rules if rule.version == 6),
+            second=SecondFamily(version=4, next_hop=None, exports=exports),
+        )
+
+    def _session(self, name: str, local: Address) -> BgpSession:
+        """The settings that a session has whether the router's address is known or not."""
+        return BgpSession(
+            name=re.sub(r"\W", "_", name),
+            peer=f"BGPPeer {self.name}",
+            local=local,
             local_as=self.my_as,
             remote=self.address,
             remote_as=self.peer_as,
-            interface=self.interface,
             password=self.password,
-            waits=True,
             bfd=self.bfd is not None,
             bfd_times=self.bfd,
             hold_s=self.hold_s,
@@ -135,9 +133,6 @@ class RouterPeer(msgspec.Struct, frozen=True, kw_only=True):
             connect_retry_s=self.connect_retry_s,
             keeps_routes=self.keeps_routes,
             router_id=self.router_id,
-            imports=(RouteRule(version=6, accept=False),),
-            exports=tuple(rule for rule in rules if rule.version == 6),
-            second=SecondFamily(version=4, next_hop=None, exports=exports),
         )
 
 

@@ -6,7 +6,7 @@ not attached: the mark names the instance.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -31,6 +31,14 @@ class Instance(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     interfaces_max: int = 0
     addresses_max: int = 0
     addresses6_max: int = 0
+
+
+class InterfaceRoom(NamedTuple):
+    """How many interfaces an instance type has, and how many addresses of each family an interface has."""
+
+    interfaces: int = 0
+    four: int = 0
+    six: int = 0
 
 
 class MarkedInterface(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -31,6 +31,7 @@ from podwire.controllers.cloudaddresses.provider import (
     CreateInterface,
     DeleteInterface,
     Instance,
+    InterfaceRoom,
     MarkedInterface,
 )
 from podwire.controllers.cloudroutes.providers.alibaba.api import ECS, VPC, AlibabaApi, listed
@@ -63,14 +64,6 @@ _ASSIGNED_AT_ONCE = 10
 """What one call gives at most; the next run of the plan adds the rest."""
 
 
-class _Room(NamedTuple):
-    """How many interfaces an instance type has, and how many addresses of each family an interface has."""
-
-    interfaces: int = 0
-    four: int = 0
-    six: int = 0
-
-
 class _Vswitch(NamedTuple):
     """The ranges of a vSwitch; the one of IPv6 is empty where it has none."""
 
@@ -88,7 +81,7 @@ class AlibabaAddresses:
         """Raises: ConfigError when the region or the credentials are missing."""
         self._mark = CLOUD_MARK + settings.cluster
         self._ipv6 = settings.ipv6
-        self._types: dict[str, _Room] = {}
+        self._types: dict[str, InterfaceRoom] = {}
         self._vswitches: dict[str, _Vswitch] = {}
         self._pause = threading.Event()
         self.api = AlibabaApi(options)
@@ -179,7 +172,7 @@ class AlibabaAddresses:
         foreign = (name for name in further if not numbers.get(name))
         indexes = [0, *(numbers[name] for name in further if numbers.get(name))]
         indexes += [_FOREIGN_INDEX + at for at, _ in enumerate(foreign)]
-        room = self._types.get(document["InstanceType"], _Room())
+        room = self._types.get(document["InstanceType"], InterfaceRoom())
         vswitch = self._vswitches.get(document["VpcAttributes"].get("VSwitchId", ""))
         return Instance(
             id=document["InstanceId"],
@@ -223,7 +216,7 @@ class AlibabaAddresses:
             chosen = {"InstanceTypes": unknown[at : at + _TYPES_AT_ONCE], "MaxResults": _TYPES_AT_ONCE}
             for item in self.api.pages(ECS, "DescribeInstanceTypes", "InstanceTypes.InstanceType", **chosen):
                 four, six = item.get("EniPrivateIpAddressQuantity", 0), item.get("EniIpv6AddressQuantity", 0)
-                self._types[item["InstanceTypeId"]] = _Room(item.get("EniQuantity", 0), four, six)
+                self._types[item["InstanceTypeId"]] = InterfaceRoom(item.get("EniQuantity", 0), four, six)
 
     def _learn_vswitches(self, names: Collection[str]) -> None:
         known = self._vswitches

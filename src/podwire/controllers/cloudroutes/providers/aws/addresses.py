@@ -27,6 +27,7 @@ from podwire.controllers.cloudaddresses.provider import (
     CreateInterface,
     DeleteInterface,
     Instance,
+    InterfaceRoom,
     MarkedInterface,
 )
 from podwire.controllers.cloudroutes.providers.aws.ec2 import Ec2
@@ -43,14 +44,6 @@ _ASSIGN = {
     6: ("assign_ipv6_addresses", "Ipv6AddressCount", "Ipv6PrefixCount"),
 }
 """By IP version: the call that gives an interface addresses, and its parameters for single ones and for prefixes."""
-
-
-class _Room(NamedTuple):
-    """How many interfaces an instance type has, and how many addresses of each family an interface has."""
-
-    interfaces: int = 0
-    four: int = 0
-    six: int = 0
 
 
 class _Subnet(NamedTuple):
@@ -70,7 +63,7 @@ class AwsAddresses:
         """Raises: ConfigError when boto3, the region or the credentials are missing."""
         self._mark = CLOUD_MARK + settings.cluster
         self._ipv6 = settings.ipv6
-        self._types: dict[str, _Room] = {}
+        self._types: dict[str, InterfaceRoom] = {}
         self._subnets: dict[str, _Subnet] = {}
         self.ec2 = Ec2(options)
 
@@ -143,7 +136,7 @@ class AwsAddresses:
     def _instance(self, document: Mapping[str, Any]) -> Instance:
         interfaces = document.get("NetworkInterfaces", ())
         numbers = tuple(sorted(interface["Attachment"]["DeviceIndex"] for interface in interfaces))
-        room = self._types.get(document["InstanceType"], _Room())
+        room = self._types.get(document["InstanceType"], InterfaceRoom())
         subnet = self._subnets.get(document.get("SubnetId", ""))
         return Instance(
             id=document["InstanceId"],
@@ -160,7 +153,7 @@ class AwsAddresses:
             for document in self.ec2.pages("describe_instance_types", "InstanceTypes", InstanceTypes=unknown):
                 network = document["NetworkInfo"]
                 six = network.get("Ipv6AddressesPerInterface", 0) if network.get("Ipv6Supported") else 0
-                room = _Room(network["MaximumNetworkInterfaces"], network["Ipv4AddressesPerInterface"], six)
+                room = InterfaceRoom(network["MaximumNetworkInterfaces"], network["Ipv4AddressesPerInterface"], six)
                 self._types[document["InstanceType"]] = room
 
     def _learn_subnets(self, subnets: Collection[str]) -> None:
