@@ -46,6 +46,8 @@ WITH_TESTS_OF_GUESTS = ("test_routing_ipvlan.py", "test_routing_segment.py")
 """Files for the guest of ``tests/uml``, so that the three guests have about the same time to run."""
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::[^\[ ]+(?:\[.*?\])?)?)(?: - .*)?$")
+HEADING = re.compile(r"^_+ (?:ERROR (?:at \w+ of|collecting) )?(\S.*?) _+$")
+"""As pytest prints the name of a failed test above its traceback and captured output."""
 COLLECTED = re.compile(r"^(tests/\S+): \d+$", re.M)
 """As ``pytest -qq --collect-only`` prints a file and the number of its tests."""
 COUNTED = re.compile(r"(\d+) (passed|failed|error|skipped)")
@@ -74,6 +76,8 @@ class Job:
     """The names of the failed tests, without what failed before a test was named."""
     unstable: list[str] = field(default_factory=list)
     """The commands of tests that failed among the others and passed alone."""
+    failures: list[str] = field(default_factory=list)
+    """Traceback and captured output of the first run of each unstable test."""
 
 
 def unit_jobs() -> Iterator[Job]:
@@ -216,6 +220,23 @@ def read_result(job: Job) -> None:
         job.counts["failed"] += 1
 
 
+def failure_texts(output: str, test: str) -> list[str]:
+    """What pytest printed about a failed test, with captured output; a test may fail in more than one phase."""
+    file, _, name = test.partition("::")
+    texts: list[list[str]] = []
+    inside = False
+    for line in output.splitlines():
+        if match := HEADING.match(line):
+            inside = match[1] == name.replace("::", ".")
+            texts += [[]] if inside else []
+        elif line.startswith("===="):
+            inside = False
+        if inside:
+            texts[-1].append(line)
+    whole = ["\n".join(lines).rstrip() for lines in texts]
+    return [text for text in whole if f"{file}:" in text] or whole
+
+
 def repeat_failed(jobs: Sequence[Job], folder: Path) -> None:
     """Runs the failed tests of ``jobs`` once more, one job at a time, if they are few and all depend on the machine."""
     failed = [job for job in jobs if job.failed]
@@ -224,6 +245,7 @@ def repeat_failed(jobs: Sequence[Job], folder: Path) -> None:
     if not few or not named or any(job.tier not in REPEATED_TIERS for job in failed):
         return
     for job in failed:
+        first = job.output.read_text(errors="replace")
         second = Job(job.tier, (*job.again, *job.failed_tests), job.again)
         print(f"\n== {job.tier}: the failed tests once more, alone", flush=True)
         run_jobs([second], folder)
@@ -231,6 +253,7 @@ def repeat_failed(jobs: Sequence[Job], folder: Path) -> None:
             continue
         passed = [test for test in job.failed_tests if test not in second.failed_tests]
         job.unstable = [shlex.join((*job.again, test)) for test in passed]
+        job.failures = [text for test in passed for text in failure_texts(first, test)]
         job.failed = second.failed
         job.counts["failed"] = second.counts["failed"]
         job.counts["passed"] += len(passed)
@@ -241,6 +264,8 @@ def report(jobs: Sequence[Job]) -> int:
     failed = list(dict.fromkeys(line for job in jobs for line in job.failed))
     unstable = list(dict.fromkeys(line for job in jobs for line in job.unstable))
     if unstable:
+        print(f"\n== how the {len(unstable)} unstable failed:\n")
+        print("\n\n".join(text for job in jobs for text in job.failures))
         print(f"\n== {len(unstable)} unstable, failed among the others and passed alone; mend the cause:")
         print("\n".join(unstable))
     if failed:

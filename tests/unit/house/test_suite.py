@@ -100,6 +100,7 @@ def test_good():
     pass
 
 def test_once():
+    print("the port is 4711")
     mark = pathlib.Path(__file__).with_name("mark")
     first = not mark.exists()
     mark.touch()
@@ -130,6 +131,8 @@ def test_tests_that_pass_alone_are_named_unstable(
 ) -> None:
     assert repeated(suite, tmp_path, "kernel", _ONCE) == 0
     output = capsys.readouterr().out
+    shown = output.partition("== how the 1 unstable failed:\n")[2]
+    assert "_ test_once _" in shown and "    assert not first" in shown and "the port is 4711" in shown
     assert "== 1 unstable, failed among the others and passed alone; mend the cause:" in output
     assert "tests/test_0.py::test_once\n\nsuite: 2 passed, 0 failed, 0 skipped, 1 of the passed unstable\n" in output
 
