@@ -31,6 +31,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PYTEST = (".venv/bin/python", "-m", "pytest")
+FORKS = ("-p", "no:xdist", "-p", "tests.forked_workers", "--forks")
+"""Workers that are forks of the process that has collected the tests; their number follows."""
 GUEST = ("scripts/uml", "pytest")
 UNIT_PARTS = (
     ("tests/unit/policy", "tests/unit/proxy", "tests/unit/house", "tests/unit/state"),
@@ -118,11 +120,10 @@ def is_compiled(path: Path) -> bool:
 def kernel_jobs() -> Iterator[Job]:
     """Each file has network namespaces of its own. Files begin in the order of ``tests/kernel/conftest.py``.
 
-    The tests wait more than they compute (600 s with 200 s of CPU): six run on two processors.
+    The tests wait for a third of their time: six workers keep two processors busy.
     """
-    compile_tests("tests/kernel")
     again = (*PYTEST, "-p", "no:randomly")
-    yield Job("kernel", (*again, "tests/kernel", "-n", "6", "--dist", "loadfile", "--no-loadscope-reorder"), again)
+    yield Job("kernel", (*again, *FORKS, "6", "tests/kernel"), again)
 
 
 def uml_jobs() -> Iterator[Job]:

@@ -1,5 +1,6 @@
-"""The network namespaces of one test run: their names begin with a mark, so that several runs do not mix."""
+"""The network namespaces of one process of tests: their names begin with its mark, so that several do not mix."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -14,8 +15,13 @@ def run(*arguments: str) -> str:
 class MarkedNamespaces:
     """Namespaces by their names without the mark."""
 
-    def __init__(self, mark: str) -> None:
-        self.mark = mark
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    @property
+    def mark(self) -> str:
+        """The mark of this process; workers that are forks have read this module before they began."""
+        return f"{self._prefix}-{os.getpid()}"
 
     def path(self, name: str) -> Path:
         """The file of a namespace."""

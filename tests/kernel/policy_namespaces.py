@@ -5,7 +5,6 @@ end counts as let through, whatever its protocol, so SCTP needs no sockets of it
 """
 
 import contextlib
-import os
 import selectors
 import socket
 import struct
@@ -24,7 +23,6 @@ from podwire.model.meta import key_of
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyFacts
 
-MARK = f"pwt-policy-{os.getpid()}"
 RANGES = {"n1": ("10.180.0.0/24", "fd18::/64"), "n2": ("10.180.1.0/24", "fd18:1::/64")}
 ADDRESSES = {"n1": ("192.168.99.1", "fd99::1"), "n2": ("192.168.99.2", "fd99::2")}
 FACTS = {node: PolicyFacts(pod_ranges=RANGES[node], addresses=ADDRESSES[node]) for node in RANGES}
@@ -37,7 +35,7 @@ _REST_S = 0.06
 _PORT = 40_000
 
 
-_NAMESPACES = MarkedNamespaces(MARK)
+_NAMESPACES = MarkedNamespaces("pwt-policy")
 path, inside = _NAMESPACES.path, _NAMESPACES.inside
 
 
@@ -64,7 +62,7 @@ class World:
         batch("segment", ["link add bridge type bridge", "link set bridge up"])
         for name, mac in MACS.items():
             inside(name, "sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0")
-            far = f"type veth peer name eth0 address {mac} netns {MARK}-{name}"
+            far = f"type veth peer name eth0 address {mac} netns {_NAMESPACES.mark}-{name}"
             batch("segment", [f"link add {name} {far}", f"link set {name} master bridge up"])
         for node, other in (("n1", "n2"), ("n2", "n1")):
             self.addresses(node, ADDRESSES[node])
@@ -97,7 +95,7 @@ class World:
 
     def attach(self, pod: str, node: str, addresses: tuple[str, ...]) -> None:
         """Wires a pod: a device on the node, addresses and a default route."""
-        name, place = device(pod), f"{MARK}-{device(pod)}"
+        name, place = device(pod), f"{_NAMESPACES.mark}-{device(pod)}"
         self.pods[pod] = node
         netns.create(path(name))
         number = zlib.crc32(pod.encode()) & 0xFFFF
@@ -128,7 +126,7 @@ class World:
     def detach(self, pod: str) -> None:
         """Removes a pod with its device at once: a device that goes with its namespace goes some time later."""
         node = self.pods.pop(pod)
-        delete = ["ip", "-n", f"{MARK}-{node}", "link", "delete", device(pod)]
+        delete = ["ip", "-n", f"{_NAMESPACES.mark}-{node}", "link", "delete", device(pod)]
         subprocess.run(delete, capture_output=True, check=False)  # A plugin has removed its device itself.
         netns.delete(path(device(pod)))
 

@@ -10,7 +10,7 @@ import subprocess
 from typing import Any
 
 from tests.kernel.marked_namespaces import run
-from tests.kernel.policy_namespaces import ADDRESSES, MARK, RANGES, World, batch, device, inside, path
+from tests.kernel.policy_namespaces import ADDRESSES, RANGES, World, batch, device, inside, path
 
 from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink
@@ -104,7 +104,7 @@ class OtherWorld(World):
 
     def attach(self, pod: str, node: str, addresses: tuple[str, ...], **more: Any) -> None:
         """Wires a pod with the plugin; ``more`` replaces fields of the plugin's configuration."""
-        place = f"{MARK}-{device(pod)}"
+        place = path(device(pod)).name
         self.pods[pod] = node
         run("ip", "netns", "add", place)
         inside(device(pod), "sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0")  # ptp waits for it

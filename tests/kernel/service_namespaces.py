@@ -25,7 +25,6 @@ from podwire.proxy.flows import flow_cleaner
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.runtime.clock import SystemClock
 
-MARK = f"pwt-proxy-{os.getpid()}"
 CASES = read_cases(Path(__file__).parents[1] / "cases/services/policies.yaml")
 PODS = ("one", "two", "far")
 ENDS = ("outside", *PODS)
@@ -39,13 +38,13 @@ PATIENCE_S = 0.9 if os.uname().nodename == "uml" else SOON_S
 """The time limit without an expectation; below the second after which a lost first packet is sent again."""
 
 
-_NAMESPACES = MarkedNamespaces(MARK)
+_NAMESPACES = MarkedNamespaces("pwt-proxy")
 path, inside, ip = _NAMESPACES.path, _NAMESPACES.inside, _NAMESPACES.ip
 
 
 def near_end(name: str, index: int) -> Iterator[str]:
     """The ip(8) commands for the node's end of a link to a pod or to the outside host."""
-    yield f"link add {name} type veth peer name eth0 netns {MARK}-{name}"
+    yield f"link add {name} type veth peer name eth0 netns {_NAMESPACES.mark}-{name}"
     yield f"link set {name} address 02:00:00:00:01:0{index} up"
     if name == "outside":
         yield f"addr add 192.168.99.1/24 dev {name}"
@@ -124,7 +123,7 @@ class World:
     """The namespaces of the cases."""
 
     def __enter__(self) -> "World":
-        ip(None, *(f"netns add {MARK}-{name}" for name in ("node", "outside", *PODS)))
+        ip(None, *(f"netns add {_NAMESPACES.mark}-{name}" for name in ("node", "outside", *PODS)))
         ip("node", "link set lo up", *(line for at, name in enumerate(ENDS) for line in near_end(name, at)))
         for at, name in enumerate(ENDS):
             ip(name, "link set lo up", *far_end(name, at))
@@ -149,7 +148,7 @@ class World:
         self.answers.stopping = True
         self.answers.join()
         for name in ("node", "outside", *PODS):
-            run("ip", "netns", "delete", f"{MARK}-{name}")
+            run("ip", "netns", "delete", f"{_NAMESPACES.mark}-{name}")
 
     def connect(
         self,

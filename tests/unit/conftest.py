@@ -14,6 +14,7 @@ settings.load_profile("untimed")
 asyncio.set_event_loop_policy(Policy())
 
 
+_FOLDER = Path(__file__).parent
 THOROUGH = (
     "dns/test_wire.py",
     "kernel/test_route_codec.py",
@@ -47,16 +48,23 @@ THOROUGH = (
 """Files with very many random cases, or with a whole control plane in one process; they get the marker ``thorough``.
 
 They take a third of the time of all unit tests. ``make unit`` leaves them out, ``make test`` runs them beside the
-kernel tests, which wait for half of their time.
+guests of user-mode Linux.
 """
+_THOROUGH_FILES = {_FOLDER / name for name in THOROUGH}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``-m thorough`` or ``-m "not thorough"``, files are not even read of which no test would run."""
+    if not collection_path.name.startswith("test_") or collection_path.suffix != ".py":
+        return None
+    unwanted = {"thorough": False, "not thorough": True}.get(config.option.markexpr)
+    return (collection_path in _THOROUGH_FILES) == unwanted or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests of the thorough files."""
-    folder = Path(__file__).parent
-    files = {folder / name for name in THOROUGH}
     for item in items:
-        if item.path in files:
+        if item.path in _THOROUGH_FILES:
             item.add_marker(pytest.mark.thorough)
 
 

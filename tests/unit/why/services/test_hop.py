@@ -1,5 +1,6 @@
 """What ``why`` states of every packet of the packet table is what the table states, by every data plane's rules."""
 
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -54,6 +55,14 @@ def case_named(name: str) -> Case:
     return next(case for case in CASES if case.name == name)
 
 
+@cache
+def hops(name: str, mode: str) -> tuple[tuple[Packet, Hop], ...]:
+    """The answers for the packets of a case; two tests read them."""
+    case = case_named(name)
+    here = view(case, mode)
+    return tuple((packet, explain_hop(traced(packet), backed(case), here)[0]) for packet in case.by(mode).packets)
+
+
 def check(packet: Packet, hop: Hop) -> None:
     """Whether an answer is what the table states."""
     used = {POD_OF[e.address] for e in hop.endpoints if e.used}
@@ -79,9 +88,7 @@ def check(packet: Packet, hop: Hop) -> None:
 @pytest.mark.parametrize("mode", TRACERS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_answer_is_what_the_table_states(case: Case, mode: str) -> None:
-    here = view(case, mode)
-    for packet in case.by(mode).packets:
-        hop, _ = explain_hop(traced(packet), backed(case), here)
+    for packet, hop in hops(case.name, mode):
         check(packet, hop)
         assert hop.steps or hop.outcome == "untouched"
 
@@ -89,9 +96,7 @@ def test_the_answer_is_what_the_table_states(case: Case, mode: str) -> None:
 @pytest.mark.parametrize("mode", TRACERS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_reasons_agree_with_the_rules(case: Case, mode: str) -> None:
-    here = view(case, mode)
-    for reported, packet in zip(case.packets, case.by(mode).packets, strict=True):
-        hop, _ = explain_hop(traced(packet), backed(case), here)
+    for reported, (packet, hop) in zip(case.packets, hops(case.name, mode), strict=True):
         other = reported.differs.get(mode)
         ends_otherwise = other is not None and (other.refused or other.dropped)
         assert (hop.reason == "Mode") == ends_otherwise, f"{packet}: {hop.message}"
