@@ -18,6 +18,8 @@ from podwire.kernel.uapi import (
     IFLA_LINK_NETNSID,
     IFLA_LINKINFO,
     IFLA_MASTER,
+    IFLA_NUM_RX_QUEUES,
+    IFLA_NUM_TX_QUEUES,
     VETH_INFO_PEER,
 )
 from podwire.state.link import Link
@@ -77,6 +79,14 @@ def test_a_peer_is_never_created_up() -> None:
     read = link_codec.decode(peer)
     assert read.link == Link("b", mtu=1400, up=False)
     assert struct.unpack_from("=BxHiII", body)[3] == IFF_UP
+
+
+def test_both_ends_of_a_pair_have_one_queue() -> None:
+    body = link_codec.encode_add(Link("a", "veth", peer="b"), INDEXES)
+    info = attributes.parse(attributes.parse(body, 16)[IFLA_LINKINFO])
+    for end in (body, attributes.parse(info[IFLA_INFO_DATA])[VETH_INFO_PEER]):
+        read = attributes.parse(end, 16)
+        assert [attributes.number(read, kind) for kind in (IFLA_NUM_TX_QUEUES, IFLA_NUM_RX_QUEUES)] == [1, 1]
 
 
 def test_settings_hold_what_is_asked_for_and_no_more() -> None:
