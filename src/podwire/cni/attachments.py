@@ -208,7 +208,7 @@ class Attachments:
 
     def of_container(self, container: str) -> list[Attachment]:
         """The attachments of one container."""
-        return [attachment for key, attachment in self.by_key.items() if key.container == container]
+        return self.leases.of_container(container)
 
     def reserve(
         self, request: CniRequest, node: WiringFacts, beside: Collection[int] = (), foreign: Sequence[Address] = ()

@@ -69,6 +69,8 @@ def checked(mappings: Iterable[PortMapping]) -> tuple[PortMapping, ...]:
 def holder_of(mappings: Iterable[PortMapping], attachments: Iterable[Attachment]) -> str:
     """Names the attachment that already holds one of the ports; empty when all ports are free."""
     claims = {_claim(mapping): mapping for mapping in mappings}
+    if not claims:
+        return ""
     numbers = {mapping.host_port for mapping in claims.values()}
     for attachment in attachments:
         for mapping in attachment.ports:

@@ -37,6 +37,7 @@ Answer = bytes | Coroutine[Any, Any, bytes]
 
 _BACKLOG = 256
 _CHUNK_BYTES = 1 << 16
+_ANCILLARY_BYTES = socket.CMSG_SPACE(struct.calcsize("i"))
 _SEND_S = 1.0
 """The time limit for a program that does not read its answer (an answer fits into the socket's buffer)."""
 
@@ -141,17 +142,20 @@ class Conversation:
         self._message = bytearray()
         self._descriptor = -1
         self._loop = asyncio.get_running_loop()
+        self._watched = False
 
     def start(self) -> None:
-        """Starts to read the request."""
-        self._loop.add_reader(self._connection, self._read)
+        """Reads the request: at once what there is, and the rest when it comes."""
         self._read()
 
     def _read(self) -> None:
         while True:
             try:
-                chunk, ancillary, _, _ = self._connection.recvmsg(_CHUNK_BYTES, socket.CMSG_SPACE(struct.calcsize("i")))
+                chunk, ancillary, _, _ = self._connection.recvmsg(_CHUNK_BYTES, _ANCILLARY_BYTES)
             except BlockingIOError:
+                if not self._watched:
+                    self._watched = True
+                    self._loop.add_reader(self._connection, self._read)
                 return
             except OSError:
                 self._end()
@@ -162,7 +166,7 @@ class Conversation:
                 self._end()
                 return
             if not chunk:
-                self._loop.remove_reader(self._connection)
+                self._unwatch()
                 self._reply()
                 return
 
@@ -196,16 +200,22 @@ class Conversation:
 
     def _send(self, answer: bytes) -> None:
         try:
-            if answer:
+            sent = self._connection.send(answer) if answer else 0
+            if sent < len(answer):
                 self._connection.settimeout(_SEND_S)
-                self._connection.sendall(answer)
+                self._connection.sendall(answer[sent:])
         except OSError:
             pass
         finally:
             self._end()
 
+    def _unwatch(self) -> None:
+        if self._watched:
+            self._loop.remove_reader(self._connection)
+            self._watched = False
+
     def _end(self) -> None:
-        self._loop.remove_reader(self._connection)
+        self._unwatch()
         self._connection.close()
         if self._descriptor >= 0:
             os.close(self._descriptor)

@@ -18,6 +18,7 @@ the ledger is lost. ``rp_filter`` 1 on it drops IPv4 packets with a source that 
 
 import hashlib
 import itertools
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
@@ -58,6 +59,7 @@ LEG = "lan0"
 """The name of a pod's second interface."""
 _LEG_ALIAS = "podwire/cni leg"
 _POD_LETTERS = 8
+_NO_LABEL = re.compile("[^A-Za-z0-9-]")
 _HASH_LETTERS = 6
 
 
@@ -99,6 +101,8 @@ class Wiring(msgspec.Struct, frozen=True):
     @property
     def first(self) -> NetworkState:
         """The state of the pod's namespace without the leg."""
+        if self.leg is None:
+            return self.pod
         return NetworkState(
             links=tuple(link for link in self.pod.links if link.name != LEG),
             addresses=tuple(address for address in self.pod.addresses if address.link != LEG),
@@ -161,16 +165,14 @@ def key_hash(container: str, ifname: str) -> str:
 
 def host_link_name(pod: str, key: AttachmentKey) -> str:
     """The name of the node's end."""
-    label = "".join(
-        c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in (pod or key.container)[:_POD_LETTERS]
-    )
+    label = _NO_LABEL.sub("-", (pod or key.container)[:_POD_LETTERS])
     return f"{label}-{key_hash(key.container, key.ifname)}"
 
 
 def pod_mac(key: AttachmentKey) -> str:
     """The hardware address of the pod's end: locally administered, the same when the pod is wired again."""
     digest = hashlib.sha1(f"mac {key}".encode(), usedforsecurity=False).digest()
-    return ":".join(f"{byte:02x}" for byte in (0x02, *digest[:5]))
+    return f"02:{digest[:5].hex(':')}"
 
 
 def pod_name(attachment: Attachment) -> str:
@@ -440,15 +442,15 @@ def _node_route(attachment: Attachment, text: str, node: WiringFacts) -> Route:
     return Route(dst=dst, link=attachment.device, src=source, proto=ROUTE_PROTOCOL)
 
 
+_OWN_SYSCTLS = (("accept_redirects", "0"), ("forwarding", "1"), ("rp_filter", "1"), ("send_redirects", "0"))
+
+
 def _sysctls(attachment: Attachment) -> tuple[Sysctl, ...]:
-    values = {"forwarding": "1", "rp_filter": "1", "send_redirects": "0", "accept_redirects": "0"}
-    if attachment.bridge:
-        values = {}  # Those of the bridge do not depend on its pods.
-    if ports.on_loopback(attachment.ports):
-        values["route_localnet"] = "1"
-    return tuple(
-        Sysctl(path=f"net/ipv4/conf/{attachment.device}/{name}", value=value) for name, value in values.items()
-    )
+    values = () if attachment.bridge else _OWN_SYSCTLS  # Those of the bridge do not depend on its pods.
+    if attachment.ports and ports.on_loopback(attachment.ports):
+        values = (*values, ("route_localnet", "1"))
+    prefix = f"net/ipv4/conf/{attachment.device}/"
+    return tuple(Sysctl(path=prefix + name, value=value) for name, value in values)
 
 
 def gateway_of(attachment: Attachment, version: int) -> str:

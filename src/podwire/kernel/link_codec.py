@@ -16,6 +16,7 @@ Traps of the kernel that the encoding here avoids:
 
 import struct
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from podwire.kernel.attributes import attribute, nested, number, parse, spans, string, text, u8, u32
@@ -187,13 +188,19 @@ def encode_parameters(index: int, ipv4: Mapping[int, int], *, addr_gen_none: boo
     One message of 60 bytes instead of a file in /proc/sys for each parameter (0.02 ms each, 0.05 ms with setns).
     """
     flags = IFF_UP if up else 0
+    return header(index, flags, flags) + _families(tuple(ipv4.items()), addr_gen_none=addr_gen_none)
+
+
+@lru_cache(64)
+def _families(ipv4: tuple[tuple[int, int], ...], *, addr_gen_none: bool) -> bytes:
+    """The parameters of a device, which are the same for most pods."""
     families = []
     if ipv4:
-        conf = nested(IFLA_INET_CONF, *(u32(key, value) for key, value in ipv4.items()))
+        conf = nested(IFLA_INET_CONF, *(u32(key, value) for key, value in ipv4))
         families.append(nested(AF_INET, conf))
     if addr_gen_none:
         families.append(nested(AF_INET6, u8(IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE)))
-    return header(index, flags, flags) + nested(IFLA_AF_SPEC, *families)
+    return nested(IFLA_AF_SPEC, *families)
 
 
 def encode_get(name: str) -> bytes:

@@ -257,8 +257,8 @@ _OPTIONS = (
     (socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER),
     (socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER),
 )
-_SMALL = 3
-"""How many of the options do not concern the buffers."""
+_SMALL = 2
+"""How many of the options are for requests; the others are for dumps and for buffers."""
 
 
 def _failure(payload: bytes, flags: int, message: Message, *, done: bool = False) -> KernelError | None:

@@ -214,5 +214,7 @@ def identity(path: Path | str | None = None) -> int:
 
 def run_inside(netns: Path | str | int | None, action: Callable[[], T]) -> T:
     """Calls ``action`` inside the namespace and returns its result."""
+    if netns is None:
+        return action()
     with inside(netns):
         return action()

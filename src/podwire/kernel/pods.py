@@ -68,6 +68,8 @@ _READY_LOOKS = 70
 _LOOPBACK = 1
 """``lo`` has this number in every namespace."""
 
+_LOOPBACK_UP = Message(RTM_SETLINK, 0, link_codec.header(_LOOPBACK, IFF_UP, IFF_UP), "set up", "link lo")
+
 _ADD = NLM_F_CREATE | NLM_F_EXCL
 
 
@@ -229,7 +231,7 @@ def _discard(host: Netlink, link: Link, index: int) -> None:
 def _node_messages(node: NetworkState, index: int, masters: Mapping[str, int]) -> list[Message]:
     (link,) = node.links
     indexes = {link.name: index, **masters}
-    parameters = _parameters(link.name, node.sysctls)
+    parameters, _ = _split(link.name, node.sysctls)
     settings = link_codec.encode_parameters(index, parameters, addr_gen_none=_has_ipv6())
     if link.alias:
         settings += attribute(IFLA_IFALIAS, link.alias.encode())
@@ -243,30 +245,35 @@ def _node_messages(node: NetworkState, index: int, masters: Mapping[str, int]) -
 
 def _pod_messages(pod: NetworkState, name: str, index: int) -> list[Message]:
     """The messages for the pod's end; IPv6 address generation is switched off before the device goes up."""
-    loopback = link_codec.header(_LOOPBACK, IFF_UP, IFF_UP)
     up = link_codec.header(index, IFF_UP, IFF_UP)
-    settings = link_codec.encode_parameters(index, _parameters(name, pod.sysctls), addr_gen_none=_has_ipv6())
+    parameters, _ = _split(name, pod.sysctls)
+    settings = link_codec.encode_parameters(index, parameters, addr_gen_none=_has_ipv6())
     return [
-        Message(RTM_SETLINK, 0, loopback, "set up", "link lo"),
+        _LOOPBACK_UP,
         Message(RTM_SETLINK, 0, settings, "set", f"link {name}"),
         Message(RTM_SETLINK, 0, up, "set up", f"link {name}"),
         *_state_messages(pod, {name: index, "lo": _LOOPBACK}),
     ]
 
 
-def _parameter(name: str, value: Sysctl) -> int:
-    """The netlink number of the sysctl; 0 when it has none."""
-    prefix, _, word = value.path.rpartition("/")
-    return IPV4_DEVCONF.get(word, 0) if prefix == f"net/ipv4/conf/{name}" else 0
-
-
-def _parameters(name: str, sysctls: Iterable[Sysctl]) -> dict[int, int]:
-    return {_parameter(name, x): int(x.value) for x in sysctls if _parameter(name, x)}
+def _split(name: str, sysctls: Iterable[Sysctl]) -> tuple[dict[int, int], list[Sysctl]]:
+    """The sysctls that netlink sets, by their numbers there, and those that are only files."""
+    parameters: dict[int, int] = {}
+    files: list[Sysctl] = []
+    prefix = f"net/ipv4/conf/{name}/"
+    size = len(prefix)
+    for value in sysctls:
+        number = IPV4_DEVCONF.get(value.path[size:], 0) if value.path.startswith(prefix) else 0
+        if number:
+            parameters[number] = int(value.value)
+        else:
+            files.append(value)
+    return parameters, files
 
 
 def _write_files(name: str, state: NetworkState, netlink: Netlink) -> None:
-    for value in state.sysctls:
-        if not _parameter(name, value):
+    if state.sysctls:
+        for value in _split(name, state.sysctls)[1]:
             sysctl.write(value.path, value.value, netlink.netns)
 
 

@@ -34,7 +34,11 @@ def interface_text(text: str) -> str:
 
     Raises: ValueError when the text is not an address.
     """
-    return str(ipaddress.ip_interface(text))
+    try:
+        split_ipv4_network(text)
+    except (ValueError, KeyError):
+        return str(ipaddress.ip_interface(text))
+    return text
 
 
 @lru_cache(_CACHED)

@@ -42,7 +42,9 @@ class NetworkState(Value, frozen=True):
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
-            force_setattr(self, field, _sorted(field, getattr(self, field)))
+            values = getattr(self, field)
+            if type(values) is not tuple or len(values) > 1:
+                force_setattr(self, field, _sorted(field, values))
 
     def __str__(self) -> str:
         return "".join(f"{value}\n" for value in self.objects())
@@ -63,8 +65,6 @@ class NetworkState(Value, frozen=True):
 
 def _sorted(field: str, values: Iterable[Any]) -> tuple[Any, ...]:
     """The values in order and without duplicates."""
-    if isinstance(values, tuple) and len(values) < 2:
-        return values
     if field == "links":
         return tuple(sorted(dict.fromkeys(values), key=attrgetter("name")))
     ordered = sorted(values)

@@ -24,6 +24,7 @@ from podwire.cni.ipam.pool import Address
 from podwire.cni.protocol import AttachmentKey
 from podwire.cni.spec import IO_FAILURE, PortMapping
 from podwire.errors import CniError, ConfigError
+from podwire.model.ip import parse_address
 from podwire.runtime.stateform import check_form
 
 FORM = 1
@@ -81,7 +82,7 @@ class Attachment(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 @lru_cache(4096)
 def _parsed(text: str) -> Address:
-    return ip_address(text)
+    return parse_address(text)
 
 
 class Ledger:
