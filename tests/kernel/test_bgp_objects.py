@@ -2,7 +2,9 @@
 
 import asyncio
 import re
+from ipaddress import ip_network
 
+from msgspec.structs import replace
 from tests.kernel import bird_nodes
 from tests.kernel.bird_nodes import (
     OUTSIDE,
@@ -14,6 +16,7 @@ from tests.kernel.bird_nodes import (
     control,
     established,
     learned,
+    objects,
     peer,
     pid,
     router,
@@ -120,8 +123,26 @@ def test_services_are_announced_and_pools_without_export_are_not(make: Make) -> 
             await take(cluster, nodes, tor, tagged, hidden)
             await until(lambda: "10.244.2.0/24" not in routes_of_router(cluster))
             assert "10.244.1.0/24" in routes_of_router(cluster)
+            second = cluster.all[1]
+            local = (ip_network("10.96.0.77/32"),)
+            second.router.take_objects("bgp", replace(objects(tor, tagged), service_addresses=local))
+            await nodes.settle()
+            await until(lambda: f"10.96.0.77 via {second.ip} " in routes_of_router(cluster))
 
     run(make(2), body)
+
+
+def test_address_of_a_node_is_peered_from_both_ends(make: Make) -> None:
+    reflector = peer("reflector", nodeSelector="all()", peerIP="10.89.0.12", asNumber=64512)
+
+    async def body(cluster: Cluster, nodes: Nodes) -> None:
+        await nodes.use(settings(mesh=False))
+        await take(cluster, nodes, reflector)
+        first, second, third = cluster.all
+        await until(lambda: established(control(second), 2))
+        assert established(control(first), 1) and established(control(third), 1)
+
+    run(make(3), body)
 
 
 def test_state_of_each_session_is_read_with_its_error(make: Make) -> None:

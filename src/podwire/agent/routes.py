@@ -198,6 +198,7 @@ def _follower(shared: Shared, router: Router, name: str, take: Callable[[Any], N
             masquerade=lambda: router.settings.masquerade,
             take=take,
             blocks=config.cni.ipam == "blocks",
+            node=config.node_name,
         )
         running[:] = [FOLLOWERS.load(name)(context)]
         await running[0].run()

@@ -67,6 +67,8 @@ class BgpConfigurationSpec(Fact, frozen=True):
     local_workload_peering_ipv4: str = msgspec.field(default="", name="localWorkloadPeeringIPV4")
     local_workload_peering_ipv6: str = msgspec.field(default="", name="localWorkloadPeeringIPV6")
     program_cluster_routes: str = ""
+    ipv4_normal_route_priority: int | None = None
+    ipv6_normal_route_priority: int | None = None
 
 
 class BgpConfigurationObject(Fact, frozen=True):

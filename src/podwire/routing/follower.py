@@ -21,7 +21,8 @@ class FollowerContext(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a follower from the agent.
 
     ``namespace`` is that of the agents' own objects, ``directory`` the one for files that survive a restart.
-    ``take`` gets the value for the backend whenever it changes. ``blocks``: nodes claim blocks of IPPools.
+    ``take`` gets the value for the backend whenever it changes. ``blocks``: nodes claim blocks of IPPools. ``node`` is
+    the name of this node.
     """
 
     client: Client
@@ -32,6 +33,7 @@ class FollowerContext(msgspec.Struct, frozen=True, kw_only=True):
     masquerade: Callable[[], bool]
     take: Callable[[Any], None]
     blocks: bool = False
+    node: str = ""
 
 
 class ObjectFollower(Protocol):

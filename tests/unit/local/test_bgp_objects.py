@@ -18,9 +18,11 @@ from podwire.kube.resources import (
     BGPFILTERS,
     BGPPEERS,
     CUSTOMRESOURCEDEFINITIONS,
+    ENDPOINTSLICES,
     EVENTS,
     NODES,
     SECRETS,
+    SERVICES,
     Json,
     Resource,
 )
@@ -50,6 +52,7 @@ class Follower:
                 nodes=lambda: self.nodes.objects,
                 masquerade=lambda: True,
                 take=self.taken.append,
+                node="node-1",
             )
         )
 
@@ -193,6 +196,35 @@ def test_kinds_that_are_defined_later_are_followed(plane: StartControlPlane, tmp
         await f.until(lambda: f.now.default.as_number == 64513)
 
     play(plane, tmp_path, scenario, defined=False)
+
+
+def test_local_services_are_announced_by_their_nodes(plane: StartControlPlane, tmp_path: Path) -> None:
+    meta: Json = {"name": "web", "labels": {"kubernetes.io/service-name": "web"}}
+    spec: Json = {
+        "type": "NodePort",
+        "externalTrafficPolicy": "Local",
+        "clusterIP": "10.96.0.77",
+        "ports": [{"port": 80}],
+    }
+    web: Json = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec}
+
+    def endpoints(node: str) -> Json:
+        head: Json = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": meta}
+        return {**head, "addressType": "IPv4", "endpoints": [{"addresses": ["10.244.1.5"], "nodeName": node}]}
+
+    async def scenario(f: Follower) -> None:
+        await f.client.create(SERVICES.raw, web, "default")
+        await f.client.create(ENDPOINTSLICES.raw, endpoints("node-1"), "default")
+        await put(f.client, BGPCONFIGURATIONS, "default", {"serviceClusterIPs": [{"cidr": "10.96.0.0/12"}]})
+        await f.until(lambda: [str(network) for network in f.now.service_addresses] == ["10.96.0.77/32"])
+        await f.client.patch(ENDPOINTSLICES.raw, "web", {"endpoints": endpoints("node-2")["endpoints"]}, "default")
+        await f.until(lambda: f.now.service_addresses == ())
+        await f.client.patch(ENDPOINTSLICES.raw, "web", {"endpoints": endpoints("node-1")["endpoints"]}, "default")
+        await f.until(lambda: f.now.service_addresses)
+        await f.client.delete(SERVICES.raw, "web", "default")
+        await f.until(lambda: f.now.service_addresses == ())
+
+    play(plane, tmp_path, scenario)
 
 
 WRONG: list[tuple[Resource[Any], Json, str]] = [

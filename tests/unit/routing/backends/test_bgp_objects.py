@@ -23,7 +23,8 @@ from podwire.routing.backends.bgp.objects import (
     read_peer,
     read_pool,
 )
-from podwire.routing.backends.bgp.options import BgpOptions
+from podwire.routing.backends.bgp.options import BgpOptions, BgpSection
+from podwire.routing.backends.bgp.serviceaddresses import AnnouncedRanges
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, RoutingFacts, Underlay
 
 Json = dict[str, Any]
@@ -89,9 +90,24 @@ def test_every_honoured_field_of_a_configuration() -> None:
         restart_time_s=150,
         log_level="error",
         strict_bind=True,
-        service_networks=(ip_network("10.96.0.0/12"), ip_network("192.0.2.0/25"), ip_network("fd00:1::/112")),
+        service_ranges=AnnouncedRanges(
+            cluster=(ip_network("10.96.0.0/12"),),
+            external=(ip_network("192.0.2.0/25"),),
+            balancers=(ip_network("fd00:1::/112"), ip_network("10.96.0.0/12")),
+        ),
         tags=((ip_network("10.244.0.0/16"), ((64512, 7), (64512, 1, 7))),),
     )
+
+
+def test_severity_is_read_in_any_case_of_letters() -> None:
+    severities = {"Trace": "debug", "debug": "debug", "INFO": "info", "warning": "warning", "Fatal": "error"}
+    assert {text: configuration({"logSeverityScreen": text}).log_level for text in severities} == severities
+
+
+def test_load_balancers_without_aggregation() -> None:
+    spec = {"serviceLoadBalancerIPs": [{"cidr": "192.0.2.0/25"}], "serviceLoadBalancerAggregation": "Disabled"}
+    ranges = configuration(spec).service_ranges
+    assert ranges is not None and not ranges.aggregates and ranges.announced == ()
 
 
 def test_node_has_its_own_settings_over_those_of_all() -> None:
@@ -120,7 +136,9 @@ def test_node_has_its_own_settings_over_those_of_all() -> None:
         ),
         ("default", {"asNumber": 0}, "BGPConfiguration default: spec.asNumber: 0 is not in 1..4294967295"),
         ("default", {"listenPort": 65536}, "spec.listenPort: 65536 is not in 1..65535"),
-        ("default", {"logSeverityScreen": "Loud"}, "spec.logSeverityScreen: expected one of Debug, Info"),
+        ("default", {"logSeverityScreen": "Loud"}, "spec.logSeverityScreen: 'Loud': expected one of Trace, Debug"),
+        ("default", {"ipv4NormalRoutePriority": 1024}, "spec.ipv4NormalRoutePriority: podwire gives all routes of BGP"),
+        ("default", {"ipv6NormalRoutePriority": 1}, "spec.ipv6NormalRoutePriority: podwire gives all routes of BGP"),
         (
             "default",
             {"serviceClusterIPs": [{"cidr": "10.96.0.0"}]},
@@ -151,7 +169,7 @@ def test_node_has_its_own_settings_over_those_of_all() -> None:
         ),
         ("default", {"nodeMeshMaxRestartTime": "2 minutes"}, "'2 minutes': expected a duration such as 120s or 2m0s"),
         ("default", {"nodeMeshMaxRestartTime": "2h"}, "spec.nodeMeshMaxRestartTime: 7200 is not in 1..4095"),
-        ("default", {"serviceLoadBalancerAggregation": "Disabled"}, "Disabled is not supported; expected Enabled"),
+        ("default", {"serviceLoadBalancerAggregation": "Off"}, "'Off': expected Enabled or Disabled"),
         ("default", {"localWorkloadPeeringIPV4": "10.0.0.1"}, "10.0.0.1 is not supported; leave it out"),
     ],
 )
@@ -199,7 +217,7 @@ def test_every_honoured_field_of_a_peer() -> None:
         has_reverse=False,
     )
     assert peer_values({"peerIP": "10.89.0.12"}).as_number is None, "a node has a number of its own"
-    assert peer_values({**TOR, "keepOriginalNextHop": True}).next_hop == "keep"
+    assert peer_values({**TOR, "keepOriginalNextHop": True}).next_hop == "keep external"
     assert peer_values({**TOR, "peerIP": "10.89.0.1:1179"}).port == 1179
 
 
@@ -284,6 +302,11 @@ def test_every_honoured_field_of_a_rule() -> None:
     )
 
 
+def test_prefixes_shorter_than_the_range_do_not_count() -> None:
+    rule = {"action": "Accept", "cidr": "10.0.0.0/8", "matchOperator": "In", "prefixLength": {"min": 0, "max": 24}}
+    assert rules({"importV4": [rule]}).imports[0].lengths == (8, 24)
+
+
 IN_TEN = {"action": "Accept", "cidr": "10.0.0.0/8", "matchOperator": "In"}
 
 
@@ -293,7 +316,8 @@ IN_TEN = {"action": "Accept", "cidr": "10.0.0.0/8", "matchOperator": "In"}
         ({"action": "Accept", "cidr": "10.0.0.0/8"}, "BGPFilter f: spec.importV4[0].matchOperator: expected both"),
         ({"action": "Accept", "matchOperator": "In"}, "spec.importV4[0].matchOperator: expected both"),
         ({**IN_TEN, "cidr": "fd00::/8"}, "spec.importV4[0].cidr: fd00::/8: expected a range of IPv4"),
-        ({**IN_TEN, "prefixLength": {"min": 7}}, "spec.importV4[0].prefixLength.min: 7 is not in 8..32"),
+        ({**IN_TEN, "prefixLength": {"min": 33}}, "spec.importV4[0].prefixLength.min: 33 is not in 0..32"),
+        ({**IN_TEN, "prefixLength": {"max": 7}}, "spec.importV4[0].prefixLength.max: 7 is not in 8..32"),
         ({**IN_TEN, "prefixLength": {"min": 24, "max": 16}}, "prefixLength.max: 16 is not in 24..32"),
         (
             {**IN_TEN, "matchOperator": "Equal", "prefixLength": {}},
@@ -366,8 +390,8 @@ def node(number: int, **changes: Any) -> Peer:
     return msgspec.structs.replace(peer, **changes)
 
 
-def conf(objects: BgpObjects, own: LocalNode, *nodes: Peer) -> str:
-    routing = BgpRouting(BgpOptions())
+def conf(objects: BgpObjects, own: LocalNode, *nodes: Peer, section: BgpSection | None = None) -> str:
+    routing = BgpRouting(BgpOptions(bgp=section or BgpSection()))
     routing.take_objects(objects)
     (bird,) = routing.plan(own, nodes, ClusterView(nodes, (ip_network("10.244.0.0/16"),))).children
     return bird.files["/run/test/bird.conf"].decode()

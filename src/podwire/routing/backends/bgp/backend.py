@@ -64,7 +64,8 @@ class BgpRouting:
         section, values = section_of(self._section, self._objects, me), self._objects.of_node(me.name)
         sessions = Sessions(self._section, self._objects, me, cluster)
         gateways = tuple(sessions.gateways())
-        services = values.service_networks or () if NO_SERVICES not in me.labels else ()
+        ranges = values.service_ranges.announced if values.service_ranges is not None else ()
+        services = (*ranges, *self._objects.service_addresses) if NO_SERVICES not in me.labels else ()
         configuration = BgpConfiguration(
             router_id=router_id(me.address(4), me.name),
             link=me.underlay.link,

@@ -55,6 +55,14 @@ def parse_network(source: str, path: str, text: str) -> Network:
         raise ConfigError(source, path, f"{problem}; expected address/length") from problem
 
 
+def single_network(text: str) -> Network | None:
+    """The network of one address; None when the text is no address."""
+    try:
+        return ip_network(ip_address(text))
+    except ValueError:
+        return None
+
+
 def parse_community(source: str, path: str, text: str) -> Community:
     """A community.
 

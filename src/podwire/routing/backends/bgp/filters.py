@@ -85,9 +85,9 @@ def _lengths(source: str, path: str, rule: FilterRule, network: Network | None) 
         return None
     if network is None or rule.match_operator not in ("In", "NotIn"):
         raise ConfigError(source, path, "expected a cidr with matchOperator In or NotIn beside it")
-    low = bounds.min if bounds.min is not None else network.prefixlen
-    high = bounds.max if bounds.max is not None else network.max_prefixlen
-    check_range(source, f"{path}.min", low, network.prefixlen, network.max_prefixlen)
+    low, high = bounds.min or 0, bounds.max if bounds.max is not None else network.max_prefixlen
+    check_range(source, f"{path}.min", low, 0, network.max_prefixlen)
+    low = max(low, network.prefixlen)  # A shorter prefix is in no range.
     check_range(source, f"{path}.max", high, low, network.max_prefixlen)
     return low, high
 

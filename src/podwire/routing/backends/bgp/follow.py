@@ -3,9 +3,11 @@
 Guarantees: 1. an object that is refused keeps its last good form in force, also over a restart of the agent, and gets
 one Event for each reason; without a good form it has no effect; 2. a peer whose filter or Secret is missing is refused
 in the same way, so a peer never works without the filters that it names; 3. the first value is handed over when all
-kinds have been listed, and the Secrets too or five seconds have passed.
+kinds have been listed, and the Secrets too or five seconds have passed; with ranges of Services, when Services have
+been listed, too.
 
-Cost: one watch per kind and one per Secret; each change of one of them reads all objects, 0.1 ms each.
+Cost: one watch per kind and one per Secret; each change of one of them reads all objects, 0.1 ms each. With ranges of
+Services those of :mod:`.servicefollow`.
 """
 
 import asyncio
@@ -33,6 +35,8 @@ from podwire.routing.backends.bgp.objects import (
     read_peer,
     read_pool,
 )
+from podwire.routing.backends.bgp.serviceaddresses import AnnouncedRanges
+from podwire.routing.backends.bgp.servicefollow import ServiceFollower
 from podwire.routing.follower import FollowerContext
 from podwire.routing.nodes import peer_of
 from podwire.runtime.files import write_atomically
@@ -69,6 +73,7 @@ class BgpObjectsFollower:
         self._informers: tuple[Informer[Any], ...] = (self.configurations, self.peers, self.filters, self.pools)
         self._context = context
         self._secrets = NamedSecrets(client, context.namespace, self.disturbed)
+        self._services = ServiceFollower(client, context.node, self.disturbed)
         self._requested = asyncio.Event()
         self._good: dict[tuple[str, str], tuple[Any, Any]] = {}
         """Kind and name of an object: its last good form and the values of it."""
@@ -100,15 +105,18 @@ class BgpObjectsFollower:
         while True:
             await self._secrets.follow(set(self._secret_names()), supervisor)
             self._requested.clear()
-            self._read()
+            objects = self._read()
+            ranges = objects.of_node(self._context.node).service_ranges or AnnouncedRanges()
+            await self._services.follow(ranges, supervisor)
+            self._hand_over(msgspec.structs.replace(objects, service_addresses=self._services.addresses))
             await self._context.client.clock.sleep(_QUIET_S)
             await self._requested.wait()
 
     def _report(self, task: str, failure: BaseException) -> None:
         self._log.error("task failed and is started again", failure=failure, task=task)
 
-    def _read(self) -> None:
-        """Reads all objects, and hands the value over when it differs."""
+    def _read(self) -> BgpObjects:
+        """Reads all objects."""
         nodes = [peer_of(node) for node in self._context.nodes().values()]
         around = Surroundings(
             secrets=self._secrets.text,
@@ -128,6 +136,10 @@ class BgpObjectsFollower:
             pools=tuple(self._valid(self.pools, lambda obj: read_pool(obj, around)).values()),
         )
         self._write_file()
+        return objects
+
+    def _hand_over(self, objects: BgpObjects) -> None:
+        """Hands the value over when it differs."""
         if objects != self._last:
             self._last = objects
             self._context.take(objects)

@@ -5,11 +5,12 @@ names its field: half of a peer or of a filter would be another configuration th
 ``docs/adr/0015`` has the reasons, ``docs/backends/bgp.md`` the fields.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import msgspec
 
+from podwire.bgp.birdconf import METRIC
 from podwire.bgp.configuration import Address, Community, LogLevel, Network, RouteRule, ServiceRoutes
 from podwire.bgp.fields import AS_MAX, check_password, parse_seconds
 from podwire.errors import ConfigError
@@ -17,6 +18,7 @@ from podwire.model.bgp import (
     BgpConfigurationObject,
     BgpPassword,
     BgpPeerObject,
+    CidrBlock,
     IpPoolObject,
 )
 from podwire.model.expression import Expression, parse_expression
@@ -31,6 +33,7 @@ from podwire.routing.backends.bgp.fields import (
 )
 from podwire.routing.backends.bgp.filters import FilterValues
 from podwire.routing.backends.bgp.options import RESTART_MAX_S
+from podwire.routing.backends.bgp.serviceaddresses import AnnouncedRanges
 from podwire.routing.nodes import LocalNode, Peer
 
 REFLECTOR = "projectcalico.org/RouteReflectorClusterID"
@@ -44,11 +47,12 @@ DEFAULT = "default"
 
 _ONE_NODE = "node."
 _LOG_LEVELS: Mapping[str, LogLevel] = {
-    "Debug": "debug",
-    "Info": "info",
-    "Warning": "warning",
-    "Error": "error",
-    "Fatal": "error",
+    "trace": "debug",
+    "debug": "debug",
+    "info": "info",
+    "warning": "warning",
+    "error": "error",
+    "fatal": "error",
 }
 Secrets = Callable[[str, str], str | None]
 """The value of a key of a Secret; None when Secret or key is missing. Raises: ConfigError while it is not readable."""
@@ -64,7 +68,7 @@ class ConfigurationValues(msgspec.Struct, frozen=True, kw_only=True):
     restart_time_s: int | None = None
     log_level: LogLevel | None = None
     strict_bind: bool | None = None
-    service_networks: tuple[Network, ...] | None = None
+    service_ranges: AnnouncedRanges | None = None
     tags: tuple[tuple[Network, tuple[Community, ...]], ...] | None = None
 
 
@@ -80,7 +84,8 @@ class PeerValues(msgspec.Struct, frozen=True, kw_only=True):
     """None where the peer is a node: that node's number."""
     remotes: Expression | None = None
     local_as: int | None = None
-    next_hop: Literal["", "self", "keep"] = ""
+    next_hop: Literal["", "self", "keep", "keep external"] = ""
+    """Like ``BgpSession.next_hop``; ``keep external``: ``keep`` in sessions with other autonomous systems."""
     password: str = ""
     has_source: bool = True
     restart_time_s: int = 0
@@ -91,7 +96,12 @@ class PeerValues(msgspec.Struct, frozen=True, kw_only=True):
     imports: tuple[RouteRule, ...] = ()
     exports: tuple[RouteRule, ...] = ()
     has_reverse: bool = True
-    """Whether the nodes that ``remotes`` selects have a session back."""
+    """Whether the node at ``address``, or the nodes that ``remotes`` selects, have a session back."""
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether all nodes have the session."""
+        return self.nodes is None and not self.node
 
     def is_of(self, node: LocalNode | Peer) -> bool:
         """Whether a node is among those that have the session."""
@@ -118,6 +128,8 @@ class BgpObjects(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, ConfigurationValues] = {}
     peers: tuple[PeerValues, ...] = ()
     pools: tuple[PoolValues, ...] = ()
+    service_addresses: tuple[Network, ...] = ()
+    """The addresses of single Services that this node announces beside the ranges."""
     services: ServiceRoutes = ServiceRoutes()
     """Routes of load balancers; they come from the part ``loadbalancer``."""
 
@@ -174,15 +186,22 @@ def read_configuration(obj: BgpConfigurationObject, around: Surroundings) -> Con
         {
             "spec.localWorkloadPeeringIPV4": (spec.local_workload_peering_ipv4, ""),
             "spec.localWorkloadPeeringIPV6": (spec.local_workload_peering_ipv6, ""),
-            "spec.serviceLoadBalancerAggregation": (spec.service_load_balancer_aggregation, "Enabled"),
         },
     )
+    for field, priority in (
+        ("ipv4NormalRoutePriority", spec.ipv4_normal_route_priority),
+        ("ipv6NormalRoutePriority", spec.ipv6_normal_route_priority),
+    ):
+        if priority is not None:
+            raise ConfigError(source, f"spec.{field}", f"podwire gives all routes of BGP the metric {METRIC}")
     if spec.as_number is not None:
         check_range(source, "spec.asNumber", spec.as_number, 1, AS_MAX)
     if spec.listen_port is not None:
         check_range(source, "spec.listenPort", spec.listen_port, 1, 65535)
-    if spec.log_severity_screen not in ("", *_LOG_LEVELS):
-        raise ConfigError(source, "spec.logSeverityScreen", f"expected one of {', '.join(_LOG_LEVELS)}")
+    severity = spec.log_severity_screen.lower()
+    if severity not in ("", *_LOG_LEVELS):
+        names = ", ".join(name.capitalize() for name in _LOG_LEVELS)
+        raise ConfigError(source, "spec.logSeverityScreen", f"{spec.log_severity_screen!r}: expected one of {names}")
     restart = spec.node_mesh_max_restart_time
     return ConfigurationValues(
         as_number=spec.as_number,
@@ -190,26 +209,32 @@ def read_configuration(obj: BgpConfigurationObject, around: Surroundings) -> Con
         mesh=spec.node_to_node_mesh_enabled,
         password=_password(source, "spec.nodeMeshPassword", spec.node_mesh_password, around.secrets),
         restart_time_s=_restart_time(source, "spec.nodeMeshMaxRestartTime", restart) if restart else None,
-        log_level=_LOG_LEVELS.get(spec.log_severity_screen),
+        log_level=_LOG_LEVELS.get(severity),
         strict_bind=spec.bind_mode == "NodeIP" if spec.bind_mode else None,
-        service_networks=_service_networks(source, obj),
+        service_ranges=_service_ranges(source, obj),
         tags=_tags(source, obj),
     )
 
 
-def _service_networks(source: str, obj: BgpConfigurationObject) -> tuple[Network, ...] | None:
+def _service_ranges(source: str, obj: BgpConfigurationObject) -> AnnouncedRanges | None:
+    """None when the object has no ranges."""
+
+    def networks(field: str, blocks: Iterable[CidrBlock]) -> tuple[Network, ...]:
+        return tuple(
+            parse_network(source, f"spec.{field}[{index}].cidr", block.cidr) for index, block in enumerate(blocks)
+        )
+
     spec = obj.spec
-    blocks = {
-        "serviceClusterIPs": spec.service_cluster_ips,
-        "serviceExternalIPs": spec.service_external_ips,
-        "serviceLoadBalancerIPs": spec.service_load_balancer_ips,
-    }
-    networks = [
-        parse_network(source, f"spec.{field}[{index}].cidr", block.cidr)
-        for field, items in blocks.items()
-        for index, block in enumerate(items)
-    ]
-    return tuple(dict.fromkeys(networks)) or None
+    if spec.service_load_balancer_aggregation not in ("", "Enabled", "Disabled"):
+        problem = f"{spec.service_load_balancer_aggregation!r}: expected Enabled or Disabled"
+        raise ConfigError(source, "spec.serviceLoadBalancerAggregation", problem)
+    ranges = AnnouncedRanges(
+        cluster=networks("serviceClusterIPs", spec.service_cluster_ips),
+        external=networks("serviceExternalIPs", spec.service_external_ips),
+        balancers=networks("serviceLoadBalancerIPs", spec.service_load_balancer_ips),
+        aggregates=spec.service_load_balancer_aggregation != "Disabled",
+    )
+    return None if ranges.is_empty else ranges
 
 
 def _tags(source: str, obj: BgpConfigurationObject) -> tuple[tuple[Network, tuple[Community, ...]], ...] | None:
@@ -315,6 +340,9 @@ def _check_numbers(source: str, obj: BgpPeerObject, address: Address | None, aro
         raise ConfigError(
             source, "spec.asNumber", "cannot be set: the nodes that peerSelector selects have their own numbers"
         )
+    if spec.local_as_number is not None and address is None:
+        problem = "cannot be set: the nodes that peerSelector selects expect the number of this node"
+        raise ConfigError(source, "spec.localASNumber", problem)
     if spec.as_number is None and address is not None and address not in around.node_addresses:
         raise ConfigError(source, "spec.asNumber", f"is missing, and {address} is not the address of a node")
     for field, value, low, high in (
@@ -333,11 +361,13 @@ def _filter(source: str, index: int, name: str, filters: Mapping[str, FilterValu
     return filters[name]
 
 
-def _next_hop(source: str, obj: BgpPeerObject) -> Literal["", "self", "keep"]:
+def _next_hop(source: str, obj: BgpPeerObject) -> Literal["", "self", "keep", "keep external"]:
     mode, keeps = obj.spec.next_hop_mode, obj.spec.keep_original_next_hop
     if keeps and mode:
         raise ConfigError(source, "spec.nextHopMode", "expected either keepOriginalNextHop or nextHopMode")
-    if keeps or mode == "Keep":
+    if keeps:
+        return "keep external"
+    if mode == "Keep":
         return "keep"
     return "self" if mode == "Self" else ""
 

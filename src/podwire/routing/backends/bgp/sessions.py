@@ -1,12 +1,14 @@
 """The sessions of one node: with other nodes (the mesh, reflectors, peers of BGPPeers) and with external peers.
 
 There is one session with an address. Where several parts ask for one, the later of these decides: the mesh and the
-reflectors of ``routing.bgp``, the external peers of ``routing.bgp``, the BGPPeers in the order of their names. A node
-that is a reflector by its annotation or label has no part in the mesh, only the sessions of BGPPeers.
+reflectors of ``routing.bgp``, the external peers of ``routing.bgp``, the BGPPeers of some nodes in the order of their
+names, those of all nodes. A node that is a reflector by its annotation or label has no part in the mesh, only the
+sessions of BGPPeers. A BGPPeer that leads to a node, by a selector or an address, gives that node a session back.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, ip_address, ip_network
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -64,7 +66,7 @@ class Sessions:
     def _between_nodes(self) -> Iterator[BgpSession]:
         section = self._section
         for peer in self._speakers:
-            other = speaker(self._all_nodes, self._objects, peer)
+            other = self._speaker(peer)
             if not (self._own.in_mesh and other.in_mesh):
                 continue
             reflected = section.reflectors.has(self._me) or section.reflectors.has(peer)
@@ -75,7 +77,7 @@ class Sessions:
 
     def _with_node(self, peer: Peer, other: Speaker) -> Iterator[BgpSession]:
         """A session in each family of the own pod CIDRs in which both nodes have an address."""
-        is_client = self._is_client(other.as_number, other.cluster_id)
+        is_client = other.as_number == self._own.as_number and self._is_client(other.cluster_id)
         for version in sorted({cidr.version for cidr in self._me.pod_cidrs}):
             local, remote = self._me.address(version), peer.address(version)
             if local is None or remote is None:
@@ -95,9 +97,9 @@ class Sessions:
                 cluster_id=self._own.cluster_id if is_client else "",
             )
 
-    def _is_client(self, remote_as: int, cluster_id: str) -> bool:
-        own = self._own
-        return bool(own.cluster_id) and remote_as == own.as_number and cluster_id != own.cluster_id
+    def _is_client(self, cluster_id: str) -> bool:
+        """Whether a neighbour of the same number, with the identifier of its own cluster, is a client of this node."""
+        return bool(self._own.cluster_id) and cluster_id != self._own.cluster_id
 
     def _external(self) -> Iterator[BgpSession]:
         section = self._section
@@ -133,50 +135,83 @@ class Sessions:
         )
 
     def _of_peers(self) -> Iterator[BgpSession]:
-        """Sessions of BGPPeers: they send all pod networks that the node knows, as those of Calico do."""
-        for peer in sorted(self._objects.peers, key=lambda peer: peer.name):
-            for session in self._of_peer(peer):
-                local_as = peer.local_as or session.local_as
-                is_internal = local_as == session.remote_as
-                yield replace(
-                    session,
-                    peer=session.peer or f"BGPPeer {peer.name}",
-                    local_as=local_as,
-                    password=peer.password,
-                    sends="all" if session.cluster_id else "pods",
-                    bfd=False,
-                    imports=_applicable(peer.imports, session, is_internal=is_internal),
-                    exports=_applicable(peer.exports, session, is_internal=is_internal),
-                    next_hop=peer.next_hop,
-                    has_source=peer.has_source,
-                    restart_time_s=peer.restart_time_s,
-                    keepalive_s=peer.keepalive_s,
-                    own_as_limit=peer.own_as_limit,
-                    hops=peer.hops,
-                )
+        """Sessions of BGPPeers; of two with one address the later decides.
 
-    def _of_peer(self, peer: PeerValues) -> Iterator[BgpSession]:
-        is_of_me = peer.is_of(self._me)
+        So the session back to the nodes of a BGPPeer gives way to one that another BGPPeer describes, and a BGPPeer of
+        some nodes to one of all nodes.
+        """
+        peers = sorted(self._objects.peers, key=lambda peer: (peer.is_of_all, peer.name))
+        for peer in peers:
+            for session in self._back(peer):
+                yield self._with_options(session, peer, session.local_as)
+        for peer in peers:
+            for session in self._forth(peer):
+                yield self._with_options(session, peer, peer.local_as or session.local_as)
+
+    def _with_options(self, session: BgpSession, peer: PeerValues, local_as: int) -> BgpSession:
+        """A session with what its BGPPeer says; it sends all pod networks that the node knows, as those of Calico."""
+        is_internal = local_as == session.remote_as
+        return replace(
+            session,
+            peer=session.peer or f"BGPPeer {peer.name}",
+            local_as=local_as,
+            password=peer.password,
+            sends="all" if session.cluster_id else "pods",
+            bfd=False,
+            add_paths=self._section.add_paths,
+            imports=_applicable(peer.imports, session, is_internal=is_internal),
+            exports=_applicable(peer.exports, session, is_internal=is_internal),
+            next_hop=_next_hop(peer, is_internal=is_internal),
+            has_source=peer.has_source,
+            restart_time_s=peer.restart_time_s,
+            keepalive_s=peer.keepalive_s,
+            own_as_limit=peer.own_as_limit,
+            hops=peer.hops,
+        )
+
+    def _forth(self, peer: PeerValues) -> Iterator[BgpSession]:
+        """The sessions of this node as one of those that a BGPPeer selects."""
+        if not peer.is_of(self._me):
+            return
         if peer.address is not None:
-            if is_of_me and peer.address not in self._me.addresses:
+            if peer.address not in self._me.addresses:
                 yield from self._with_peer_address(peer, peer.address)
             return
-        is_to_me = peer.has_reverse and peer.is_to(self._me)
-        for node in self._speakers:
-            if (is_of_me and peer.is_to(node)) or (is_to_me and peer.is_of(node)):
-                other = speaker(self._all_nodes, self._objects, node)
-                for session in self._with_node(node, other):
-                    yield session if peer.has_reverse else replace(session, waits=False)
+        for node in filter(peer.is_to, self._speakers):
+            for session in self._with_node(node, self._speaker(node)):
+                yield session if peer.has_reverse else replace(session, waits=False)
+
+    def _back(self, peer: PeerValues) -> Iterator[BgpSession]:
+        """The sessions of this node, to which a BGPPeer leads, with the nodes that the BGPPeer selects."""
+        if not peer.has_reverse or not (peer.is_to(self._me) or self._is_at(peer)):
+            return
+        for node in filter(peer.is_of, self._speakers):
+            for session in self._with_node(node, self._speaker(node)):
+                if peer.address is None or peer.address == session.local:
+                    yield replace(session, remote_as=peer.local_as or session.remote_as)
+
+    def _is_at(self, peer: PeerValues) -> bool:
+        """Whether the address, number and port of a BGPPeer are those of this node."""
+        own = self._own
+        return (
+            peer.address in self._me.addresses
+            and peer.as_number in (None, own.as_number)
+            and peer.port in (None, own.listen_port)
+        )
 
     def _with_peer_address(self, peer: PeerValues, address: Address) -> Iterator[BgpSession]:
         node = self._nodes.get(address)
-        other = speaker(self._all_nodes, self._objects, node) if node is not None else None
+        other = self._speaker(node) if node is not None else None
         remote_as = peer.as_number or (other.as_number if other is not None else 0)
         port = peer.port or (other.listen_port if other is not None else BGP_PORT)
         session = self._with_address(address, remote_as, port) if remote_as else None
         if session is not None:
-            is_client = self._is_client(remote_as, other.cluster_id if other is not None else "")
+            own_as = peer.local_as or self._own.as_number
+            is_client = remote_as == own_as and self._is_client(other.cluster_id if other is not None else "")
             yield replace(session, cluster_id=self._own.cluster_id if is_client else "")
+
+    def _speaker(self, node: Peer) -> Speaker:
+        return speaker(self._all_nodes, self._objects, node)
 
 
 def section_of(section: BgpSection, objects: BgpObjects, node: LocalNode | Peer) -> BgpSection:
@@ -220,6 +255,12 @@ def _applicable(rules: Iterable[RouteRule], session: BgpSession, *, is_internal:
     """The rules of the session's family and type."""
     types = ("", "iBGP" if is_internal else "eBGP")
     return tuple(rule for rule in rules if rule.version == session.local.version and rule.peer_type in types)
+
+
+def _next_hop(peer: PeerValues, *, is_internal: bool) -> Literal["", "self", "keep"]:
+    if peer.next_hop == "keep external":
+        return "" if is_internal else "keep"
+    return peer.next_hop
 
 
 def _announced_as(peer: Peer) -> int:
