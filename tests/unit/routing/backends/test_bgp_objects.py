@@ -76,7 +76,7 @@ def test_every_honoured_field_of_a_configuration() -> None:
             "nodeMeshPassword": PASSWORD,
             "nodeMeshMaxRestartTime": "2m30s",
             "serviceClusterIPs": [{"cidr": "10.96.0.0/12"}],
-            "serviceExternalIPs": [{"cidr": "192.0.2.0/25"}],
+            "serviceExternalIPs": [{"cidr": "192.0.2.0/25"}, {}],
             "serviceLoadBalancerIPs": [{"cidr": "fd00:1::/112"}, {"cidr": "10.96.0.0/12"}],
             "communities": [{"name": "blue", "value": "64512:7"}],
             "prefixAdvertisements": [{"cidr": "10.244.0.0/16", "communities": ["blue", "64512:1:7"]}],

@@ -221,7 +221,9 @@ def _service_ranges(source: str, obj: BgpConfigurationObject) -> AnnouncedRanges
 
     def networks(field: str, blocks: Iterable[CidrBlock]) -> tuple[Network, ...]:
         return tuple(
-            parse_network(source, f"spec.{field}[{index}].cidr", block.cidr) for index, block in enumerate(blocks)
+            parse_network(source, f"spec.{field}[{index}].cidr", block.cidr)
+            for index, block in enumerate(blocks)
+            if block.cidr
         )
 
     spec = obj.spec
