@@ -256,19 +256,71 @@ def test_lost_legacy_rules_are_noticed_by_table_sizes(
         plane.remove()
 
 
-@pytest.mark.parametrize("chain", ["KUBE-SERVICES", "KUBE-MARK-MASQ"])
-def test_a_flushed_chain_is_written_before_rules_are_read(world: World, chain: str) -> None:
+TAKEN_AWAY = {
+    "a shared chain": ("-t nat -F KUBE-SERVICES", ["nat KUBE-SERVICES"]),
+    "a constant chain": ("-t nat -F KUBE-MARK-MASQ", ["nat KUBE-MARK-MASQ"]),
+    "a target that checks the protocol of its rule": ("-t filter -F KUBE-REFUSE", ["filter KUBE-REFUSE"]),
+    "one rule of a shared chain": ("-t nat -D KUBE-SERVICES 1", ["nat KUBE-SERVICES"]),
+    "the last rule of a shared chain": ("-t nat -D KUBE-SERVICES {last}", ["nat KUBE-SERVICES"]),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN_AWAY)
+def test_deleted_rules_are_put_back_as_they_were(world: World, case: str) -> None:
+    """Byte for byte and with their counters, without iptables-restore; the comparison then writes nothing."""
+    command, chains = TAKEN_AWAY[case]
     with contextlib.closing(ServiceOwner(IptablesDataPlane(NODE, path("node"), programs("nft")))) as plane:
         plane.load(by_name("ClusterIP").resolved())
-        iptables(plane, "-t", "nat", "-F", chain)
+        assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
+        before = {key: rules(plane, *key) for key in (("nat", "KUBE-SERVICES"), ("filter", "KUBE-REFUSE"))}
+        last = str(len(before["nat", "KUBE-SERVICES"]))
+        iptables(plane, *command.format(last=last).split())
         assert plane.disturbed()
         first, *compared = plane.heal()
-        assert [line for line in first.splitlines() if line.startswith(":")] == [f":{chain} - [0:0]"]
+        assert [" ".join((line.split()[-1], line.split()[5])) for line in first.splitlines()] == chains
         assert not any(compared)
+        after = {key: rules(plane, *key) for key in before}
+        assert {key: sorted(texts) for key, texts in after.items()} == {k: sorted(v) for k, v in before.items()}
+        assert after["nat", "KUBE-SERVICES"][-1] == before["nat", "KUBE-SERVICES"][-1]
         assert in_kernel(plane) == desired_rulesets(plane)
         assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
         assert not plane.disturbed()
         assert not any(plane.heal())
+        plane.remove()
+
+
+def rules(plane: ServiceOwner, table: str, chain: str) -> list[str]:
+    """The rules of a chain with their counters."""
+    return iptables(plane, "-t", table, "-v", "-S", chain).splitlines()[1:]
+
+
+def test_rules_that_were_written_meanwhile_are_not_doubled(world: World) -> None:
+    """The notice of the deleted rules comes after podwire has written the chain anew."""
+    resolved = by_name("ClusterIP").resolved()
+    with contextlib.closing(ServiceOwner(IptablesDataPlane(NODE, path("node"), programs("nft")))) as plane:
+        plane.load(resolved)
+        (web,) = (key for key in resolved if key.endswith("/web"))
+        chains = [line.split()[1] for line in iptables(plane, "-t", "nat", "-S").splitlines() if "-N KUBE-SVC" in line]
+        for chain in chains:
+            iptables(plane, "-t", "nat", "-F", chain)
+        fewer = msgspec.structs.replace(resolved[web][0], cluster_endpoints=resolved[web][0].cluster_endpoints[:1])
+        plane.update({web: (fewer, *resolved[web][1:])})
+        assert plane.disturbed()
+        plane.heal()
+        assert in_kernel(plane) == desired_rulesets(plane)
+        plane.remove()
+
+
+def test_a_chain_with_rules_of_others_is_written_anew(world: World) -> None:
+    with contextlib.closing(ServiceOwner(IptablesDataPlane(NODE, path("node"), programs("nft")))) as plane:
+        plane.load(by_name("ClusterIP").resolved())
+        iptables(plane, "-t", "nat", "-A", "KUBE-SERVICES", "-j", "RETURN")
+        iptables(plane, "-t", "nat", "-D", "KUBE-SERVICES", "1")
+        assert plane.disturbed()
+        first, *compared = plane.heal()
+        assert [line for line in first.splitlines() if line.startswith(":")] == [":KUBE-SERVICES - [0:0]"]
+        assert not any(compared)
+        assert in_kernel(plane) == desired_rulesets(plane)
         plane.remove()
 
 
@@ -305,9 +357,9 @@ def test_flushed_tables_are_written_before_rules_are_read(world: World) -> None:
         for table in ("nat", "filter"):
             iptables(plane, "-t", table, "-F")
         assert plane.disturbed()
-        first, *compared = plane.heal()
-        assert first
-        assert not any(compared)
+        *repaired, compared, compared6 = plane.heal()
+        assert "restore" in repaired[0] and "iptables" not in repaired[0]
+        assert (compared, compared6) == ("", "")
         assert in_kernel(plane) == desired_rulesets(plane)
         assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
         plane.remove()

@@ -36,7 +36,18 @@ METRICS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 class Request:
     """One request; header names are in lower case; of a repeated header ``headers`` has the last line."""
 
-    __slots__ = ("_path", "_query", "body", "headers", "method", "peer", "peer_certificate", "repeated", "target")
+    __slots__ = (
+        "_path",
+        "_query",
+        "annotations",
+        "body",
+        "headers",
+        "method",
+        "peer",
+        "peer_certificate",
+        "repeated",
+        "target",
+    )
 
     def __init__(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
         self.method = method
@@ -45,6 +56,8 @@ class Request:
         self.body = body
         self.peer = ""
         self.peer_certificate: dict[str, Any] | None = None
+        self.annotations: dict[str, str] = {}
+        """What handlers record about the request, for a log of requests."""
         self.repeated: Mapping[str, list[str]] = {}
         """All lines of each header that came more than once."""
         path, _, query = target.partition("?")

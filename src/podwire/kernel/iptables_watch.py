@@ -13,17 +13,20 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
+from podwire.errors import KernelError
 from podwire.kernel import netns
 from podwire.kernel.failure import refusal
 from podwire.kernel.iptables import FAMILIES, Iptables, Programs, Ticker, legacy_tables_of
 from podwire.kernel.looks import LOOK_S
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
-from podwire.kernel.nft_monitor import NftMonitor
+from podwire.kernel.nft_monitor import KeptChains, NftMonitor
 from podwire.kernel.xtables_lock import LockUses
+from podwire.state.iptables import ChainSize
+from podwire.state.nft_diff import RestoreRules, Transaction
 
 POLL_S = 30.0  # as kube-proxy's syncPeriod
 _SO_GET_INFO = 64  # IPT_SO_GET_INFO and IP6T_SO_GET_INFO, linux/netfilter_ipv4/ip_tables.h
@@ -58,6 +61,13 @@ class ChainWatch(Protocol):
         """
         ...
 
+    def put_back(self, family: str, table: str, desired: Mapping[str, ChainSize]) -> tuple[RestoreRules, ...]:
+        """Adds the rules again that other programs deleted, as the kernel had them, where they are all that is missing.
+
+        They are those of the last :meth:`take_chains`. Empty when there are none, or when the kernel refuses them.
+        """
+        ...
+
     def ignore_process(self, process: int) -> None:
         """Must be called with the process id of an iptables program that podwire starts; its changes are ignored."""
         ...
@@ -84,14 +94,19 @@ class ChainWatch(Protocol):
 class _NftWatch:
     """Notifications of nf_tables, without podwire's own changes."""
 
-    def __init__(self, netns_path: NetnsPath, tables: frozenset[str]) -> None:
+    def __init__(self, netns_path: NetnsPath, tables: frozenset[str], keep_rules: KeptChains) -> None:
         self._nft = Nft(netns_path)
-        self._monitor = NftMonitor(netns_path)
+        self._monitor = NftMonitor(netns_path, keep_rules=keep_rules)
+        self._monitor.ignore_port(self._nft.port)
         self._tables = tables
         self._missed = False
         self._lock = threading.Lock()
         """Held while the chains change, because another thread may take them."""
         self._chains: dict[tuple[str, str], set[str]] = {}
+        self._deleted: dict[tuple[str, str], dict[str, list[bytes]]] = {}
+        """Deleted rules by chain, as the kernel encoded them."""
+        self._taken: dict[tuple[str, str], dict[str, list[bytes]]] = {}
+        """Those of the chains that were taken last."""
         self.ignore_process = self._monitor.ignore_port
         self.fileno = self._monitor.fileno
 
@@ -102,12 +117,30 @@ class _NftWatch:
         with self._lock:
             for key, touched in own.items():
                 self._chains.setdefault(key, set()).update(touched.chains)
+                deleted = self._deleted.setdefault(key, {})
+                for chain, rules in touched.rules.items():
+                    deleted.setdefault(chain, []).extend(rules)
         return missed or any(f in ("", *FAMILIES) and (not t or t in self._tables) for f, t in changes)
 
     def take_chains(self) -> Mapping[tuple[str, str], frozenset[str]]:
         with self._lock:
             chains, self._chains = self._chains, {}
+            self._taken, self._deleted = self._deleted, {}
         return {table: frozenset(names) for table, names in chains.items()}
+
+    def put_back(self, family: str, table: str, desired: Mapping[str, ChainSize]) -> tuple[RestoreRules, ...]:
+        deleted = {name: rules for name, rules in self._taken.pop((family, table), {}).items() if name in desired}
+        if not deleted:
+            return ()
+        try:
+            generation = self._nft.generation()
+            only = next(iter(deleted)) if len(deleted) == 1 else ""
+            present = self._nft.rule_counts(family, table, only)
+            restorations = tuple(_restorations(deleted, desired, present))
+            self._nft.commit(Transaction(family, table, restorations), generation)
+        except KernelError:
+            return ()
+        return restorations
 
     def empty_chains(self, family: str, table: str, chains: Iterable[str]) -> frozenset[str]:
         return frozenset(chain for chain in chains if not self._nft.has_rules(family, table, chain))
@@ -128,6 +161,25 @@ class _NftWatch:
     def close(self) -> None:
         self._monitor.close()
         self._nft.close()
+
+
+def _restorations(
+    deleted: Mapping[str, list[bytes]], desired: Mapping[str, ChainSize], present: Mapping[str, int]
+) -> Iterator[RestoreRules]:
+    """What puts rules back into chains that lack only these."""
+    for name, rules in deleted.items():
+        expected, held = desired[name], present.get(name, 0)
+        if held + len(rules) != expected.rules:
+            continue
+        if not held:
+            yield RestoreRules(name, tuple(rules))
+        elif expected.last is not None:
+            mark = expected.last.encode()
+            last = tuple(rule for rule in rules if mark and mark in rule)
+            if first := tuple(rule for rule in rules if rule not in last):
+                yield RestoreRules(name, first, first=True)
+            if last:
+                yield RestoreRules(name, last)
 
 
 class TableInfos:
@@ -230,6 +282,10 @@ class Poll:
     def empty_chains(self, family: str, table: str, chains: Iterable[str]) -> frozenset[str]:
         return frozenset()
 
+    def put_back(self, family: str, table: str, desired: Mapping[str, ChainSize]) -> tuple[RestoreRules, ...]:
+        """The kernel tells no rules of this kind."""
+        return ()
+
     def ignore_process(self, process: int) -> None:
         """Has no effect, since own changes cause no notifications."""
 
@@ -253,9 +309,16 @@ class Poll:
                 self._lock_uses.watch()
 
 
-def watch(programs: Programs, tables: Iterable[str], netns_path: NetnsPath) -> ChainWatch:
-    """A watch on the rules of this kind of iptables in these tables.
+def watch(
+    programs: Programs,
+    tables: Iterable[str],
+    netns_path: NetnsPath,
+    keep_rules: KeptChains = lambda _table, _chain: False,
+) -> ChainWatch:
+    """A watch on the rules of this kind of iptables in these tables; ``keep_rules`` says which can be put back.
 
     Raises: KernelError.
     """
-    return _NftWatch(netns_path, frozenset(tables)) if programs.kind == "nft" else Poll(netns_path, tables)
+    if programs.kind != "nft":
+        return Poll(netns_path, tables)
+    return _NftWatch(netns_path, frozenset(tables), keep_rules)

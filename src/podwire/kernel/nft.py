@@ -7,6 +7,7 @@ operation and, for elements, the element.
 """
 
 import errno
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,7 +17,15 @@ from podwire.errors import KernelError, KernelNotFound
 from podwire.kernel import nft_codec as nl
 from podwire.kernel import uapi
 from podwire.kernel.failure import refusal
-from podwire.kernel.nft_answers import element_count, read_chain, read_elements, read_rule, read_set, read_table
+from podwire.kernel.nft_answers import (
+    element_count,
+    read_chain,
+    read_elements,
+    read_rule,
+    read_set,
+    read_table,
+    rule_chain,
+)
 from podwire.kernel.nft_delinearize import delinearize
 from podwire.kernel.nft_elements import is_tree
 from podwire.kernel.nft_messages import Batch
@@ -164,6 +173,20 @@ class Nft:
             return False
         return any((of, owner) == (table, chain) for of, owner, *_ in answers)
 
+    def rule_counts(self, family: str, table: str, chain: str = "") -> dict[str, int]:
+        """The number of rules of each chain, or of one chain; a chain without rules is left out.
+
+        Raises: KernelError.
+        """
+        request = nl.text(uapi.NFTA_RULE_TABLE, table) + (nl.text(uapi.NFTA_RULE_CHAIN, chain) if chain else b"")
+        try:
+            bodies = self._socket.dump(uapi.NFT_MSG_GETRULE, FAMILIES[family], request)
+        except KernelNotFound:
+            return {}
+        head = nl.text(uapi.NFTA_RULE_TABLE, table)
+        names = Counter(rule_chain(body, head) for body in bodies if body.startswith(head))
+        return {name.rstrip(b"\0").decode(errors="replace"): number for name, number in names.items()}
+
     def counters(self, family: str, table: str, chain: str = "") -> dict[str, tuple[int, int]]:
         """The sum of packets and bytes of the rules' counters by chain, or of one chain.
 
@@ -225,14 +248,16 @@ class Nft:
             raise
         return True
 
-    def commit(self, transaction: Transaction) -> None:
+    def commit(self, transaction: Transaction, generation: int = 0) -> None:
         """Commits all operations or none; an empty transaction is not sent.
+
+        With a ``generation`` the kernel refuses it (ERESTART) when the rules of the namespace have changed since then.
 
         Raises: KernelError naming the refused operation.
         """
         if not transaction:
             return
-        batch = Batch(transaction, self._socket.next_sequence())
+        batch = Batch(transaction, self._socket.next_sequence(), generation)
         data = batch.encode()
         self._socket.next_sequence(len(batch.parts) + 1)
         try:

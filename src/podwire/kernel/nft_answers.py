@@ -56,6 +56,12 @@ def read_rule(body: bytes) -> tuple[str, str, int, bytes, str]:
     )
 
 
+def rule_chain(body: bytes, head: bytes) -> bytes:
+    """The encoded name of the chain of a rule, behind ``head``: the attribute with the table."""
+    at = len(head)
+    return body[at + 4 : at + struct.unpack_from("=H", body, at)[0]]
+
+
 def read_set(body: bytes) -> tuple[str, Set]:
     """Table name and declaration of a NEWSET answer."""
     attrs = attributes(body)

@@ -27,6 +27,7 @@ from podwire.state.nft_diff import (
     FlushChain,
     Operation,
     RestoreElements,
+    RestoreRules,
     Transaction,
 )
 from podwire.state.nft_fields import field_type
@@ -80,11 +81,13 @@ def _numbers(*values: int) -> bytes:
 class Batch:
     """The messages of one transaction and, for errors, the operation behind each sequence number."""
 
-    def __init__(self, transaction: Transaction, first_sequence: int = 1) -> None:
+    def __init__(self, transaction: Transaction, first_sequence: int = 1, generation: int = 0) -> None:
+        """``generation``: the kernel refuses the batch when the rules have changed since this one; 0: it does not."""
         self.transaction = transaction
         self.family = FAMILIES[transaction.family]
         self.first = first_sequence
-        self.parts: list[bytes] = [nl.message(uapi.NFNL_MSG_BATCH_BEGIN, 0, first_sequence, 0, b"", batch=True)]
+        expected = u32(uapi.NFNL_BATCH_GENID, generation) if generation else b""
+        self.parts: list[bytes] = [nl.message(uapi.NFNL_MSG_BATCH_BEGIN, 0, first_sequence, 0, expected, batch=True)]
         self.subjects: list[Operation | None] = [None]
         self.sets = 0
 
@@ -183,6 +186,13 @@ class Batch:
         body += attribute(uapi.NFTA_RULE_USERDATA, data) if data else b""
         self.add(operation, uapi.NFT_MSG_NEWRULE, uapi.NLM_F_CREATE | uapi.NLM_F_APPEND, body)
 
+    def restore_rules(self, operation: RestoreRules) -> None:
+        """NEWRULE with rules as they are encoded."""
+        head = text(uapi.NFTA_RULE_TABLE, self.transaction.table) + text(uapi.NFTA_RULE_CHAIN, operation.chain)
+        flags = uapi.NLM_F_CREATE | (0 if operation.first else uapi.NLM_F_APPEND)
+        for rule in reversed(operation.rules) if operation.first else operation.rules:
+            self.add(operation, uapi.NFT_MSG_NEWRULE, flags, head + compatibility(rule) + rule)
+
     def _carry(self, operation: Operation, carried: AnonymousSet) -> None:
         self.sets += 1
         body = set_body(self.transaction.table, carried.set, carried.number, len(carried.set.elements))
@@ -247,8 +257,38 @@ _ENCODERS: dict[type, Callable[[Batch, Any], None]] = {
     DeleteSet: Batch.delete_set,
     AddElements: Batch.add_elements,
     RestoreElements: Batch.restore_elements,
+    RestoreRules: Batch.restore_rules,
     DeleteElements: Batch.delete_elements,
 }
+
+
+_PROTOCOL = (  # The kernel encodes the key before the register, and marks no attribute as nested.
+    text(uapi.NFTA_EXPR_NAME, "meta")
+    + attribute(uapi.NFTA_EXPR_DATA, u32(uapi.NFTA_META_KEY, uapi.NFT_META_L4PROTO) + u32(uapi.NFTA_META_DREG, 1))[:12]
+)
+_COMPARISON = text(uapi.NFTA_EXPR_NAME, "cmp")
+_TO_NAME = 8 + 4
+"""From the end of the pattern to the name of the next expression: the register, the head of the list element."""
+_TO_OPERATOR = 4 + 8
+"""From the end of the name to the operator: the head of the data, the register."""
+_TO_VALUE = 8 + 4 + 4
+"""From the operator to the value: the operator itself, the heads of the data and of its value."""
+
+
+def compatibility(rule: bytes) -> bytes:
+    """NFTA_RULE_COMPAT of a rule of iptables, as the kernel encoded it without this attribute; empty for most rules.
+
+    Matches and targets of iptables check the protocol of their rule there. iptables writes the protocol as a comparison
+    of ``meta l4proto`` too, which this is read from.
+    """
+    found = rule.find(_PROTOCOL)
+    name = found + len(_PROTOCOL) + _TO_NAME
+    if found < 0 or not rule.startswith(_COMPARISON, name):
+        return b""
+    operator = name + len(_COMPARISON) + _TO_OPERATOR
+    flags = 0 if nl.number(rule[operator + 4 : operator + 8]) == uapi.NFT_CMP_EQ else uapi.NFT_RULE_COMPAT_F_INV
+    protocol = u32(uapi.NFTA_RULE_COMPAT_PROTO, rule[operator + _TO_VALUE])
+    return nested(uapi.NFTA_RULE_COMPAT, protocol + u32(uapi.NFTA_RULE_COMPAT_FLAGS, flags))
 
 
 def set_body(table: str, declared: Set, identity: int, size: int) -> bytes:

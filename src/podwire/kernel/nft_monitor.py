@@ -1,13 +1,15 @@
 """Notifications of nftables changes, and the changed objects of each table.
 
-Notifications carry whole objects: one about a deleted element has its key, data and comment. :class:`Touched` keeps
-the deleted elements of a table as the kernel encoded them, so that they can be written again as they were.
+Notifications carry whole objects: one about a deleted element has its key, data and comment, one about a deleted rule
+its expressions. :class:`Touched` keeps the deleted elements of a table and the deleted rules of some chains as the
+kernel encoded them, so that they can be written again as they were.
 """
 
 import ctypes
 import errno
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -36,6 +38,8 @@ class Touched(msgspec.Struct):
     """Sets to which elements were added; deleted elements of such a set may be those of other programs."""
     removed: dict[str, dict[bytes, bytes]] = msgspec.field(default_factory=dict)
     """Deleted elements by set and key, as list attributes of a message; only of the table that is kept."""
+    rules: dict[str, list[bytes]] = msgspec.field(default_factory=dict)
+    """Deleted rules by chain, in order, as attributes of a message; only of chains that are kept."""
 
     def restorable(self) -> dict[str, dict[bytes, bytes]]:
         """The deleted elements of sets that lack only these."""
@@ -50,6 +54,12 @@ class Touched(msgspec.Struct):
         self.added |= later.added
         for name, elements in later.removed.items():
             self.removed.setdefault(name, {}).update(elements)
+        for name, rules in later.rules.items():
+            self.rules.setdefault(name, []).extend(rules)
+
+
+KeptChains = Callable[[str, str], bool]
+"""Whether the deleted rules of a chain are kept, by table and chain."""
 
 
 class NftMonitor:
@@ -61,9 +71,16 @@ class NftMonitor:
     between :meth:`pause` and :meth:`resume`.
     """
 
-    def __init__(self, netns: Path | str | int | None = None, ignore: tuple[int, ...] = (), keep: str = "") -> None:
+    def __init__(
+        self,
+        netns: Path | str | int | None = None,
+        ignore: tuple[int, ...] = (),
+        keep: str = "",
+        keep_rules: KeptChains = lambda _table, _chain: False,
+    ) -> None:
         """``keep`` is the name of the table whose deleted elements are kept."""
         self._keep = keep
+        self._keep_rules = keep_rules
         self._sock = open_socket(netns)
         self._filter = _drop_ports(ignore)
         if ignore:
@@ -130,10 +147,9 @@ class NftMonitor:
                 continue
             for kind, _, _, body in nl.messages(data):
                 if kind == last.kind and body.startswith(last.head):  # another element of this set, or rule of a chain
-                    if last.removed is not None:
-                        last.removed[body[last.key]] = body[last.element :]
+                    last.keep(body)
                 elif kind != _NEW_GENERATION and len(body) > 4:
-                    last = _note(kind, body, touched_tables, self._keep)
+                    last = _note(kind, body, touched_tables, self._keep, self._keep_rules)
 
 
 class _Repeated(msgspec.Struct, frozen=True):
@@ -144,9 +160,19 @@ class _Repeated(msgspec.Struct, frozen=True):
     removed: dict[bytes, bytes] | None = None
     element: int = 0
     key: slice = slice(0)
+    rules: list[bytes] | None = None
+
+    def keep(self, body: bytes) -> None:
+        """Keeps a deleted element or rule, if those of this set or chain are kept."""
+        if self.removed is not None:
+            self.removed[body[self.key]] = body[self.element :]
+        elif self.rules is not None:
+            self.rules.append(_without_handle(body[self.element :]))
 
 
-def _note(kind: int, body: bytes, touched_tables: dict[tuple[str, str], Touched], keep: str) -> _Repeated:
+def _note(
+    kind: int, body: bytes, touched_tables: dict[tuple[str, str], Touched], keep: str, keep_rules: KeptChains
+) -> _Repeated:
     """Adds the object of a notification; returns the pattern of further notifications about the same object."""
     kind_of_object = kind & 0xFF
     fields = nl.attributes(body[4:])
@@ -165,6 +191,10 @@ def _note(kind: int, body: bytes, touched_tables: dict[tuple[str, str], Touched]
         return _Repeated(kind, body)
     names = fields[_TABLE_NAME], fields[_OF_CHAINS.get(kind_of_object) or _OF_SETS[kind_of_object]]
     size = 4 + sum((4 + len(name) + 3) & ~3 for name in names)
+    if kind_of_object == uapi.NFT_MSG_DELRULE and keep_rules(table, nl.string(names[1])):
+        rules = touched.rules.setdefault(nl.string(names[1]), [])
+        rules.append(_without_handle(body[size:]))
+        return _Repeated(kind, body[:size], rules=rules, element=size)
     if kind_of_object != uapi.NFT_MSG_DELSETELEM or table != keep:
         return _Repeated(kind, body[:size])
     element = size + 4  # the list of elements follows the names; its only entry begins with the element's key
@@ -175,6 +205,13 @@ def _note(kind: int, body: bytes, touched_tables: dict[tuple[str, str], Touched]
     return _Repeated(kind, body[:size], removed, element, key)
 
 
+def _without_handle(rule: bytes) -> bytes:
+    """The attributes of a rule behind the names without the handle, which a new rule gets anew; it comes first."""
+    return rule[_HANDLE_SIZE:] if rule.startswith(_HANDLE) else rule
+
+
+_HANDLE_SIZE = 12
+_HANDLE = struct.pack("=HH", _HANDLE_SIZE, uapi.NFTA_RULE_HANDLE)
 _NEW_GENERATION = uapi.NFNL_SUBSYS_NFTABLES << 8 | uapi.NFT_MSG_NEWGEN
 _REPEATED = (uapi.NFT_MSG_NEWRULE, uapi.NFT_MSG_DELRULE, uapi.NFT_MSG_NEWSETELEM, uapi.NFT_MSG_DELSETELEM)
 """Notifications that come once for each rule or element."""

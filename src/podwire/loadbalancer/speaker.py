@@ -5,7 +5,8 @@ within ``liveness.HOLD_S``: no two nodes answer at once; 2. a change is followed
 within :data:`_CHECK_S` after ``liveness.EXPIRY_S``; 3. an address that the node has taken over is announced to the link
 at once and then every :data:`_REPEAT_S` for :data:`_ANNOUNCE_S`; 4. when the agent is restarted, the kernel answers
 until the successor has renewed the Lease, and nothing moves; 5. while the API is away, addresses stay where they are,
-as long as the agents of all nodes say that it is away. ``docs/adr/0022-balancer-addresses.md`` has the reasons.
+as long as the agents of all nodes say that it is away; where they say so too late, the node gives the addresses up and
+takes them back. ``docs/adr/0022-balancer-addresses.md`` has the reasons.
 
 Cost: one write a second on each node that an L2Advertisement selects; nothing else while nothing changes.
 """
@@ -23,6 +24,7 @@ from podwire.loadbalancer.election import Elector, L2Choice
 from podwire.loadbalancer.heartbeats import Heartbeats
 from podwire.loadbalancer.liveness import (
     CONTACT_S,
+    EXPIRY_S,
     HEARD_S,
     HOLD_S,
     RENEW_S,
@@ -42,6 +44,8 @@ _IDLE_S = 1.0
 """The time between two rounds while there is no address to answer for."""
 _REPEAT_S = 1.1
 _ANNOUNCE_S = 5.0
+_LONGER_S = 0.5
+"""The lifetimes of addresses are extended between renewals of the Lease where that makes them this much longer."""
 _AT_ONCE = 16
 _FAILURES = (ApiError, ApiUnreachable, ProtocolError)
 
@@ -98,6 +102,10 @@ class L2Speaker:
         self.moves = 0
         self._contact = float("-inf")
         """When the last renewal began that succeeded."""
+        self._valid_until = float("-inf")
+        """When the first of the addresses in the kernel may expire."""
+        self._given_up: dict[Address, frozenset[LeasedAddress]] = {}
+        """Addresses that were given up for want of contact, and that no other node can have yet."""
         self._repeats: dict[Address, tuple[float, float]] = {}
         """For each address that was taken over: the next announcement, and the end of announcements."""
         self._planned: tuple[object, ...] = ()
@@ -159,18 +167,43 @@ class L2Speaker:
         if self.held and not self._may_hold():
             self._drop(tuple(self.held))
             self._is_due = True
+        self._given_up.clear()
         self._contact = max(contact, self._contact)
-        valid_s = lifetime_s(self._contact, self._clock.monotonic())
+        self._extend()
+
+    def _extend(self) -> None:
+        """Extends the lifetimes in the kernel as far as the last contact allows.
+
+        They are whole seconds, so a renewal of the Lease that takes long shortens them; a moment later they can be
+        longer again.
+        """
+        now = self._clock.monotonic()
+        valid_s = lifetime_s(self._contact, now)
         addresses = [leased for group in self.held.values() for leased in group]
         if valid_s and addresses:
             self._report(self._kernel.renew(addresses, valid_s))
+            self._valid_until = now + valid_s
 
     def _stay_without_api(self) -> None:
-        """Keeps the addresses if nobody else has contact to the API."""
+        """Keeps the addresses if nobody else has contact to the API, and takes back those that were just given up.
+
+        No other node can have them: it would have taken them ``EXPIRY_S`` after the last contact of this node, and has
+        said since then that it has none itself.
+        """
         now = self._clock.monotonic()
         fresh = now - HEARD_S - self._contact > RENEW_S / 2  # Not with each round.
-        if fresh and all_without_contact(self.alive(), self._node, self.heartbeats.messages, now):
-            self._confirm(now - HEARD_S)
+        if not fresh or not all_without_contact(self.alive(), self._node, self.heartbeats.messages, now):
+            return
+        returned, self._given_up = self._given_up, {}
+        if returned and now - self._contact < EXPIRY_S:
+            self._log.info("took addresses back: no node has contact to the API", addresses=len(returned))
+            self._contact = now - HEARD_S
+            self.prepare()
+            self.held |= returned
+            for address in returned:
+                self._repeats[address] = (now, now + _ANNOUNCE_S)
+            self.followed()
+        self._confirm(now - HEARD_S)
 
     def _may_hold(self) -> bool:
         return self._clock.monotonic() - self._contact < HOLD_S
@@ -215,12 +248,15 @@ class L2Speaker:
 
     async def _round(self) -> None:
         now = self._clock.monotonic()
-        if self.held and not self.has_contact():
+        if (self.held or self._given_up) and not self.has_contact():
             self._stay_without_api()
         if self.held and not self._may_hold():
             self._log.warning("gave up addresses: the lease could not be renewed", addresses=len(self.held))
+            self._given_up = dict(self.held)
             self._drop(tuple(self.held))
             self._is_due = True
+        if self.held and now + lifetime_s(self._contact, now) > self._valid_until + _LONGER_S:
+            self._extend()
         self._announce_again(now)
         if not self._view.is_known or not self.has_contact():
             return
@@ -298,6 +334,11 @@ class L2Speaker:
         self._report(failures)
         if len(failures) == len(leased):
             return
+        self._valid_until = (
+            min(self._valid_until, self._clock.monotonic() + valid_s)
+            if self.held
+            else (self._clock.monotonic() + valid_s)
+        )
         self.held[address] = leased
         self.moves += 1
         now = self._clock.monotonic()

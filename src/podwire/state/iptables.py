@@ -14,6 +14,7 @@ The text form is that of iptables-save with the family behind the table's name::
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,6 +25,13 @@ ChainKey = tuple[str, str]
 
 TABLES = ("filter", "nat")
 """The tables that podwire writes to."""
+
+
+class ChainSize(NamedTuple):
+    """How many rules a chain should hold; ``last``: a text of those behind all others, None: the order counts."""
+
+    rules: int
+    last: str | None = None
 
 
 class Ruleset(msgspec.Struct, frozen=True, gc=False, kw_only=True):

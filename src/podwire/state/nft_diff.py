@@ -11,6 +11,7 @@ from itertools import islice
 
 import msgspec
 
+from podwire.model.wording import count
 from podwire.state.nft import Chain, Element, Set, Table
 from podwire.state.nft_rules import Rule
 
@@ -114,6 +115,18 @@ class RestoreElements(msgspec.Struct, frozen=True, gc=False):
         return f"add element {self.set.name} {{ {_sample(keys_alone, dict.fromkeys(self.elements, Element()))} }}"
 
 
+class RestoreRules(msgspec.Struct, frozen=True, gc=False):
+    """Adds rules as the kernel encoded them at their deletion, in their order."""
+
+    chain: str
+    rules: tuple[bytes, ...]
+    first: bool = False
+    """Whether they are added before the rules that the chain has, not behind them."""
+
+    def __str__(self) -> str:
+        return f"restore {count(len(self.rules), 'rule')} of chain {self.chain}"
+
+
 class DeleteElements(msgspec.Struct, frozen=True, gc=False):
     """Removes elements; fails when one does not exist."""
 
@@ -135,6 +148,7 @@ Operation = (
     | DeleteSet
     | AddElements
     | RestoreElements
+    | RestoreRules
     | DeleteElements
 )
 

@@ -1,7 +1,8 @@
 """The audit log: an event of ``audit.k8s.io/v1`` for each request, as a line of a file.
 
 An event is written when the answer is complete (stage ``ResponseComplete``), for streams and upgrades when they begin
-(``ResponseStarted``). Refused requests are written too. The file is flushed with each line and never rotated.
+(``ResponseStarted``). Refused requests are written too. Admission adds annotations: what Pod Security and policies
+would refuse, and what webhooks and policies say. The file is flushed with each line and never rotated.
 Requests pay for it only where the settings name a file: one identification of the user more, and one write.
 """
 
@@ -82,6 +83,7 @@ class AuditLog:
             "user": {"username": user.name, "groups": user.groups} if user else {},
             "userAgent": request.headers.get("user-agent", ""),
             "requestReceivedTimestamp": rfc3339(self._clock.now()),
+            "annotations": request.annotations,
         }
         if impersonated := request.headers.get("impersonate-user"):
             event["impersonatedUser"] = {"username": impersonated}
@@ -97,6 +99,8 @@ class AuditLog:
 
     def _finish(self, event: dict[str, Any], result: Result) -> None:
         complete = isinstance(result, Response)
+        if not event["annotations"]:
+            del event["annotations"]
         event["stage"] = "ResponseComplete" if complete else "ResponseStarted"
         event["responseStatus"] = {"code": result.status if isinstance(result, Response) else 200}
         event["stageTimestamp"] = rfc3339(self._clock.now())

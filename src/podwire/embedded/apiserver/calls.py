@@ -73,6 +73,10 @@ class Call:
         """Whether the server calls itself; such a call invokes no webhook."""
         self.warnings: list[str] = []
 
+    def annotate(self, key: str, value: str) -> None:
+        """Adds an annotation to the audit event of the request; the first value of a key stays."""
+        self.request.annotations.setdefault(key, value)
+
     @property
     def verb(self) -> str:
         """The verb in the sense of discovery and RBAC."""

@@ -30,6 +30,8 @@ class WebhookAnswer(NamedTuple):
     patch: list[Object] | None = None
     warnings: tuple[str, ...] = ()
     status: Object = {}
+    annotations: dict[str, str] = {}
+    """For the audit event of the request."""
 
 
 def render_review(request: AdmissionRequest, kind: ResourceKind, uid: str) -> Object:
@@ -126,7 +128,10 @@ def parse_review(body: bytes, uid: str, *, mutating: bool) -> WebhookAnswer:
     patch = _patch_of(answer, mutating=mutating)
     warnings = tuple(str(text) for text in answer.get("warnings") or ())
     status = answer.get("status")
-    return WebhookAnswer(answer.get("allowed") is True, patch, warnings, status if isinstance(status, dict) else {})
+    own = answer.get("auditAnnotations")
+    annotations = {str(key): str(text) for key, text in own.items()} if isinstance(own, dict) else {}
+    is_allowed = answer.get("allowed") is True
+    return WebhookAnswer(is_allowed, patch, warnings, status if isinstance(status, dict) else {}, annotations)
 
 
 def _patch_of(answer: Object, *, mutating: bool) -> list[Object] | None:

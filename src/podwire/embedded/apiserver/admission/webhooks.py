@@ -142,13 +142,15 @@ class WebhookCaller:
 
 
 def _accept(chosen: _Chosen, request: AdmissionRequest, answer: WebhookAnswer | ApiError) -> WebhookAnswer:
-    """The answer; its warnings are passed on to the client.
+    """The answer; its warnings are passed on to the client, its annotations to the audit event.
 
     Raises: ApiError when the webhook denies the request or could not be called.
     """
     if isinstance(answer, ApiError):
         raise answer
     request.call.warnings.extend(answer.warnings)
+    for key, text in answer.annotations.items():
+        request.call.annotate(f"{chosen.webhook.name}/{key}", text)
     if not answer.allowed:
         raise review.refusal(chosen.webhook.name, answer.status)
     return answer

@@ -14,7 +14,7 @@ from podwire.proxy.dataplanes.iptables.restore import IptablesDelta
 from podwire.proxy.servicemap import ResolvedPort
 from podwire.proxy.xtables.compiled import CompiledServices
 from podwire.state.chain_marks import PROXY_IPTABLES
-from podwire.state.iptables import TABLES, ChainKey, Rules, Ruleset
+from podwire.state.iptables import TABLES, ChainKey, ChainSize, Rules, Ruleset
 
 _FEW = 8
 """Up to this many deletions in one shared chain, single rules are deleted."""
@@ -69,6 +69,13 @@ class Contents:
         if table == "nat":
             rules_by_chain |= {name: self._chains[name] for name in self._chains.keys() & names}
         return rules_by_chain
+
+    def sizes(self, table: str, names: Collection[str]) -> dict[str, ChainSize]:
+        """How many rules our chains among these names should have, and which come last."""
+        return {
+            name: ChainSize(len(rules), self.layout.last(table, name))
+            for name, rules in self._named(table, names).items()
+        }
 
     def count(self, table: str) -> int:
         """The number of our rules in a table."""

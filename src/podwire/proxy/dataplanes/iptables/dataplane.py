@@ -65,7 +65,7 @@ class IptablesDataPlane:
         self.programs = programs or xtables.held_by(netns_path, PROXY_IPTABLES) or choose(netns_path)
         self._netns_path = netns_path
         self._facts = facts
-        self._watch = watch(self.programs, PROXY_IPTABLES.tables, netns_path)
+        self._watch = watch(self.programs, PROXY_IPTABLES.tables, netns_path, PROXY_IPTABLES.owns)
         self._rules = {family: _FamilyRules(family, self.programs, netns_path) for family in FAMILIES}
         self._missing: set[str] = set()
         self._counters = Counters(netns_path)
@@ -216,9 +216,10 @@ class IptablesDataPlane:
     def repair(self) -> tuple[str, ...]:
         """Writes what other programs are known to have changed; what the kernel refuses is left to :meth:`heal`.
 
-        With the nft kind these are our chains, and the jumps to them from chains that are empty now; nothing is read.
-        Many chains are written only if a chain of the kernel's is empty, because then another program flushed a table.
-        With the legacy kind only the tables that changed are read.
+        With the nft kind deleted rules are put back as the kernel had them. What else has changed in our chains is
+        written, and the jumps to them from chains that are empty now; only the numbers of rules are read. Many chains
+        are written only if a chain of the kernel's is empty, because then another program flushed a table. With the
+        legacy kind only the tables that changed are read.
         """
         named = {} if self._lost else self._watch.take_chains()
         written: list[str] = []
@@ -244,6 +245,18 @@ class IptablesDataPlane:
 
     def _rewrite(self, rules: _FamilyRules, named: Mapping[str, Collection[str]]) -> Iterator[str]:
         """Writes chains of one family by table, and yields the texts."""
+        assert rules.contents is not None, "there is something to write"
+        family, changed = rules.contents.layout.family, dict(named)
+        for table in PROXY_IPTABLES.tables:  # Translation comes back before what refuses untranslated packets.
+            chains = named.get(table, ())
+            restored = self._watch.put_back(family, table, rules.contents.sizes(table, chains))
+            if restored:
+                yield "\n".join(f"{operation}  # {family} {table}" for operation in restored)
+                changed[table] = set(chains) - {operation.chain for operation in restored}
+        yield from self._write_chains(rules, changed)
+
+    def _write_chains(self, rules: _FamilyRules, named: Mapping[str, Collection[str]]) -> Iterator[str]:
+        """Writes chains of one family by table with iptables-restore, and yields the texts."""
         assert rules.contents is not None, "there is something to write"
         empty = {
             table: self._watch.empty_chains(

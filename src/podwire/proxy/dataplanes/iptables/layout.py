@@ -43,6 +43,8 @@ SHARED = (SERVICES, NODE_PORTS, REFUSED, EXTERNAL_REFUSED, FIREWALL, HEALTH_PORT
 _INVALID = "-m conntrack --ctstate INVALID"
 _NEW = "-m conntrack --ctstate NEW"
 _LAST = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
+_NO_SERVICE = "addresses of no service"
+_LAST_RULES: dict[ChainKey, str | None] = {SERVICES: _LAST, CLUSTER_IPS: _NO_SERVICE, REFUSED: None}
 
 
 class IptablesLayout(XtablesLayout):
@@ -78,8 +80,14 @@ class IptablesLayout(XtablesLayout):
                 for rule in (untranslated, f"{text} -j KUBE-CLUSTER-IPS")
             )
         if key == CLUSTER_IPS:
-            return (f"{comment('addresses of no service')} -j DROP",)
+            return (f"{comment(_NO_SERVICE)} -j DROP",)
         return ()
+
+    def last(self, table: str, chain: str) -> str | None:
+        """A text that the rules of :meth:`tail` have, empty without any; None where the order of rules counts."""
+        if (table, chain) not in SHARED:
+            return None
+        return _LAST_RULES.get((table, chain), "")
 
     def count(self, name: str) -> str:
         """The match that counts packets in a named counter; empty when the kernel has no named counters."""

@@ -1,8 +1,8 @@
 """Holds pods to the Pod Security policy of their namespace.
 
 - A pod that violates the enforced level is refused. A pod that violates the level of ``warn`` is stored, and the client
-  gets a warning. There is no audit log, so the mode ``audit`` has no effect here.
-- A workload with a pod template is never refused; the client gets a warning.
+  gets a warning. One that violates the level of ``audit`` is named in the audit event of the request.
+- A workload with a pod template is never refused; the client gets a warning, and the audit event an annotation.
 - A namespace with wrong labels is refused. When its labels become stricter, the client gets a warning that names the
   pods that violate them; the pods go on running.
 
@@ -31,6 +31,9 @@ _TEMPLATES: dict[str, tuple[str, ...]] = {
 """Where the workloads of each table have their pod template."""
 
 _PODS, _NAMESPACES = "/pods", "/namespaces"
+ENFORCED = "pod-security.kubernetes.io/enforce-policy"
+VIOLATIONS = "pod-security.kubernetes.io/audit-violations"
+"""Annotations of audit events: the enforced level of a pod, and what violates the level of ``audit``."""
 _WITHOUT_SPEC = ("binding", "eviction", "status")
 _MOST_PODS = 3000
 
@@ -64,6 +67,8 @@ class PodSecurityAdmission:
         policy = self._policy(request.call.namespace)
         if policy.privileged or (request.operation == "UPDATE" and not _changes_images(request.obj, request.old)):
             return
+        request.call.annotate(ENFORCED, str(policy.enforce))
+        _audit(request, policy.audit, request.obj)
         broken = violations(policy.enforce, request.obj)
         if broken:
             problem = f'violates PodSecurity "{policy.enforce}": {describe(broken)}'
@@ -77,6 +82,7 @@ class PodSecurityAdmission:
             template = (template or {}).get(field)
         if policy.privileged or not template or not template.get("spec"):
             return
+        _audit(request, policy.audit, template)
         _warn(request, policy.warn, template)
 
     def _check_namespace(self, request: AdmissionRequest) -> None:
@@ -116,9 +122,19 @@ def _first(pods: list[str]) -> str:
 
 
 def _warn(request: AdmissionRequest, level: LevelVersion, pod: Object) -> None:
+    if text := _violated(level, pod):
+        request.call.warnings.append(text)
+
+
+def _audit(request: AdmissionRequest, level: LevelVersion, pod: Object) -> None:
+    if text := _violated(level, pod):
+        request.call.annotate(VIOLATIONS, text)
+
+
+def _violated(level: LevelVersion, pod: Object) -> str:
+    """What a pod violates of a level that is not enforced; empty for nothing."""
     broken = violations(level, pod)
-    if broken:
-        request.call.warnings.append(f'would violate PodSecurity "{level}": {describe(broken)}')
+    return f'would violate PodSecurity "{level}": {describe(broken)}' if broken else ""
 
 
 def _changes_images(new: Object, old: Object) -> bool:

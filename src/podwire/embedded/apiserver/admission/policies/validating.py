@@ -1,12 +1,14 @@
 """The plugin ValidatingAdmissionPolicy.
 
 Every binding of a policy decides for itself what a failed validation does: ``Deny`` refuses the request, ``Warn`` warns
-the client, ``Audit`` does nothing here, since there is no audit log. Source:
-``k8s.io/apiserver/pkg/admission/plugin/policy/validating``.
+the client, ``Audit`` adds it to the annotations of the audit event. The audit annotations of a policy are added there,
+too. Source: ``k8s.io/apiserver/pkg/admission/plugin/policy/validating``.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
+
+import msgspec
 
 from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.admission.chain import AdmissionContext, AdmissionRequest
@@ -28,6 +30,9 @@ BINDINGS = "admissionregistration.k8s.io/validatingadmissionpolicybindings"
 
 _CODES = {"Forbidden": 403, "Unauthorized": 401, "RequestEntityTooLarge": 413, "Invalid": 422}
 _MOST_MESSAGE_BYTES = 5 * 1024
+_MOST_ANNOTATION_BYTES = 10 * 1024
+VALIDATION_FAILURE = "validation.policy.admission.k8s.io/validation_failure"
+"""The annotation of audit events with the failed validations, as a list in JSON."""
 
 
 class Denial(NamedTuple):
@@ -36,6 +41,42 @@ class Denial(NamedTuple):
     message: str
     reason: str = ""
     audit: bool = False
+    place: int = 0
+    """The index of the expression among the validations."""
+
+
+class AuditRecord:
+    """What policies say about one request, for the annotations of its audit event."""
+
+    def __init__(self) -> None:
+        self._failures: list[Object] = []
+        self._values: dict[str, dict[str, None]] = {}
+
+    def fail(self, met: Invocation, denial: Denial) -> None:
+        """Adds a failed validation."""
+        self._failures.append(
+            {
+                "message": denial.message,
+                "policy": met.policy.name,
+                "binding": met.binding.name,
+                "expressionIndex": denial.place,
+                "validationActions": list(met.binding.spec.validation_actions),
+            }
+        )
+
+    def say(self, policy: str, key: str, text: str) -> None:
+        """Adds the value of an audit annotation; equal values of several bindings are one."""
+        trimmed = text.strip()
+        if trimmed:
+            cut = trimmed.encode()[:_MOST_ANNOTATION_BYTES].decode("utf-8", "ignore")
+            self._values.setdefault(f"{policy}/{key}", {})[cut] = None
+
+    def publish(self, request: AdmissionRequest) -> None:
+        """Adds the annotations to the request."""
+        if self._failures:
+            request.call.annotate(VALIDATION_FAILURE, msgspec.json.encode(self._failures).decode())
+        for key, texts in self._values.items():
+            request.call.annotate(key, ", ".join(texts))
 
 
 class ValidatingAdmissionPolicy:
@@ -56,6 +97,7 @@ class ValidatingAdmissionPolicy:
 
     def _validate(self, request: AdmissionRequest, policies: tuple[BoundPolicy, ...]) -> Waits[None]:
         denied: list[tuple[Invocation, Denial]] = []
+        record = AuditRecord()
         variables: dict[ResourceKind, RequestVariables | str] = {}
         for met in (yield from self._hooks.invocations(policies, request)):
             if met.kind not in variables:
@@ -65,15 +107,18 @@ class ValidatingAdmissionPolicy:
                 if met.policy.spec.failure_policy != "Ignore":
                     denied.append((met, Denial(scope_or_problem)))
                 continue
-            for denial in self._denials(met, scope_or_problem.with_param(met.param)):
+            for denial in self._denials(met, scope_or_problem.with_param(met.param), record):
                 actions = ("Deny",) if denial.audit else met.binding.spec.validation_actions
                 if "Deny" in actions:
                     denied.append((met, denial))
+                if "Audit" in actions:
+                    record.fail(met, denial)
                 if "Warn" in actions:
                     request.call.warnings.append(
                         f"Validation failed for ValidatingAdmissionPolicy '{met.policy.name}' with binding "
                         f"'{met.binding.name}': {denial.message}"
                     )
+        record.publish(request)
         if denied:
             raise _refusal(request, *denied[0])
 
@@ -85,7 +130,7 @@ class ValidatingAdmissionPolicy:
             return f"failed to convert object version: {failure.message}"
         return RequestVariables(shown, kind, self._context)
 
-    def _denials(self, met: Invocation, variables: RequestVariables) -> Iterator[Denial]:
+    def _denials(self, met: Invocation, variables: RequestVariables, record: AuditRecord) -> Iterator[Denial]:
         ignore = met.policy.spec.failure_policy == "Ignore"
         program = self._programs.program(met.policy)
         if isinstance(program, str):
@@ -100,20 +145,20 @@ class ValidatingAdmissionPolicy:
             return
         scope = program.composition.scope(variables, variables.decide)
         yield from _failed_validations(program, scope, ignore=ignore)
-        yield from _failed_annotations(program, scope, ignore=ignore)
+        yield from _annotations(met, program, scope, record)
 
 
 def _failed_validations(program: ValidatingProgram, scope: VariableScope, *, ignore: bool) -> Iterator[Denial]:
-    for validation in program.validations:
+    for index, validation in enumerate(program.validations):
         try:
             holds = scope.evaluate(validation.expression)
         except EvaluationError as failure:
             if not ignore:
-                yield Denial(failure_of(validation.expression, failure))
+                yield Denial(failure_of(validation.expression, failure), place=index)
             continue
         if holds is not True:
             message = _evaluated_message(validation.message_expression, scope) or validation.message
-            yield Denial(message, validation.reason)
+            yield Denial(message, validation.reason, place=index)
 
 
 def _evaluated_message(expression: Expression | None, scope: VariableScope) -> str:
@@ -128,15 +173,20 @@ def _evaluated_message(expression: Expression | None, scope: VariableScope) -> s
     return "" if "\n" in text or len(text.encode()) > _MOST_MESSAGE_BYTES else text
 
 
-def _failed_annotations(program: ValidatingProgram, scope: VariableScope, *, ignore: bool) -> Iterator[Denial]:
-    for expression in program.annotations:
+def _annotations(
+    met: Invocation, program: ValidatingProgram, scope: VariableScope, record: AuditRecord
+) -> Iterator[Denial]:
+    """Records the audit annotations of a policy; yields why one has no value."""
+    for source, expression in zip(met.policy.spec.audit_annotations, program.annotations, strict=True):
         try:
             value = scope.evaluate(expression)
         except EvaluationError as failure:
-            if not ignore:
+            if met.policy.spec.failure_policy != "Ignore":
                 yield Denial(failure_of(expression, failure), audit=True)
             continue
-        if value is not None and not isinstance(value, str):
+        if isinstance(value, str):
+            record.say(met.policy.name, str(source["key"]), value)
+        elif value is not None:
             problem = f"valueExpression '{expression.source}' resulted in unsupported return type"
             yield Denial(f"{problem}. Return type must be either string or null.", audit=True)
 
