@@ -14,9 +14,9 @@ from podwire.kernel.nft_answers import element_count, read_elements, read_set
 from podwire.kernel.nft_delinearize import delinearize
 from podwire.kernel.nft_elements import comment_data, element_lists, records
 from podwire.kernel.nft_linearize import linearize
-from podwire.kernel.nft_messages import Batch, set_body
+from podwire.kernel.nft_messages import Batch, compatibility, set_body
 from podwire.state.nft import Element, Set
-from podwire.state.nft_diff import diff
+from podwire.state.nft_diff import RestoreRules, Transaction, diff
 from podwire.state.nft_rules import Opaque, Rule
 from podwire.state.nft_text import parse_rule, parse_table
 
@@ -120,3 +120,47 @@ def test_a_batch_is_framed_and_asks_once() -> None:
 def test_comments_are_cut_at_what_the_kernel_takes() -> None:
     assert len(comment_data("x" * 300)) <= 130
     assert comment_data("") == b""
+
+
+def test_restored_rules_keep_their_bytes_and_order() -> None:
+    for first, order in ((False, [b"one!", b"two!"]), (True, [b"two!", b"one!"])):
+        operation = RestoreRules("KUBE-SERVICES", (b"one!", b"two!"), first=first)
+        assert str(operation) == "restore 2 rules of chain KUBE-SERVICES"
+        begin, *messages, _ = nl.messages(Batch(Transaction("ip", "nat", (operation,)), generation=7).encode())
+        assert nl.attributes(begin[3][4:]) == {uapi.NFNL_BATCH_GENID: b"\0\0\0\7"}
+        assert [body[-4:] for _, _, _, body in messages] == order
+        assert {kind & 0xFF for kind, _, _, _ in messages} == {uapi.NFT_MSG_NEWRULE}
+        assert {bool(flags & uapi.NLM_F_APPEND) for _, flags, _, _ in messages} == {not first}
+
+
+@pytest.mark.parametrize(
+    ("text", "protocol", "flags"),
+    [
+        ("meta l4proto tcp accept", 6, 0),
+        ("ip daddr 10.0.0.1 meta l4proto udp drop", 17, 0),
+        ("meta l4proto != tcp accept", 6, uapi.NFT_RULE_COMPAT_F_INV),
+        ("ip daddr 10.0.0.1 accept", None, 0),
+        ("meta l4proto { tcp, udp } accept", None, 0),
+    ],
+)
+def test_the_protocol_of_a_rule_is_found_for_iptables(text: str, protocol: int | None, flags: int) -> None:
+    expressions = linearize(parse_rule(text), "ip").expressions
+    rule = nl.attribute(uapi.NFTA_RULE_EXPRESSIONS, as_the_kernel(expressions))
+    attributes = nl.attributes(nl.attributes(compatibility(rule)).get(uapi.NFTA_RULE_COMPAT, b""))
+    found = attributes.get(uapi.NFTA_RULE_COMPAT_PROTO)
+    assert (nl.number(found) if found is not None else None) == protocol
+    assert nl.number(attributes.get(uapi.NFTA_RULE_COMPAT_FLAGS)) == flags
+
+
+def as_the_kernel(expressions: bytes) -> bytes:
+    """Expressions as the kernel encodes them: without the mark of nested attributes, the key of ``meta`` first."""
+    encoded = b""
+    for kind, element in nl.attribute_list(expressions):
+        fields = nl.attributes(element)
+        name, data = fields[uapi.NFTA_EXPR_NAME], list(nl.attribute_list(fields[uapi.NFTA_EXPR_DATA]))
+        data.sort(key=lambda field, name=name: -field[0] if nl.string(name) == "meta" else field[0])
+        inner = b"".join(nl.attribute(number, payload) for number, payload in data)
+        encoded += nl.attribute(
+            kind, nl.attribute(uapi.NFTA_EXPR_NAME, name) + nl.attribute(uapi.NFTA_EXPR_DATA, inner)
+        )
+    return encoded

@@ -5,8 +5,9 @@
 2. ``update`` writes the chains of the changed Services and their rules in the shared chains, without reading, in one
    call of iptables-restore for each family that changed.
 3. A refused text is followed by a full load. When that fails too, the error is raised and the next call loads again.
-4. ``heal`` writes the chains that the kernel's notifications name, and the jumps of chains that were flushed; then it
-   reads the kernel and writes what else another program changed. Rules of the nft kind notify of changes at once; the
+4. ``heal`` puts back the rules that other programs deleted from our chains, writes the other chains that the kernel's
+   notifications name, and the jumps of chains that were flushed; then it reads the kernel and writes what else another
+   program changed. Rules of the nft kind notify of changes at once; the
    sizes of legacy tables are compared every 0.05 s, and ``disturbed`` is true every 30 s for changes that keep them.
 5. ``close`` leaves everything in force; ``remove`` removes our chains, of both kinds, and nothing else.
 6. Where node ports answer on loopback, ``route_localnet`` is turned on after the rules that guard it exist, and turned

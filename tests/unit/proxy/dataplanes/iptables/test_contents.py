@@ -83,3 +83,13 @@ def test_a_frontend_belongs_to_the_first_until_it_lets_go() -> None:
     freed = created.change({WEB: ()}).text()
     assert '"default/other:http external IP"' in freed
     assert created.claims.waiting() == ()
+
+
+def test_sizes_are_those_of_own_chains_alone() -> None:
+    created = contents()
+    created.change({WEB: (port(),)})
+    sizes = created.sizes("nat", ("KUBE-SERVICES", SVC, "KUBE-MARK-MASQ", "PREROUTING", "KUBE-FIREWALL"))
+    by_table = {ruleset.table: ruleset.chains for ruleset in created.rulesets()}
+    assert sizes.keys() == {"KUBE-SERVICES", SVC, "KUBE-MARK-MASQ"}
+    assert {name: size.rules for name, size in sizes.items()} == {name: len(by_table["nat"][name]) for name in sizes}
+    assert sizes[SVC].last is None and sizes["KUBE-SERVICES"].last

@@ -2,7 +2,15 @@
 
 import pytest
 
-from podwire.proxy.dataplanes.iptables.layout import CLUSTER_IPS, LOOPBACK, REFUSED, SERVICES, SHARED, IptablesLayout
+from podwire.proxy.dataplanes.iptables.layout import (
+    CLUSTER_IPS,
+    LOOPBACK,
+    NODE_PORTS,
+    REFUSED,
+    SERVICES,
+    SHARED,
+    IptablesLayout,
+)
 from podwire.proxy.servicemap import IptablesSettings, NodeFacts
 
 FACTS = NodeFacts(
@@ -113,3 +121,13 @@ def test_every_jump_leads_to_a_chain() -> None:
     for table, jumps in layout.jumps().items():
         there = {name for of, name in (*layout.chains(), *SHARED) if of == table}
         assert {rule.rpartition(" -j ")[2] for _, rule in jumps} <= there
+
+
+def test_last_rules_are_known_by_their_text() -> None:
+    """A text that the last rules of a chain have, and no other ones."""
+    layout = IptablesLayout("ip", FACTS)
+    for key in (SERVICES, CLUSTER_IPS):
+        text = layout.last(*key)
+        assert text and layout.tail(key) and all(text in rule for rule in layout.tail(key))
+    assert layout.last(*NODE_PORTS) == "" and layout.tail(NODE_PORTS) == ()
+    assert layout.last(*REFUSED) is None and layout.last("nat", "KUBE-MARK-MASQ") is None
