@@ -158,7 +158,7 @@ def as_the_kernel(expressions: bytes) -> bytes:
     for kind, element in nl.attribute_list(expressions):
         fields = nl.attributes(element)
         name, data = fields[uapi.NFTA_EXPR_NAME], list(nl.attribute_list(fields[uapi.NFTA_EXPR_DATA]))
-        data.sort(key=lambda field, name=name: -field[0] if nl.string(name) == "meta" else field[0])
+        data.sort(reverse=nl.string(name) == "meta")
         inner = b"".join(nl.attribute(number, payload) for number, payload in data)
         encoded += nl.attribute(
             kind, nl.attribute(uapi.NFTA_EXPR_NAME, name) + nl.attribute(uapi.NFTA_EXPR_DATA, inner)
