@@ -39,8 +39,9 @@ VIP = "192.0.2.0"
 class ModelKernel:
     """The addresses of one node, with their ends."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, late_s: float = 1.0) -> None:
         self._clock = clock
+        self._late_s = late_s
         self._ends: dict[LeasedAddress, float] = {}
         self.announced: list[str] = []
 
@@ -53,7 +54,7 @@ class ModelKernel:
 
     def renew(self, addresses: Iterable[LeasedAddress], valid_s: int) -> tuple[KernelError, ...]:
         for leased in addresses:
-            self._ends[leased] = self._clock.monotonic() + valid_s + 1.0
+            self._ends[leased] = self._clock.monotonic() + valid_s + self._late_s
         return ()
 
     def remove(self, addresses: Iterable[LeasedAddress]) -> tuple[KernelError, ...]:
@@ -70,10 +71,14 @@ class CutClient(Client):
     """A client whose requests fail, and whose watches hear nothing more, while ``cut``."""
 
     cut = False
+    slow_s = 0.0
+    """How much longer a renewal of a Lease takes."""
 
     async def _checked(self, request: ApiRequest) -> ApiAnswer:
         if self.cut:
             raise ApiUnreachable("cut")
+        if self.slow_s and request.method == "PATCH":
+            await self.clock.sleep(self.slow_s)
         answer = await super()._checked(request)
         if self.cut:
             raise ApiUnreachable("cut")
@@ -113,10 +118,10 @@ class Speaker:
 class Speakers:
     """The agents of three nodes, and a watchman who counts the owners of each address."""
 
-    def __init__(self, plane: ControlPlane, names: list[str]) -> None:
+    def __init__(self, plane: ControlPlane, names: list[str], late_s: float = 1.0) -> None:
         self.plane = plane
         self.clock = plane.client.clock
-        self.kernels = {name: ModelKernel(self.clock) for name in names}
+        self.kernels = {name: ModelKernel(self.clock, late_s) for name in names}
         self.agents = {name: Speaker(plane, name, self.kernels[name]) for name in names}
         self.most = 0
         """The largest number of nodes that had one address at one time."""
@@ -149,8 +154,8 @@ class Speakers:
 
 
 @asynccontextmanager
-async def speakers(plane: ControlPlane) -> AsyncIterator[Speakers]:
-    """Three nodes, one Service with endpoints on all of them."""
+async def speakers(plane: ControlPlane, late_s: float = 1.0) -> AsyncIterator[Speakers]:
+    """Three nodes, one Service with endpoints on all of them; kernels remove addresses ``late_s`` too late."""
     await prepare(plane)
     await make_pool(plane)
     advertisement = {"apiVersion": "metallb.io/v1beta1", "kind": "L2Advertisement", "metadata": {"name": "all"}}
@@ -158,7 +163,7 @@ async def speakers(plane: ControlPlane) -> AsyncIterator[Speakers]:
     await make_service(plane, "web")
     await until_shown(plane, "web", [VIP])
     await put_endpoints(plane, *plane.nodes.names)
-    created = Speakers(plane, plane.nodes.names)
+    created = Speakers(plane, plane.nodes.names, late_s)
     watch = asyncio.ensure_future(created.watch())
     try:
         yield created
@@ -279,13 +284,54 @@ def test_addresses_stay_while_every_agent_lacks_the_api(plane: StartControlPlane
     asyncio.run(run())
 
 
-async def exchange(s: Speakers) -> None:
+def test_addresses_return_when_agents_report_a_lost_api_late(plane: StartControlPlane) -> None:
+    """The messages of agents take so long that the holder has given up its address by then."""
+
+    async def run() -> None:
+        async with plane(nodes=3, config=CONFIG) as p, speakers(p) as s:
+            first = await s.owner()
+            await s.wait(2)
+            before = len(s.history)
+            talk = asyncio.ensure_future(exchange(s, delay_s=0.9))
+            away = asyncio.ensure_future(p.restart(12.0))
+            await s.wait(9)
+            assert s.owners() == (first,), s.history
+            await away
+            await s.wait(8)
+            assert s.owners() == (first,)
+            changes = [owners for _, owners in s.history[before:]]
+            assert set(changes) <= {(), (first,)} and len(changes) <= 2, s.history
+            talk.cancel()
+
+    asyncio.run(run())
+
+
+def test_slow_renewals_do_not_shorten_lifetimes(plane: StartControlPlane) -> None:
+    """Lifetimes are whole seconds: after a renewal that took 0.4 s they would end 0.6 s before they have to."""
+
+    async def run() -> None:
+        async with plane(nodes=3, config=CONFIG) as p, speakers(p, late_s=0.0) as s:
+            for agent in s.agents.values():
+                agent.client.slow_s = 0.4
+            first = await s.owner()
+            await s.wait(3)
+            holder = s.agents[first]
+            holder.client.cut = True
+            await s.until(lambda: not holder.speaker.has_contact())
+            await s.wait(1.3)
+            assert s.owners() == (first,), s.history
+
+    asyncio.run(run())
+
+
+async def exchange(s: Speakers, delay_s: float = 0.0) -> None:
     """Carries the messages of agents to each other."""
     while True:
+        said = {agent.name: agent.speaker.tell_contact() for agent in s.agents.values()}
+        await s.clock.sleep(delay_s)
         now = s.clock.monotonic()
         for agent in s.agents.values():
-            for other in s.agents.values():
-                other.speaker.heartbeats.messages[agent.name] = (now, agent.speaker.tell_contact())
+            agent.speaker.heartbeats.messages |= {name: (now, contact) for name, contact in said.items()}
         await s.clock.sleep(0.25)
 
 
