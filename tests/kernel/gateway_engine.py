@@ -71,13 +71,15 @@ class Engine:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._ready_port = free_port()
+        self.ready_port = free_port()
+        """The port of ``/ready`` and ``/metrics``."""
         self._built = BuiltResources()
         self._sockets = (directory / "xds.sock", directory / "admin.sock")
         self.discovery = self.run(self._started())
         file = directory / "envoy.json"
         file.write_text(bootstrap("test", str(self._sockets[0]), str(self._sockets[1]), settings), encoding="utf-8")
         arguments = ["--disable-hot-restart", "--concurrency", "1", "--log-path", str(directory / "envoy.log")]
+        arguments += ["--file-flush-interval-msec", "100"]
         self._process = subprocess.Popen([find_envoy(), "-c", file, *arguments])
 
     def replace_discovery(self) -> None:
@@ -120,7 +122,7 @@ class Engine:
         settings = settings or self.settings
         self._built = build_resources(entry, settings, self._built)
         wanted = self._built.resources | {LISTENER: dict(self._built.resources[LISTENER])}
-        wanted[LISTENER] |= {READY_LISTENER: ready_listener("127.0.0.1", self._ready_port)}
+        wanted[LISTENER] |= {READY_LISTENER: ready_listener("127.0.0.1", self.ready_port)}
         self._loop.call_soon_threadsafe(self.discovery.publish, wanted)
         ports = [listener.port for listener in entry.listeners if listener.protocol != "UDP"]
         assert wait_until(lambda: self._served(wanted) and all(map(_open, ports)), 30)
@@ -136,7 +138,7 @@ class Engine:
 
     def _served(self, wanted: dict[str, dict[str, Any]]) -> bool:
         discovery = self.discovery
-        return bool(discovery.engines) and discovery.has(wanted) and discovery.in_step and _open(self._ready_port)
+        return bool(discovery.engines) and discovery.has(wanted) and discovery.in_step and _open(self.ready_port)
 
     def ask(self, port: int, request: "ClientRequest") -> Answer:
         """Sends a request on a connection of its own."""

@@ -36,14 +36,14 @@ _STREAM = {
 }
 
 
-def request_log(settings: EngineSettings) -> Json:
-    """The log of requests."""
-    return _log(settings, _REQUEST)
+def request_logs(settings: EngineSettings) -> list[Json]:
+    """The log of requests; none without a file."""
+    return [_log(settings, _REQUEST)] if settings.access_log else []
 
 
-def stream_log(settings: EngineSettings, source: str) -> Json:
-    """The log of connections of a route."""
-    return _log(settings, {**_STREAM, "route": source.replace("%", "%%")})
+def stream_logs(settings: EngineSettings, source: str) -> list[Json]:
+    """The log of connections of a route; none without a file."""
+    return [_log(settings, {**_STREAM, "route": source.replace("%", "%%")})] if settings.access_log else []
 
 
 def _log(settings: EngineSettings, fields: dict[str, str]) -> Json:

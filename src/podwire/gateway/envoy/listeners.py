@@ -1,6 +1,6 @@
 """Listeners as Envoy's JSON: ports, TLS by server name, and the filters that every request passes."""
 
-from podwire.gateway.envoy.access import request_log
+from podwire.gateway.envoy.access import request_logs
 from podwire.gateway.envoy.clusters import ADS, Json, duration, secret_source, typed
 from podwire.gateway.envoy.externalauth import external_auth_filter
 from podwire.gateway.envoy.settings import REPEAT_HEADER, EngineSettings, GzipSettings
@@ -213,8 +213,9 @@ def _http_filter(table: str, value: EntryListener, settings: EngineSettings) -> 
         pathWithEscapedSlashesAction="KEEP_UNCHANGED",
         stripTrailingHostDot=True,
         serverName="podwire",
+        preserveExternalRequestId=True,
         upgradeConfigs=[{"upgradeType": "websocket", "filters": [entry for entry in filters if entry != _BODY_LIMIT]}],
-        accessLog=[request_log(settings)],
+        accessLog=request_logs(settings),
         localReplyConfig={"mappers": [_CHALLENGE]},
         **_client_address(settings, scheme, client_port),
     )

@@ -42,3 +42,4 @@ class EngineSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     gzip: GzipSettings | None = None
     tls_minimum: Literal["TLSv1_2", "TLSv1_3"] = "TLSv1_2"
     access_log: str = "/dev/stdout"
+    """The file of the access log; empty for none."""

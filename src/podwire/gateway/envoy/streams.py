@@ -4,7 +4,7 @@ A connection goes to one of the backends by weight; where there is none it is cl
 endpoint until the client has been silent for a while.
 """
 
-from podwire.gateway.envoy.access import stream_log
+from podwire.gateway.envoy.access import stream_logs
 from podwire.gateway.envoy.clusters import Json, typed
 from podwire.gateway.envoy.settings import EngineSettings
 from podwire.gateway.routes import EntryListener, StreamTarget
@@ -21,7 +21,7 @@ def stream_filter(name: str, target: StreamTarget | None, settings: EngineSettin
     config: Json = {
         "statPrefix": name,
         "idleTimeout": _IDLE_TCP,
-        "accessLog": [stream_log(settings, target.source if target is not None else "")],
+        "accessLog": stream_logs(settings, target.source if target is not None else ""),
     }
     if len(shares) > 1:
         clusters = [{"name": share.key, "weight": share.weight} for share in shares]

@@ -252,6 +252,33 @@ def test_every_conformance_test_is_shown_or_has_a_reason() -> None:
         assert entry["support"] in ("core", "extended")
 
 
+def test_features_explain_the_conformance_tests_that_are_not_shown() -> None:
+    missing = {name for name, entry in conformance().items() if "not shown" in entry}
+    assert missing == {
+        "GatewayInfrastructure",
+        "TLSRouteListenerMixedTerminationNotSupported",
+        "TLSRouteListenerTerminateNotSupported",
+    }
+    assert "GatewayInfrastructurePropagation" not in FEATURES
+    assert {"TLSRouteModeMixed", "TLSRouteModeTerminate"} <= set(FEATURES)
+
+
+@pytest.mark.parametrize(
+    ("case", "served"),
+    [
+        ("GatewaySecretMissingReferenceGrant", False),
+        ("GatewaySecretInvalidReferenceGrant", False),
+        ("GatewaySecretReferenceGrantAllInNamespace", True),
+        ("GatewaySecretReferenceGrantSpecific", True),
+    ],
+)
+def test_a_secret_without_a_grant_is_in_no_entry(case: str, served: bool) -> None:
+    (translation,) = [_translated(entry) for entry in CASES if entry.test == case]
+    certificates = {certificate.chain for certificate in translation.entry.certificates.values()}
+    assert ("web/certificate" in certificates) == served
+    assert any(":443" in entry.name and "secret" in entry.name for entry in translation.entry.listeners) == served
+
+
 def test_the_class_names_features_that_conformance_tests_ask_for() -> None:
     features = {feature.name for feature in _translated(CASES[0]).classes[CLASS].supported_features}
     assert {"GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute", "BackendTLSPolicy", "ListenerSet"} <= features
