@@ -316,3 +316,24 @@ def test_a_router_is_found_by_its_device_alone(make: Make) -> None:
             await until(lambda: VIP not in router.routes())
 
     run(make(1, "46"), body)
+
+
+def test_a_router_of_the_same_number_gets_preference_and_aggregate(make: Make) -> None:
+    scope = BgpScope(name="all", lengths={4: 24, 6: 128}, local_pref=150)
+    tor = replace(TOR, my_as=ROUTER_AS)
+
+    async def body(cluster: Cluster, nodes: Nodes) -> None:
+        (node,) = cluster.all
+        lines = [line.replace("remote-as 64512", f"remote-as {ROUTER_AS}") for line in configuration(cluster)]
+        with frr_router(cluster, lines) as router:
+            scopes = {"all": scope}
+            await deliver(node, planned(node, node.name, peers={"tor": tor}, scopes=scopes))
+            await until(lambda: bool(router.paths("198.18.0.0/24")))
+            (path,) = router.paths("198.18.0.0/24")
+            assert path["locPrf"] == 150
+            assert router.paths(f"{VIP}/32") == [], "the address itself is not announced"
+            scopes = {"all": replace(scope, local_pref=50)}
+            await deliver(node, planned(node, node.name, peers={"tor": tor}, scopes=scopes))
+            await until(lambda: [p["locPrf"] for p in router.paths("198.18.0.0/24")] == [50])
+
+    run(make(1), body)

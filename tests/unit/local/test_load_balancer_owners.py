@@ -199,6 +199,22 @@ def test_an_address_moves_when_its_node_dies(plane: StartControlPlane) -> None:
     asyncio.run(run())
 
 
+def test_a_new_owner_announces_an_address_for_five_seconds(plane: StartControlPlane) -> None:
+    async def run() -> None:
+        async with plane(nodes=3, config=CONFIG) as p, speakers(p) as s:
+            first = await s.owner()
+            await s.wait(8)
+            assert s.kernels[first].announced == [VIP] * 5
+            await s.agents[first].kill()
+            await s.until(lambda: bool(s.owners()) and s.owners() != (first,))
+            second = await s.owner()
+            await s.wait(8)
+            assert s.kernels[second].announced == [VIP] * 5
+            assert s.kernels[first].announced == [VIP] * 5
+
+    asyncio.run(run())
+
+
 def test_a_node_that_is_cut_off_gives_up_first(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=3, config=CONFIG) as p, speakers(p) as s:
