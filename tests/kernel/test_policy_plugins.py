@@ -343,10 +343,10 @@ def test_pod_reaches_itself_through_a_service_others_stay_denied(world: OtherWor
 class WithoutBridgeTables(Nft):
     """nftables as on a kernel without tables of the family bridge."""
 
-    def commit(self, transaction: Transaction) -> None:
+    def commit(self, transaction: Transaction, generation: int = 0) -> None:
         if transaction.family == "bridge":
             raise Unsupported("table bridge", detail="commit: Operation not supported")
-        super().commit(transaction)
+        super().commit(transaction, generation)
 
 
 @ON_A_BRIDGE
