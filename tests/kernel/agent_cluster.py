@@ -49,7 +49,8 @@ asyncio.run(daemon.run(config.load(Path(sys.argv[1])), SystemClock()))
 
 
 def inside(place: Path, *command: str) -> str:
-    done = subprocess.run(["nsenter", f"--net={place}", *command], capture_output=True, text=True, check=False)
+    with netns.inside(place):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

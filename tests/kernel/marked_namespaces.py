@@ -4,6 +4,8 @@ import os
 import subprocess
 from pathlib import Path
 
+from podwire.kernel import netns
+
 
 def run(*arguments: str) -> str:
     """The output of a command; fails the test when its exit status is not 0."""
@@ -29,7 +31,8 @@ class MarkedNamespaces:
 
     def inside(self, name: str, *arguments: str) -> str:
         """The output of a command in a network namespace; ``ip netns exec`` would also make a namespace of mounts."""
-        return run("nsenter", f"--net={self.path(name)}", "--", *arguments)
+        with netns.inside(self.path(name)):
+            return run(*arguments)
 
     def ip(self, name: str | None, *lines: str) -> None:
         """Runs ip(8) once for all lines, in a namespace or (None) in that of this process."""

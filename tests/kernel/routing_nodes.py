@@ -9,13 +9,14 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.kernel.pod_servers import TcpService, serving
 
 from podwire.cluster.names import POD_NETWORK
 from podwire.cluster.podnetworks import DEFAULT_NETWORK
@@ -45,30 +46,13 @@ from podwire.runtime.program import Child
 from podwire.runtime.registry import Registry
 from podwire.runtime.supervise import Supervisor
 
-ECHO_SERVER = """
-import socket, threading
-def serve(one):
-    while data := one.recv(65536):
-        one.sendall(data)
-with socket.create_server(("", 7)) as server:
-    print("up", flush=True)
-    while True:
-        one, _ = server.accept()
-        threading.Thread(target=serve, args=(one,), daemon=True).start()
-"""
-SOURCE_REPLY_SERVER = """
-import socket
-with socket.create_server(("", 8), family=socket.AF_INET6, dualstack_ipv6=True) as server:
-    print("up", flush=True)
-    while True:
-        one, peer = server.accept()
-        one.sendall(peer[0].encode())
-        one.close()
-"""
+ECHO_SERVER = TcpService(7, echoes=True)
+SOURCE_REPLY_SERVER = TcpService(8)
 
 
 def inside(place: Path, *command: str) -> str:
-    done = subprocess.run(["nsenter", f"--net={place}", *command], capture_output=True, text=True, check=False)
+    with netns.inside(place):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -76,7 +60,8 @@ def inside(place: Path, *command: str) -> str:
 def ip_batch(place: Path, *commands: str) -> None:
     """Runs commands of ip(8) in one process: in user-mode Linux each process takes a while to start."""
     lines = "".join(f"{command}\n" for command in commands)
-    subprocess.run(["nsenter", f"--net={place}", "ip", "-batch", "-"], input=lines, text=True, check=True)
+    with netns.inside(place):
+        subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
 
 
 def connect(place: Path, address: str, port: int) -> socket.socket:
@@ -315,18 +300,9 @@ class Pod:
         self.address = address
         self.address6 = address6
 
-    @contextmanager
-    def running(self, program: str) -> Iterator[None]:
-        server = subprocess.Popen(
-            ["nsenter", f"--net={self.place}", "python3", "-IS", "-c", program], stdout=subprocess.PIPE
-        )
-        assert server.stdout is not None and server.stdout.readline()
-        try:
-            yield
-        finally:
-            server.kill()
-            server.wait()
-            server.stdout.close()
+    def running(self, service: TcpService) -> AbstractContextManager[None]:
+        """Runs a server in the pod."""
+        return serving(self.place, service)
 
 
 class Cluster:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.kernel.agent_cluster import Machine, eventually, inside
+from tests.kernel.pod_servers import serving
 from tests.kernel.routing_nodes import ECHO_SERVER
 from tests.kernel.test_agent_policy import add
 
@@ -79,17 +80,12 @@ BOTH = ("node-1", "node-2")
 
 
 def run_two_nodes(machine: Machine) -> None:
-    """Two ready nodes with the pods ``a`` and ``b``, and an echo server in ``b``."""
+    """Two ready nodes with the pods ``a`` and ``b``."""
     machine.add_node(1)
     machine.add_node(2)
     for name in BOTH:
         eventually(lambda name=name: machine.ready(name))
     assert (machine.pod("node-1", "a"), machine.pod("node-2", "b")) == ("10.244.1.2", ECHO_ADDRESS)
-    command = ["nsenter", f"--net={machine.root}/pods/b", sys.executable, "-c", ECHO_SERVER]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE)
-    machine.processes["server"] = server
-    assert server.stdout is not None and server.stdout.readline()
-    server.stdout.close()
 
 
 def check_state_and_repair(machine: Machine) -> None:
@@ -146,7 +142,7 @@ def kill_and_start_without_api(machine: Machine, check: Callable[[], None]) -> N
 @pytest.mark.slow
 def test_two_agents_route_switch_and_survive_kills(machine: Machine) -> None:
     run_two_nodes(machine)
-    with connect(machine, "a", ECHO_ADDRESS) as talk:
+    with serving(machine.root / "pods/b", ECHO_SERVER), connect(machine, "a", ECHO_ADDRESS) as talk:
 
         def check() -> None:
             assert echo(talk), "the connection goes on"

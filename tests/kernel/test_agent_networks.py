@@ -6,6 +6,7 @@ import socket
 import subprocess
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ ONLY_FRIENDS = {
 }
 
 
-WEB_SERVER = SOURCE_REPLY_SERVER.replace('("", 8)', '("", 8080)')
+WEB_SERVER = replace(SOURCE_REPLY_SERVER, port=8080)
 
 
 def documented_policy() -> Any:

@@ -12,7 +12,7 @@ import pytest
 from tests.kernel.healing import EagerClock, checking, drift, restored, until, with_router
 from tests.kernel.routing_nodes import Cluster, ClusterNode
 
-from podwire.kernel import sysctl
+from podwire.kernel import netns, sysctl
 from podwire.routing.machine import OWNER
 from podwire.routing.settings import RoutingSettings
 from podwire.state.address import is_v6
@@ -106,9 +106,8 @@ def do(node: ClusterNode, commands: list[str]) -> None:
         elif program in ("bridge", "nft"):
             node.shows(program, *rest.split())
         else:
-            done = subprocess.run(
-                ["nsenter", f"--net={node.place}", "ip", *command.split()], capture_output=True, text=True, check=False
-            )
+            with netns.inside(node.place):
+                done = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"ip {command}: {done.stderr}"
 
 
