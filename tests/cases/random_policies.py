@@ -116,9 +116,10 @@ class RandomPolicies:
         addresses = [address for pod in world.pods if not pod.spec.host_network for address in pod.addresses]
         addresses += [address for node in world.nodes for address in node.internal_ips]
         addresses += STRANGERS
+        parties = {address: world.party(address) for address in addresses}
         created = 0
         while created < count:
-            source, destination = world.party(self._choices.pick(addresses)), world.party(self._choices.pick(addresses))
+            source, destination = parties[self._choices.pick(addresses)], parties[self._choices.pick(addresses)]
             both = {":" in source.address, ":" in destination.address}
             if len(both) > 1 or source.name == destination.name or (source.pod is None and destination.pod is None):
                 continue

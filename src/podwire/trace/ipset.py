@@ -6,11 +6,11 @@ ipset(8) lists them. Of several matching networks the longest prefix counts.
 """
 
 from collections.abc import Collection, Mapping
-from ipaddress import ip_address, ip_network
 
 import msgspec
 
 from podwire.errors import ProtocolError
+from podwire.trace.networks import network, within
 from podwire.trace.packet import Packet
 
 
@@ -45,7 +45,7 @@ def find(sets: Sets, name: str, directions: str, packet: Packet) -> str:
         return text if text in elements.elements else ""
     position = kinds.index("net")
     matching = (element for element in elements.elements if _within(values, element.split(","), position))
-    return max(matching, key=lambda element: ip_network(element.split(",")[position]).prefixlen, default="")
+    return max(matching, key=lambda element: network(element.split(",")[position]).prefixlen, default="")
 
 
 def _dimension_value(kind: str, direction: str, packet: Packet) -> str:
@@ -60,7 +60,7 @@ def _within(values: list[str], element: list[str], position: int) -> bool:
     """Whether the values equal those of an element; that at ``position`` may lie in the element's network."""
     for index, (value, element_value) in enumerate(zip(values, element, strict=True)):
         if index == position:
-            if ip_address(value) not in ip_network(element_value):
+            if not within(value, element_value):
                 return False
         elif value != element_value:
             return False

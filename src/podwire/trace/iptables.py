@@ -7,13 +7,14 @@ packets, as in the kernel; time does not advance. With virtual servers of IPVS, 
 end of INPUT, or before ``filter`` of OUTPUT when this machine sends it; it continues as a packet of the machine to the
 real server. An unsupported option raises an error; none is skipped.
 
-Cost: one walk of the rules, and for each random choice one more walk of the rules behind it.
+Cost: one walk of the rules, and for each random choice one more walk of the rules behind it. A rule is parsed once for
+all packets.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from ipaddress import ip_address, ip_network
+from functools import lru_cache
 from math import inf
 
 import msgspec
@@ -25,6 +26,7 @@ from podwire.state.ipvs import Destination, Key, VirtualServer
 from podwire.state.nft_types import PROTOCOLS
 from podwire.trace.bytecode import run
 from podwire.trace.ipset import Sets, find
+from podwire.trace.networks import within
 from podwire.trace.packet import LocalAddresses, Outcome, Packet, TraceStep
 
 _WORD = re.compile(r'"[^"]*"|\S+')
@@ -53,6 +55,7 @@ class RuleOption(msgspec.Struct, frozen=True):
     negated: bool = False
 
 
+@lru_cache(maxsize=2048)
 def parse_rule(text: str) -> tuple[RuleOption, ...]:
     """The options of a rule in their order.
 
@@ -392,10 +395,6 @@ def _is_for_another_destination(rule: str, packet: Packet) -> bool:
     return tokens[0] == "-d" and tokens[1].endswith(full_length) and tokens[1] != f"{packet.destination}{full_length}"
 
 
-def _within(address: str, network: str) -> bool:
-    return ip_address(address) in ip_network(network)
-
-
 def _device(name: str, text: str) -> bool:
     return name.startswith(text[:-1]) if text.endswith("+") else name == text
 
@@ -415,8 +414,8 @@ _ECHO6 = "128"
 """The only ICMPv6 message that starts a flow."""
 
 _MATCHES: dict[str, Callable[[_Walk, str], bool]] = {
-    "-s": lambda walk, text: _within(walk.packet.source, text),
-    "-d": lambda walk, text: _within(walk.packet.destination, text),
+    "-s": lambda walk, text: within(walk.packet.source, text),
+    "-d": lambda walk, text: within(walk.packet.destination, text),
     "-p": lambda walk, text: text in (walk.packet.protocol, str(PROTOCOLS.get(walk.packet.protocol))),
     "-i": lambda walk, text: _device(walk.packet.input, text),
     "-o": lambda walk, text: _device(walk.packet.output, text),

@@ -272,6 +272,7 @@ class Chaos:
         """Some connections between all kinds of ends."""
         addresses = [address for pod in self.world.pods for address in pod.addresses]
         addresses += ["192.168.99.1", "fd99::2", "203.0.113.9", "203.0.113.1", "10.180.0.77"]
+        parties = {address: self.world.party(address) for address in addresses}
         for _ in range(25):
             item, other = (self.random.choice(addresses) for _ in range(2))
             if (":" in item) == (":" in other):
@@ -285,8 +286,7 @@ class Chaos:
                     (5432, "TCP"),
                 )
                 port, protocol = self.random.choice(ports)
-                source, destination = self.world.party(item), self.world.party(other)
-                yield Connection(source=source, destination=destination, protocol=protocol, port=port)
+                yield Connection(source=parties[item], destination=parties[other], protocol=protocol, port=port)
 
 
 def _base() -> str:

@@ -5,6 +5,7 @@
 """
 
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from tests.unit.policy.test_packet_table import POD_RANGES, Verdict, passes
 
 from podwire.cluster.world import World
 from podwire.policy.compile import compile_world
+from podwire.policy.connectionmatch import Connection
 from podwire.policy.dataplane import PolicyFacts
-from podwire.policy.evaluate import EvaluationOptions, evaluate
+from podwire.policy.evaluate import ConnectionVerdict, EvaluationOptions, evaluate
 from podwire.policy.registry import DATAPLANES
 from podwire.policy.tracing import open_tracing
 from podwire.trace.packet import LocalAddresses
@@ -39,15 +41,26 @@ def planned(name: str, world: World, node: str, *, own_node_egress: bool) -> Ver
     return lambda packet: next(iter(tracer.outcomes(packet))).verdict
 
 
+@cache
+def evaluated(seed: int) -> tuple[World, tuple[tuple[Connection, ConnectionVerdict], ...]]:
+    """The cluster of a seed, and its connections with the verdicts of the evaluator, for every data plane."""
+    policies = RandomPolicies(BASE, seed)
+    world = policies.world()
+    options = EvaluationOptions(own_node_egress=own_node_egress(seed))
+    connections = policies.connections(world, CONNECTIONS)
+    return world, tuple((connection, evaluate(world, connection, options)) for connection in connections)
+
+
+def own_node_egress(seed: int) -> bool:
+    return seed % 3 > 0
+
+
 @pytest.mark.parametrize("name", DATAPLANES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rules_and_evaluator_agree(seed: int, name: str) -> None:
-    policies = RandomPolicies(BASE, seed)
-    world = policies.world()
-    own_node_egress = seed % 3 > 0
-    planes = {node: planned(name, world, node, own_node_egress=own_node_egress) for node in ("n1", "n2")}
-    for connection in policies.connections(world, CONNECTIONS):
-        expected = evaluate(world, connection, EvaluationOptions(own_node_egress=own_node_egress))
+    world, connections = evaluated(seed)
+    planes = {node: planned(name, world, node, own_node_egress=own_node_egress(seed)) for node in ("n1", "n2")}
+    for connection, expected in connections:
         assert passes(planes, connection) == expected.allowed, (connection.source.name, connection, expected)
 
 
