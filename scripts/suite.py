@@ -34,16 +34,8 @@ PYTEST = (".venv/bin/python", "-m", "pytest")
 FORKS = ("-p", "no:xdist", "-p", "tests.forked_workers", "--forks")
 """Workers that are forks of the process that has collected the tests; their number follows."""
 GUEST = ("scripts/uml", "pytest")
-UNIT_PARTS = (
-    ("tests/unit/policy", "tests/unit/proxy", "tests/unit/house", "tests/unit/state"),
-    ("tests/unit/embedded",),
-    ("tests/unit/cni", "tests/unit/dns"),
-)
-"""Three of four parts of the unit tests; the fourth one has all other folders, and the third one mostly waits.
-
-A few processes need less than workers of one run, which would each read all files and exchange every test. Four keep
-two processors busy while tests of servers wait.
-"""
+UNIT_HALF = ("cli", "cni", "dns", "embedded", "house")
+"""Folders of ``tests/unit`` with half of its time."""
 WITH_TESTS_OF_GUESTS = ("test_routing_ipvlan.py", "test_routing_segment.py")
 """Files for the guest of ``tests/uml``, so that the three guests have about the same time to run."""
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -83,12 +75,14 @@ class Job:
 
 
 def unit_jobs() -> Iterator[Job]:
-    """The parts of the unit tests, without the thorough ones."""
-    quick = (*PYTEST, "-m", "not thorough")
-    for folders in UNIT_PARTS:
-        yield Job("unit", (*quick, *folders))
-    named = (folder for folders in UNIT_PARTS for folder in folders)
-    yield Job("unit", (*quick, "tests/unit", *(f"--ignore={folder}" for folder in named)))
+    """The unit tests without the thorough ones, in two processes, which both read the half of the files that they run.
+
+    Four workers keep two processors busy while tests of servers wait.
+    """
+    quick = (*PYTEST, *FORKS, "2", "-m", "not thorough")
+    half = [f"tests/unit/{folder}" for folder in UNIT_HALF]
+    yield Job("unit", (*quick, *half))
+    yield Job("unit", (*quick, "tests/unit", *(f"--ignore={folder}" for folder in half)))
 
 
 def thorough_jobs() -> Iterator[Job]:

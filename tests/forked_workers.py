@@ -2,8 +2,9 @@
 
 Workers of pytest-xdist begin as new interpreters and collect all files each, the same work once for each of them. Here
 one process collects, and its forks share what it has read. A worker asks for a file, runs its tests, and asks for the
-next one; files are assigned in the order in which they were collected. Fixtures of the session exist once for each
-worker. Reports travel to the first process some at a time, which prints and counts them as if it had run the tests.
+next one; files are assigned in the order in which they were collected, those with the same marker ``worker(name)``
+together. Fixtures of the session exist once for each worker. Reports travel to the first process some at a time, which
+prints and counts them as if it had run the tests.
 
 A worker that dies fails the tests of its file without a report, and another one takes its place.
 """
@@ -66,7 +67,8 @@ class _Run:
         self._hook = session.config.hook
         files: dict[object, list[int]] = {}
         for number, item in enumerate(session.items):
-            files.setdefault(item.path, []).append(number)
+            marker = item.get_closest_marker("worker")
+            files.setdefault(marker.args if marker else item.path, []).append(number)
         self._files = deque(files.values())
         self._workers: list[_Worker] = []
 

@@ -29,6 +29,7 @@ class Entry:
 
 
 Tree = dict[str, Entry]
+_FOLDER = Entry()
 
 
 def merged(path: str) -> str:
@@ -41,9 +42,10 @@ def merged(path: str) -> str:
 def put(tree: Tree, path: str, entry: Entry) -> None:
     """Adds an entry and the folders above it."""
     tree[path] = entry
-    for parent in Path(path).parents:
-        if str(parent) != ".":
-            tree.setdefault(str(parent), Entry())
+    parent = path.rpartition("/")[0]
+    while parent:
+        tree.setdefault(parent, _FOLDER)
+        parent = parent.rpartition("/")[0]
 
 
 def from_tar(files: tarfile.TarFile) -> Tree:

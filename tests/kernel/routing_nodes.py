@@ -366,10 +366,11 @@ class Cluster:
 
 
 class Talk(threading.Thread):
-    """One TCP connection that echoes all the time; ``failure`` when it broke."""
+    """One TCP connection that echoes all the time, after a pause of ``every_s``; ``failure`` when it broke."""
 
-    def __init__(self, client: Pod, server: Pod) -> None:
+    def __init__(self, client: Pod, server: Pod, every_s: float = 0.002) -> None:
         super().__init__()
+        self._every_s = every_s
         self.connection = connect(client.place, server.address, 7)
         self.rounds, self.failure, self._end = 0, "", threading.Event()
         self.start()
@@ -384,7 +385,7 @@ class Talk(threading.Thread):
                     assert piece, "closed"
                     got += len(piece)
                 self.rounds += 1
-                time.sleep(0.002)
+                time.sleep(self._every_s)
         except (OSError, AssertionError) as failure:
             self.failure = repr(failure)
 

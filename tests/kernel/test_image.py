@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,18 +77,21 @@ def test_two_builds_have_the_same_digest(image: Image, tmp_path: Path) -> None:
     assert again.digests[OWN] == image.digests[OWN]
 
 
-def needed(data: bytes, folder: Path) -> set[str]:
-    """The libraries that a program or library names."""
-    file = folder / "file"
-    file.write_bytes(data)
-    done = subprocess.run(["readelf", "--dynamic", "--wide", str(file)], capture_output=True, text=True, check=True)
-    return set(re.findall(r"\(NEEDED\)\s+Shared library: \[(.+)\]", done.stdout))
+def needed(files: Mapping[str, bytes], folder: Path) -> dict[str, set[str]]:
+    """The libraries that programs and libraries name, by their paths."""
+    names = {str(folder / f"{number}"): path for number, path in enumerate(files)}
+    for file, path in names.items():
+        Path(file).write_bytes(files[path])
+    done = subprocess.run(["readelf", "--dynamic", "--wide", *names], capture_output=True, text=True, check=True)
+    _, *texts = re.split(r"^File: (.+)$", done.stdout, flags=re.MULTILINE)
+    library = re.compile(r"\(NEEDED\)\s+Shared library: \[(.+)\]")
+    return {names[file]: set(library.findall(text)) for file, text in zip(texts[::2], texts[1::2], strict=True)}
 
 
 def check_libraries(image: Image, architecture: str, tmp_path: Path) -> set[str]:
     """Every library that a program or library names is in the image; the names of all files."""
     names: set[str] = set()
-    missing: dict[str, set[str]] = {}
+    programs: dict[str, bytes] = {}
     for layer in image.layers(architecture):
         for member in layer:
             assert member.uid == member.gid == member.mtime == 0 and not member.mode & 0o6000, member.name
@@ -98,9 +101,10 @@ def check_libraries(image: Image, architecture: str, tmp_path: Path) -> set[str]
             machine = int.from_bytes(data[18:20], "little")
             if data.startswith(b"\x7fELF") and "podwire/cni/bin" not in member.name and machine != BPF:
                 assert machine == {"amd64": 62, "arm64": 183}[architecture], member.name
-                missing[member.name] = needed(data, tmp_path)
-    assert len(missing) > 50
-    assert {path: gone for path, libraries in missing.items() if (gone := libraries - names)} == {}
+                programs[member.name] = data
+    libraries = needed(programs, tmp_path)
+    assert len(libraries) == len(programs) > 50
+    assert {path: missing for path, used in libraries.items() if (missing := used - names)} == {}
     return names
 
 

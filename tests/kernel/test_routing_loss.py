@@ -89,7 +89,7 @@ def test_switches_between_all_backends_lose_no_datagram(cluster: Cluster) -> Non
     cluster.settle()
     pods = [node.pod(f"p{node.number}") for node in cluster.all]
     with pods[0].running(ECHO_SERVER), pods[1].running(ECHO_SERVER):
-        talks = [Talk(pods[0], pods[1]), Talk(pods[1], pods[0])]
+        talks = [Talk(pods[0], pods[1], 0.02), Talk(pods[1], pods[0], 0.02)]
         losses = {f"{before} to {after}": lost(pods, cluster, after) for before, after in pairwise(walk)}
         again = [talk.end() for talk in talks]
     losing = {step: number for step, number in losses.items() if number}

@@ -16,7 +16,15 @@ asyncio.set_event_loop_policy(Policy())
 
 _FOLDER = Path(__file__).parent
 THOROUGH = (
+    "cni/ipam/test_pool.py",
+    "controllers/endpointslice/test_hostile_objects.py",
+    "dns/corefile/test_syntax.py",
+    "dns/test_hostile_objects.py",
+    "dns/test_spread.py",
     "dns/test_wire.py",
+    "embedded/scheduler/test_hostile_objects.py",
+    "house/test_forked_workers.py",
+    "house/test_suite.py",
     "kernel/test_route_codec.py",
     "local/test_bgp_objects.py",
     "local/test_cloud_addresses.py",
@@ -41,13 +49,17 @@ THOROUGH = (
     "policy/test_random.py",
     "proxy/dataplanes/nftables/test_contents.py",
     "proxy/test_choice_by_the_book.py",
+    "proxy/test_hostile_objects.py",
+    "routing/test_hostile_objects.py",
     "routing/test_planner.py",
+    "upgrade/apply/test_run.py",
     "why/services/test_agreement.py",
     "why/services/test_choice.py",
 )
-"""Files with very many random cases, or with a whole control plane in one process; they get the marker ``thorough``.
+"""Files with very many random cases, with runs that are killed at every step, with other processes of pytest, or with a
+whole control plane in one process; they get the marker ``thorough``.
 
-They take a third of the time of all unit tests. ``make unit`` leaves them out, ``make test`` runs them beside the
+They take almost half of the time of all unit tests. ``make unit`` leaves them out, ``make test`` runs them beside the
 guests of user-mode Linux.
 """
 _THOROUGH_FILES = {_FOLDER / name for name in THOROUGH}

@@ -88,7 +88,7 @@ def test_a_worker_that_dies_fails_its_tests_alone(tmp_path: Path) -> None:
     assert f"the worker ended with signal {int(signal.SIGKILL)} in one of the tests of test_c.py" in output
 
 
-def test_a_failure_at_the_end_of_a_worker_fails_the_run(tmp_path: Path) -> None:
+def test_a_failure_of_a_session_fixture_fails_the_run(tmp_path: Path) -> None:
     status, output = run(tmp_path, {"test_a": _TEARDOWN})
     assert status == 1, output
     assert "the device is busy" in output and "1 passed, 1 error" in output

@@ -1,10 +1,14 @@
 """Names in ``src`` say what they stand for."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
-from tests.unit.house.syntax import MODULES, SRC, tree
+import pytest
+from tests.unit.house.syntax import MODULES, SRC, named
+
+pytestmark = pytest.mark.worker("sources")
 
 _VAGUE = {
     "pieces", "words", "given", "seen", "notes", "ways", "stored", "described", "places", "found", "others", "each",
@@ -29,8 +33,8 @@ _ALLOWED = {
 }
 
 
-def _names(module: ast.AST) -> Iterator[str]:
-    for node in ast.walk(module):
+def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
@@ -40,8 +44,9 @@ def _names(module: ast.AST) -> Iterator[str]:
                 yield name
 
 
+@cache
 def _vague_names(path: Path) -> set[str]:
-    names = {name.strip("_").lower() for name in (path.stem, *_names(tree(path)))}
+    names = {name.strip("_").lower() for name in (path.stem, *_names(named(path)))}
     opposites = {"left"} if "right" in names else set()
     return names & _VAGUE - opposites
 

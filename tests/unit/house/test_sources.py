@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.unit.house.syntax import MODULES, ROOT, SRC, text, tree
+from tests.unit.house.syntax import MODULES, ROOT, SRC, named, text, tree
+
+pytestmark = pytest.mark.worker("sources")
 
 _MAX_FILE_LINES = 500
 _MAX_FUNCTION_LINES = 60
@@ -58,7 +60,7 @@ def _name(path: Path) -> str:
 def _definitions_and_imports(path: Path) -> tuple[ast.AST, ...]:
     """The functions of a module and its imports, wherever they stand."""
     expected = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Import, ast.ImportFrom)
-    return tuple(node for node in ast.walk(tree(path)) if isinstance(node, expected))
+    return tuple(node for node in named(path) if isinstance(node, expected))
 
 
 def _package(path: Path) -> str:
@@ -109,7 +111,7 @@ def test_classes_have_few_methods() -> None:
 
 
 def _large_classes(path: Path) -> Iterator[str]:
-    for node in ast.walk(tree(path)):
+    for node in named(path):
         if isinstance(node, ast.ClassDef):
             methods = [item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
             if len(methods) > _MAX_METHODS:

@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.unit.house.syntax import walk
+
 _ROOT = Path(__file__).parents[3]
 _FILES = sorted((_ROOT / "tests").rglob("*.py"))
 _MAX_WORDS = 10
@@ -48,7 +50,7 @@ def _functions_in(block: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctio
 
 def _written(function: ast.FunctionDef | ast.AsyncFunctionDef) -> WrittenFunction:
     checks, called = False, set()
-    for node in ast.walk(function):
+    for node in walk(function):
         checks = checks or isinstance(node, ast.Assert | ast.Raise)
         if isinstance(node, ast.Call):
             called.add(_called(node))
