@@ -43,7 +43,7 @@ def fetch(requirements: Path, without: Iterable[str], architecture: str, cache: 
     chosen.write_text("".join(pins.values()))
     wheels = sorted(folder.glob("*.whl"))
     wanted = {name.lower().replace("-", "_") for name in pins}
-    if {wheel.name.rsplit("-", 3)[0].lower().replace("-", "_") for wheel in wheels} != wanted:
+    if {_distribution(wheel) for wheel in wheels} != wanted:
         for wheel in wheels:
             wheel.unlink()
         platforms = [f"--platform={name}_{_PLATFORMS[architecture]}" for name in _MANYLINUX]
@@ -53,6 +53,11 @@ def fetch(requirements: Path, without: Iterable[str], architecture: str, cache: 
             "-d", str(folder),
         )  # fmt: skip
     return sorted(folder.glob("*.whl"))
+
+
+def _distribution(wheel: Path) -> str:
+    """Name and version of a wheel; its name may have a build number between version and tags (PEP 427)."""
+    return "_".join(wheel.name.split("-")[:2]).lower()
 
 
 def _pins(requirements: Path, without: tuple[str, ...]) -> dict[str, str]:
