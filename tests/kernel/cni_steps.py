@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from podwire.cni import bridgeguard, ports, protocol, wiring
+from podwire.cni import bridgeguard, ports, protocol, sourceguard, wiring
 from podwire.cni.service import CniService, CniSettings
 from podwire.cni.wiring import WiringFacts
 from podwire.kernel import network
@@ -34,7 +34,11 @@ PORTS = {
         {"hostPort": 53, "containerPort": 53, "protocol": "udp"},
     ]
 }
-TABLES = (("inet", ports.TABLE), (bridgeguard.FAMILY, bridgeguard.TABLE))
+TABLES = (
+    ("inet", ports.TABLE),
+    (bridgeguard.FAMILY, bridgeguard.TABLE),
+    (sourceguard.FAMILY, sourceguard.TABLE),
+)
 LIMIT = 300
 
 
@@ -111,10 +115,10 @@ def in_child(body: Callable[[], list[str]]) -> tuple[bool, list[str]]:
 
 
 def held_in_kernel() -> dict[str, object]:
-    """Devices, routes and neighbours of pods, and the elements of the hostPort table and of the source guard."""
+    """Devices, routes and neighbours of pods, and the elements of the hostPort table and of the source guards."""
     with Netlink() as netlink, Nft() as nft:
         state = network.read(netlink)
-        elements, guard = (_elements(nft.read(*name)) for name in TABLES)
+        elements, guard, sources = (_elements(nft.read(*name)) for name in TABLES)
     links = [link for link in state.links if link.kind == "veth" and link.group != network.DELETE_GROUP]
     return {
         "links": sorted(str(wiring.owner_of(link)) for link in links),
@@ -123,6 +127,7 @@ def held_in_kernel() -> dict[str, object]:
         "forwarding entries": sorted(x.mac for x in state.fdb if x.bridge and x.link in {link.name for link in links}),
         "elements": elements,
         "guard": guard,
+        "sources": sources,
     }
 
 
@@ -142,6 +147,7 @@ def held_in_ledger(service: CniService) -> dict[str, object]:
         "forwarding entries": sorted(item.mac for item in service.leases.held.values() if item.bridge),
         "elements": 1 + 2 * len(CIDRS) + len(CIDRS) if with_ports else 0,
         "guard": sum(1 + len(item.addresses) for item in attachments if item.bridge),
+        "sources": sum(2 for item in attachments if not item.bridge),
     }
 
 

@@ -29,7 +29,7 @@ def add(shared: Shared) -> CniService:
     )
     service = CniService(settings, shared.clock)
     service.disk.report = lambda text: shared.degraded.report("disk", STATE_NOT_WRITTEN, text)
-    service.attachments.report_guard = lambda text: shared.degraded.report("bridge guard", FEATURE_MISSING, text)
+    service.attachments.report_guard = lambda guard, text: shared.degraded.report(guard, FEATURE_MISSING, text)
     service.recover(legs="policy" not in config.parts)  # No policy sees the packets of legs.
     shared.health.ready["cni"] = service.problem
     shared.health.metrics["cni"] = service.samples

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from podwire.cni import bridgeguard, ports, requested, spec, wiring
+from podwire.cni import bridgeguard, ports, requested, sourceguard, spec, wiring
 from podwire.cni.chain.bandwidth import PodLimiter
 from podwire.cni.chain.firewall import NodeFilter, ZoneSources
 from podwire.cni.chain.tuning import PodDevices
@@ -47,6 +47,20 @@ class TableHolder(Protocol):
 
         Raises: KernelError.
         """
+        ...
+
+
+class SourceGuards(Protocol):
+    """The tables that keep pods to their own addresses."""
+
+    @property
+    def bridge(self) -> TableHolder:
+        """That of pods on the bridge."""
+        ...
+
+    @property
+    def devices(self) -> TableHolder:
+        """That of pods with devices of their own, for IPv6."""
         ...
 
 
@@ -94,8 +108,8 @@ class Plumber(Protocol):
         ...
 
     @property
-    def guard(self) -> TableHolder:
-        """The table that keeps pods on the bridge to their own addresses."""
+    def guards(self) -> SourceGuards:
+        """The tables that keep pods to their own addresses."""
         ...
 
     @property
@@ -198,8 +212,8 @@ class Attachments:
         self._released: set[str] = set()
         self._with_new_ports: dict[AttachmentKey, Attachment] = {}
         self._port_planner = ports.PortPlanner()
-        self.report_guard: Callable[[str], None] = lambda _: None
-        """Called with the reason why source addresses on the bridge are not checked; empty: they are."""
+        self.report_guard: Callable[[str, str], None] = lambda _guard, _problem: None
+        """Called with the name of a guard and the reason why it does not check source addresses; empty: it does."""
 
     @property
     def by_key(self) -> Mapping[AttachmentKey, Attachment]:
@@ -208,7 +222,7 @@ class Attachments:
 
     def of_container(self, container: str) -> list[Attachment]:
         """The attachments of one container."""
-        return self.leases.of_container(container)
+        return [self.by_key[key] for key in self.leases.containers.get(container, ())]
 
     def reserve(
         self, request: CniRequest, node: WiringFacts, beside: Collection[int] = (), foreign: Sequence[Address] = ()
@@ -256,7 +270,7 @@ class Attachments:
         finally:
             self.leases.release([attachment])
             self.gate.detach(attachment)
-            self._hold_tables([attachment])
+            self._take_out_of_tables([attachment])
 
     def remove(self, attachments: Sequence[Attachment]) -> None:
         """Unwires pods, then deletes their attachments from the ledger.
@@ -270,20 +284,45 @@ class Attachments:
         for attachment in attachments:
             self.gate.detach(attachment)
         self._released.update(ip for attachment in attachments for ip in attachment.addresses)
-        self._hold_tables(attachments)
+        self._take_out_of_tables(attachments)
 
-    def _hold_tables(self, removed: Sequence[Attachment]) -> None:
-        """Takes removed attachments out of the tables of pods.
+    def _take_out_of_tables(self, removed: Sequence[Attachment]) -> None:
+        """Raises: KernelError."""
+        if any(attachment.ports and attachment.bridge for attachment in removed):
+            self.close_loopback()
+        self.hold_tables_of(removed)
+
+    def hold_tables_of(self, changed: Sequence[Attachment]) -> None:
+        """Makes the kernel hold the tables in which added or removed attachments have elements.
 
         Raises: KernelError.
         """
-        bridged = any(attachment.bridge for attachment in removed)
-        if any(attachment.ports for attachment in removed):
-            if bridged:
-                self.close_loopback()
-            self.hold_ports()
-        if bridged:
+        if any(attachment.bridge for attachment in changed):
             self.hold_guard()
+        if any(map(sourceguard.is_guarded, changed)):
+            self.hold_sources()
+        if any(attachment.ports for attachment in changed):
+            self.hold_ports()
+
+    def drifted_tables(self, attachment: Attachment) -> list[str]:
+        """The tables with elements of an attachment that differ from the ones that are held, as text.
+
+        Raises: KernelError.
+        """
+        tables = (
+            (bool(attachment.ports), self.plumber.ports.table, f"inet {ports.TABLE} with the hostPorts"),
+            (
+                bool(attachment.bridge),
+                self.plumber.guards.bridge,
+                f"{bridgeguard.FAMILY} {bridgeguard.TABLE} with the addresses",
+            ),
+            (
+                sourceguard.is_guarded(attachment),
+                self.plumber.guards.devices,
+                f"{sourceguard.FAMILY} {sourceguard.TABLE} with the addresses",
+            ),
+        )
+        return [f"table {text} of the pod" for has_elements, table, text in tables if has_elements and table.drifted()]
 
     def remove_vanished(self, attachments: Sequence[Attachment], reason: str) -> None:
         """Removes attachments of pods that vanished without a DEL, and logs the reason.
@@ -324,12 +363,26 @@ class Attachments:
 
         Raises: KernelError.
         """
+        table = bridgeguard.plan(self.leases.held.values())
+        self._hold_guard(
+            "bridge guard", self.plumber.guards.bridge, table, "pods on the bridge can use each other's addresses"
+        )
+
+    def hold_sources(self) -> None:
+        """Makes the kernel keep pods with own devices to their IPv6 addresses; a kernel that cannot is reported.
+
+        Raises: KernelError.
+        """
+        table = sourceguard.plan(self.leases.held.values())
+        self._hold_guard("source guard", self.plumber.guards.devices, table, "pods can use each other's IPv6 addresses")
+
+    def _hold_guard(self, name: str, holder: TableHolder, table: Table | None, consequence: str) -> None:
         problem = ""
         try:
-            self.plumber.guard.hold(bridgeguard.plan(self.leases.held.values()))
+            holder.hold(table)
         except Unsupported as missing:
-            problem = f"pods on the bridge can use each other's addresses: {missing}"
-        self.report_guard(problem)
+            problem = f"{consequence}: {missing}"
+        self.report_guard(name, problem)
 
     def got_ports(self, attachment: Attachment) -> None:
         """Takes note of an attachment whose hostPorts may have stale connections."""
@@ -356,10 +409,14 @@ class Attachments:
         mark = wiring.OWNER.route_protocol
         port_table = AbsentTable("inet", ports.TABLE) if table is None else table.canonical()
         tables: list[Table | AbsentTable] = [port_table]
-        if self.plumber.guard.supported:
+        if self.plumber.guards.bridge.supported:
             guard = bridgeguard.plan(attachments)
             absent = AbsentTable(bridgeguard.FAMILY, bridgeguard.TABLE)
             tables.append(absent if guard is None else guard.canonical())
+        if self.plumber.guards.devices.supported:
+            sources = sourceguard.plan(attachments)
+            absent = AbsentTable(sourceguard.FAMILY, sourceguard.TABLE)
+            tables.append(absent if sources is None else sources.canonical())
         yield Share(part="cni", protocol=mark, desired=(wiring.merged(attachments, node), *tables))
         by_netns: dict[str, list[Attachment]] = {}
         for attachment in attachments:

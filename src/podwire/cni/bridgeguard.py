@@ -49,9 +49,9 @@ def plan(attachments: Iterable[Attachment]) -> Table | None:
     if not bridged:
         return None
     sets = (
-        _filled("own4", ("ifname", "ipv4_addr"), _own(bridged, 4)),
-        _filled("own6", ("ifname", "ipv6_addr"), _own(bridged, 6)),
-        _filled("ports", ("ifname",), (attachment.host_link for attachment in bridged)),
+        filled("own4", ("ifname", "ipv4_addr"), _own(bridged, 4)),
+        filled("own6", ("ifname", "ipv6_addr"), _own(bridged, 6)),
+        filled("ports", ("ifname",), (attachment.host_link for attachment in bridged)),
     )
     return Table(family=FAMILY, name=TABLE, comment="podwire cni", sets=sets, chains=_chains())
 
@@ -68,7 +68,8 @@ def _own(attachments: Iterable[Attachment], version: int) -> Iterator[str]:
         yield from (f"{attachment.host_link} . {ip}" for ip in attachment.ips if ip.version == version)
 
 
-def _filled(name: str, key: tuple[str, ...], texts: Iterable[str]) -> Set:
+def filled(name: str, key: tuple[str, ...], texts: Iterable[str]) -> Set:
+    """A set with elements of these texts."""
     return Set(name=name, key=key, elements=dict(_packed(key, text) for text in texts))
 
 

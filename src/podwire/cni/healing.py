@@ -3,8 +3,8 @@
 1. A deleted route or neighbour of a pod, a changed device or sysctl, and an added or deleted address of the node are
 followed by a check after :data:`HEAL_S`. 2. The next check is :data:`HEAL_REST_S` later, so many new and deleted pods
 cost one check a second. 3. What the kernel refuses (a route from an address that the node has lost) is tried again with
-a backoff from 0.2 s to 10 s, and at once when an address is added. 4. The hostPort table and the source guard of the
-bridge are compared each second in which nftables changed (:mod:`podwire.kernel.nft_drift`). 5. State without change
+a backoff from 0.2 s to 10 s, and at once when an address is added. 4. The hostPort table and the source guards of
+pods are compared each second in which nftables changed (:mod:`podwire.kernel.nft_drift`). 5. State without change
 events (some sysctls) is checked when ``check_sysctls`` is set, which the sweep of :mod:`podwire.cni.service` does.
 """
 
@@ -44,7 +44,8 @@ class PodHealing:
         with self._plumber.watch() as monitor:
             monitor.attach(self._changed)
             self._plumber.ports.table.watch(self._heal_ports)
-            self._plumber.guard.watch(self._heal_guard)
+            self._plumber.guards.bridge.watch(self._heal_guard)
+            self._plumber.guards.devices.watch(self._heal_sources)
             while True:
                 await self.disturbed.wait()
                 await self._clock.sleep(HEAL_S)
@@ -85,6 +86,14 @@ class PodHealing:
             self._log.warning("cannot restore the source guard of the bridge of pods; trying again", problem=failure)
         else:
             self._log.info("restored the source guard of the bridge of pods after a change by another program")
+
+    def _heal_sources(self) -> None:
+        try:
+            self.repair.heal_sources()
+        except KernelError as failure:
+            self._log.warning("cannot restore the source guard of pods; trying again", problem=failure)
+        else:
+            self._log.info("restored the source guard of pods after a change by another program")
 
     def _changed(self, events: Sequence[Event]) -> None:
         if any(_concerns_pods(event) for event in events):

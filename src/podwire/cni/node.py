@@ -12,7 +12,7 @@ routes and neighbours and leaves the device to a later group delete. Measured in
 
 from collections.abc import Awaitable, Callable
 
-from podwire.cni import bridgeguard, delegation, loopback, ports, spec, wiring
+from podwire.cni import delegation, loopback, ports, spec, wiring
 from podwire.cni.attachments import Attachments
 from podwire.cni.chain.bandwidth import TYPE as BANDWIDTH
 from podwire.cni.chain.bandwidth import BandwidthPlugin
@@ -163,10 +163,7 @@ class PodNetwork:
             self._attachments.gate.attach(attachment)
             if foreign:
                 self._plumber.prepare({ip.version for ip in foreign})
-            if attachment.bridge:
-                self._attachments.hold_guard()
-            if attachment.ports:
-                self._attachments.hold_ports()  # The guard of the node's loopback network comes before the device.
+            self._attachments.hold_tables_of([attachment])  # The guards come before the device.
             if not self._plumber.wire(planned, netns):
                 self._not_ready[request.key] = planned
             self._leases.facts.wait()
@@ -214,10 +211,7 @@ class PodNetwork:
             raise CniError(spec.CHECK_FAILED, f"prevResult lacks {', '.join(lacking)} of {request.key}")
         try:
             missing = self._plumber.missing(wiring.plan(attachment, self._node()), netns)
-            if attachment.ports and self._plumber.ports.table.drifted():
-                missing.append(f"table inet {ports.TABLE} with the hostPorts of the pod")
-            if attachment.bridge and self._plumber.guard.drifted():
-                missing.append(f"table {bridgeguard.FAMILY} {bridgeguard.TABLE} with the addresses of the pod")
+            missing += self._attachments.drifted_tables(attachment)
         except KernelError as failure:
             raise CniError(spec.CHECK_FAILED, f"{request.key} cannot be read", str(failure)) from failure
         if missing:

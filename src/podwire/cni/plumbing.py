@@ -7,10 +7,11 @@ group, from another thread and over a socket of its own: 50 devices in the time 
 
 import errno
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from podwire.cni import bridgeguard, podbridge
+from podwire.cni import bridgeguard, podbridge, sourceguard
 from podwire.cni.bridgedevice import BridgeDevice
 from podwire.cni.heldtable import HeldTable
 from podwire.cni.hostports import HostPorts
@@ -49,6 +50,13 @@ _NO_OWNER = OwnerMark(route_protocol=255)
 """The mark of no object: a comparison with it removes nothing."""
 
 
+class GuardTables(NamedTuple):
+    """The source guards of pods on the bridge and of pods with devices of their own."""
+
+    bridge: HeldTable
+    devices: HeldTable
+
+
 class KernelPlumber:
     """Makes and removes pods' wiring in a node's network namespace (None: the namespace of this thread)."""
 
@@ -62,8 +70,11 @@ class KernelPlumber:
         """The hardware addresses of pods' devices."""
         self.bridge = BridgeDevice(self._netlink, netns_path)
         """The bridge of pods."""
-        self.guard = HeldTable(bridgeguard.FAMILY, bridgeguard.TABLE, netns_path)
-        """The table that keeps pods on the bridge to their own addresses."""
+        self.guards = GuardTables(
+            HeldTable(bridgeguard.FAMILY, bridgeguard.TABLE, netns_path),
+            HeldTable(sourceguard.FAMILY, sourceguard.TABLE, netns_path),
+        )
+        """The tables that keep pods to their own addresses."""
         self.ports = HostPorts(netns_path)
         """The hostPorts of pods."""
         self.loopback = Loopback()
@@ -81,7 +92,8 @@ class KernelPlumber:
         """Closes the sockets; everything in the kernel stays."""
         self._netlink.close()
         self.ports.table.close()
-        self.guard.close()
+        for table in self.guards:
+            table.close()
 
     def prepare(self, families: Collection[int]) -> None:
         """Turns on IPv6 forwarding of the node when pods have IPv6; IPv4 forwarding is set for each pod's device.
@@ -94,14 +106,13 @@ class KernelPlumber:
     def wire(self, planned: Wiring, netns_path: str) -> bool:
         """Creates a pod's devices; returns whether packets pass already (:meth:`is_ready`).
 
-        If a device of the same name exists, all detached devices are deleted first: a namespace may be used again
-        right after DEL.
+        If a device of the same name exists, all detached devices are deleted and it is tried again: a namespace may be
+        used again right after DEL.
         """
         try:
             ready = pods.wire(self._netlink, netns_path, planned.host, planned.first)
         except KernelExists:
-            if not pods.sweep(self._netns_path):
-                raise
+            pods.sweep(self._netns_path)  # If there were none, the deletion in the background was faster.
             ready = pods.wire(self._netlink, netns_path, planned.host, planned.first)
         if planned.leg is None:
             return ready

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from podwire.cni import wiring
+from podwire.cni import sourceguard, wiring
 from podwire.cni.attachments import Attachments
 from podwire.cni.protocol import AttachmentKey
 from podwire.cni.wiring import WiringFacts
@@ -51,6 +51,7 @@ class AttachmentRepair:
         self._attachments.close_loopback()
         self._attachments.hold_ports()
         self._attachments.hold_guard()
+        self._attachments.hold_sources()
 
     def sweep(self) -> None:
         """To be called every minute: releases attachments whose device has been missing for two calls.
@@ -69,6 +70,7 @@ class AttachmentRepair:
         self._remove_strays(have)
         self.heal_ports()
         self.heal_guard()
+        self.heal_sources()
 
     def heal_ports(self) -> None:
         """Restores the hostPort table when a pod has a hostPort.
@@ -86,6 +88,14 @@ class AttachmentRepair:
         """
         if any(attachment.bridge for attachment in self._attachments.by_key.values()):
             self._attachments.hold_guard()
+
+    def heal_sources(self) -> None:
+        """Restores the source guard of pods with own devices when a pod needs it.
+
+        Raises: KernelError.
+        """
+        if any(map(sourceguard.is_guarded, self._attachments.by_key.values())):
+            self._attachments.hold_sources()
 
     def hold_bridge(self) -> None:
         """Makes the bridge of pods when new or running pods need it; a failure is logged, and healing tries again."""

@@ -41,9 +41,10 @@ class Leases:
         """The attachments of pods that podwire wires."""
         self.lent: dict[AttachmentKey, Attachment] = {k: a for k, a in attachments.items() if not a.host_link}
         """The addresses of pods that other plugins wire, which use podwire as their IPAM plugin."""
-        self._containers: dict[str, dict[AttachmentKey, None]] = {}
+        self.containers: dict[str, dict[AttachmentKey, None]] = {}
+        """The keys in ``held`` of each container."""
         for key in self.held:
-            self._containers.setdefault(key.container, {})[key] = None
+            self.containers.setdefault(key.container, {})[key] = None
         self.early = 0
         """How many addresses were handed out before their cooldown had ended."""
         self.closed: frozenset[Network] = frozenset()
@@ -169,12 +170,8 @@ class Leases:
         self._ledger.hold(attachment, waits=waits)
         (self.held if attachment.host_link else self.lent)[attachment.key] = attachment
         if attachment.host_link:
-            self._containers.setdefault(attachment.key.container, {})[attachment.key] = None
+            self.containers.setdefault(attachment.key.container, {})[attachment.key] = None
         self.changed()
-
-    def of_container(self, container: str) -> list[Attachment]:
-        """The attachments in ``held`` of one container."""
-        return [self.held[key] for key in self._containers.get(container, ())]
 
     def update(self, attachment: Attachment) -> None:
         """Makes changed facts of a held attachment durable; its addresses are as before."""
@@ -220,16 +217,13 @@ class Leases:
         self._ledger.release(released, now, now - self._cooldown_s)
         for attachment in released:
             (self.held if attachment.host_link else self.lent).pop(attachment.key, None)
-            self._forget_container(attachment.key)
+            if attachment.host_link:
+                keys = self.containers.get(attachment.key.container, {})
+                keys.pop(attachment.key, None)
+                if not keys:
+                    self.containers.pop(attachment.key.container, None)
             self.put_back(attachment.ips)
         self.changed()
-
-    def _forget_container(self, key: AttachmentKey) -> None:
-        keys = self._containers.get(key.container)
-        if keys is not None and key not in self.held:
-            keys.pop(key, None)
-            if not keys:
-                del self._containers[key.container]
 
     def lend(self, addresses: frozenset[Address]) -> None:
         """Sets which addresses of this node's ranges other nodes use; on disk before it has effect.
