@@ -12,6 +12,7 @@ changes to another backend would keep them for ever. ``graceful restart`` (with 
 the routes of a killed predecessor in place until the neighbours have sent theirs again.
 """
 
+import re
 from collections.abc import Iterable
 
 from podwire.bgp.configuration import BfdTimes, BgpConfiguration, BgpSession, Community, Network, RouteRule
@@ -164,10 +165,15 @@ def _bfd_option(times: BfdTimes | None) -> str:
     return f"  bfd {{ {intervals} multiplier {times.multiplier};{passive} }};"
 
 
+_UNPRINTABLE = re.compile(r'[^ !#-~]')
+_DESCRIPTION = 128
+"""Characters of a description, of which the API server allows no odd ones, and fewer."""
+
+
 def _session_options(config: BgpConfiguration, session: BgpSession) -> Iterable[str]:
     """The lines of a session that not every session has."""
     if session.peer:
-        yield f'  description "{session.peer}";'
+        yield f'  description "{_UNPRINTABLE.sub("?", session.peer)[:_DESCRIPTION]}";'
     if config.strict_bind and session.has_source:
         yield "  strict bind on;"
     if session.waits:

@@ -148,9 +148,12 @@ def overlapping(network: Network, networks: Iterable[Network]) -> Iterator[Netwo
 
 def _network(source: str, path: str, text: str) -> Network:
     try:
-        return ip_network(text)
+        network = ip_network(text)
     except ValueError as problem:
         raise ConfigError(source, path, f"{problem}; expected a range such as 10.244.0.0/16") from problem
+    if "%" in text:
+        raise ConfigError(source, path, f"{text!r} names a device; expected a range such as 10.244.0.0/16")
+    return network
 
 
 class PoolReader:

@@ -119,7 +119,7 @@ class RouterPeer(msgspec.Struct, frozen=True, kw_only=True):
     def _session(self, name: str, local: Address) -> BgpSession:
         """The settings that a session has whether the router's address is known or not."""
         return BgpSession(
-            name=re.sub(r"\W", "_", name),
+            name=re.sub(r"\W", "_", name, flags=re.ASCII),
             peer=f"BGPPeer {self.name}",
             local=local,
             local_as=self.my_as,
@@ -231,7 +231,7 @@ def read_advertisement(item: BgpAdvertisement, names: Vocabulary) -> BgpScope:
         node_selectors=spec.node_selectors,
         service_selectors=spec.service_selectors,
         lengths={4: spec.aggregation_length, 6: spec.aggregation_length_v6},
-        local_pref=spec.local_pref,
+        local_pref=_check(source, "spec.localPref", spec.local_pref, 0, (1 << 32) - 1) or 0,
         communities=tuple(communities),
         peers=frozenset(spec.peers),
     )
@@ -304,7 +304,7 @@ def _refuse_unsupported(source: str, item: MetalLbPeer) -> None:
 
 
 def _check_device(source: str, path: str, name: str) -> None:
-    if not re.fullmatch(r"[\w.-]{1,15}", name):
+    if not re.fullmatch(r"[\w.-]{1,15}", name, re.ASCII):
         raise ConfigError(source, path, f"{name!r}: expected the name of a device")
 
 

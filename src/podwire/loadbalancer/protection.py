@@ -28,6 +28,7 @@ from podwire.state.nft import Chain, Set
 from podwire.state.nft_rules import Rule
 from podwire.state.nft_text import parse_rule
 
+_KEY = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}/[a-z0-9][a-z0-9-]{0,62}")
 _RATE = re.compile(r"([1-9]\d{0,6})/(second|minute)")
 _MOST = 1_000_000
 _SET_SIZE = 65535
@@ -70,6 +71,8 @@ def read_protection(service: Service) -> Protection:
     Raises: ConfigError naming the Service and the annotation.
     """
     annotations, source = service.metadata.annotations, f"Service {key_of(service.metadata)}"
+    if not _KEY.fullmatch(key_of(service.metadata)):
+        raise ConfigError(source, "metadata.name", "expected the name of a Service, which chains and sets get")
     rate = _RATE.fullmatch(annotations.get(NEW_CONNECTIONS, "1/second"))
     if rate is None:
         problem = f"{annotations[NEW_CONNECTIONS]!r}: expected a number for each second or minute, such as 20/second"
@@ -81,7 +84,9 @@ def read_protection(service: Service) -> Protection:
     return Protection(
         key=key_of(service.metadata),
         addresses=addresses_of(service),
-        tcp_ports=tuple(sorted(port.port for port in service.spec.ports if port.protocol == "TCP")),
+        tcp_ports=tuple(
+            sorted(port.port for port in service.spec.ports if port.protocol == "TCP" and 0 < port.port < 65536)
+        ),
         connections=_number(source, SOURCE_CONNECTIONS, annotations),
         rate=number,
         unit=rate[2],
