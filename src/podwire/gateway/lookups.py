@@ -52,7 +52,7 @@ def still_answered(answers: Iterable[RecordedAnswer]) -> bool:
 
 def identical(first: Sequence[object], second: Sequence[object]) -> bool:
     """Whether two sequences have the very same objects."""
-    return len(first) == len(second) and all(map(is_, first, second))
+    return first is second or (len(first) == len(second) and all(map(is_, first, second)))
 
 
 class _KnownBackend(msgspec.Struct, frozen=True):

@@ -57,7 +57,7 @@ class DiscoveryServer(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):  # type:
 
     def publish(self, resources: Resources) -> None:
         """The resources that engines should have from now on."""
-        known = self._snapshot.unreadable
+        known = dict(self._snapshot.unreadable)
         changed = self._snapshot.replace(resources)
         for (kind, name), message in self._snapshot.unreadable.items() - known.items():
             self._on_refusal(EngineRefusal(kind=kind, names=(name,), message=message))

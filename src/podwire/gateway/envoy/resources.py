@@ -78,10 +78,9 @@ def _reused(
     values: Mapping[str, T], known: Mapping[str, T], existing: Mapping[str, Json], make: Callable[[T], Json]
 ) -> dict[str, Json]:
     """The resource of each value: that of before where the value is the same."""
-    return {
-        name: existing[name] if name in existing and _same(known.get(name), value) else make(value)
-        for name, value in values.items()
-    }
+    same = {name for name, value in values.items() if (before := known.get(name)) is value or before == value}
+    same &= existing.keys()
+    return {name: existing[name] if name in same else make(value) for name, value in values.items()}
 
 
 def _same(first: object, second: object) -> bool:
@@ -124,18 +123,19 @@ class _HostBuilder:
         hosts: dict[str, Json],
         named: dict[str, frozenset[str]],
     ) -> None:
-        known = {host.hosts: host for host in before.hosts} if before is not None else {}
+        known = {host.hosts[0]: host for host in before.hosts} if before is not None else {}
         everywhere, everywhere_before = _everywhere(table), _everywhere(before) if before is not None else None
         is_new = not _same(everywhere, everywhere_before)
+        prefix = host_resource(table.name, "")
         for host in table.hosts:
             first = host.hosts[0]
-            name = host_resource(table.name, first)
+            name = prefix + first
             keys = self._before.named.get(name)
             if (
                 keys is not None
+                and ((old := known.get(first)) is host or old == host)
+                and not (is_new and first[0] == "*")
                 and self._changed.isdisjoint(keys)
-                and not (is_new and first.startswith("*"))
-                and _same(known.get(host.hosts), host)
             ):
                 hosts[name], named[name] = self._existing[name], keys
             else:

@@ -11,12 +11,15 @@ again until they change. Until then nothing is removed that the last good ones m
 a cluster of which the engine accepted no version waits. A value that is no message of
 its type counts as refused too, and keeps nothing else back.
 
-Cost of a refusal among n resources: about 2 log2(n) more responses.
+Cost: a change looks at what changed, however many resources there are, but for one comparison of identity for each in
+:meth:`ResourceSnapshot.replace`. A refusal among n resources takes about 2 log2(n) more responses.
 
 Source: Envoy documentation, "xDS protocol", sections "Incremental xDS" and "Eventual consistency considerations".
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 import msgspec
 from google.protobuf import json_format
@@ -41,6 +44,8 @@ _NAMING = (*_SECOND, *_THIRD)
 """Types of resources that name others."""
 _WILDCARD = (CLUSTER, LISTENER, HOST)
 """Types of which an engine asks for all."""
+_REMEMBERED = 1000
+"""Changes of a type that an engine's state may be behind; after more it looks at all resources."""
 ResourceKey = tuple[str, str]
 """The type and the name of a resource."""
 
@@ -50,51 +55,68 @@ class ResourceSnapshot:
 
     def __init__(self) -> None:
         self._packed: dict[str, dict[str, Packed]] = {kind: {} for kind in MAKE_ORDER}
+        self._values: dict[str, dict[str, Json]] = {kind: {} for kind in MAKE_ORDER}
+        """The newest values, also those that could not be read."""
+        self._changes: deque[tuple[str, tuple[str, ...]]] = deque(maxlen=_REMEMBERED)
+        self.position = 0
+        """Counts changes of a type."""
         self.unreadable: dict[ResourceKey, str] = {}
         """The newest resources that are no messages of their type, and why; engines keep their last ones."""
         self.complete = False
         """Whether there were resources yet; before, nothing is known, and engines keep what they have."""
-        self.revision = 0
-        """Counts changes."""
 
     def replace(self, resources: Resources) -> bool:
         """Takes new resources; whether anything changed."""
-        changed, self.complete = not self.complete, True
-        self.revision += 1
-        self.unreadable = {}
+        before, was_complete, self.complete = self.position, self.complete, True
         for kind in MAKE_ORDER:
-            before = self._packed[kind]
-            packed = {}
-            for name, value in resources.get(kind, {}).items():
-                newest = self._newest(kind, name, value)
-                if newest is not None:
-                    packed[name] = newest
-            changed |= packed != before
-            self._packed[kind] = packed
-        return changed
+            self._replace_kind(kind, resources.get(kind, {}))
+        return self.position > before or not was_complete
 
-    def _newest(self, kind: str, name: str, value: Json) -> Packed | None:
-        """A resource, or the last that could be read."""
-        last = self._packed[kind].get(name)
-        if last is not None and (last.value is value or last.value == value):
-            return last
-        try:
-            return pack(kind, value)
-        except json_format.ParseError as problem:
-            self.unreadable[kind, name] = str(problem)
-            return last
+    def _replace_kind(self, kind: str, values: dict[str, Json]) -> None:
+        known = self._values[kind]
+        gone = [name for name in known if name not in values] if not known.keys() <= values.keys() else []
+        fresh = {name: value for name, value in values.items() if known.get(name) is not value}
+        self._values[kind] = dict(values)
+        for name in gone:
+            self._packed[kind].pop(name, None)
+            self.unreadable.pop((kind, name), None)
+        self._note(kind, (*gone, *self._taken(kind, fresh)))
+
+    def _taken(self, kind: str, values: dict[str, Json]) -> list[str]:
+        """Packs values; the names of those of which the message changed. One that cannot be read changes none."""
+        packed = self._packed[kind]
+        changed = []
+        for name, value in values.items():
+            last = packed.get(name)
+            self.unreadable.pop((kind, name), None)
+            if last is not None and last.value == value:
+                continue
+            try:
+                packed[name] = pack(kind, value)
+            except json_format.ParseError as problem:
+                self.unreadable[kind, name] = str(problem)
+            else:
+                changed.append(name)
+        return changed
 
     def replace_some(self, kind: str, values: dict[str, Json]) -> bool:
         """Takes some resources of a type; whether anything changed."""
-        self.revision += 1
-        before = self._packed[kind]
-        changed = {
-            name: pack(kind, value)
-            for name, value in values.items()
-            if name not in before or before[name].value != value
-        }
-        before |= changed
+        self._values[kind] |= values
+        changed = self._taken(kind, values)
+        self._note(kind, tuple(changed))
         return bool(changed)
+
+    def _note(self, kind: str, names: tuple[str, ...]) -> None:
+        if names:
+            self._changes.append((kind, names))
+            self.position += 1
+
+    def changes_since(self, position: int) -> list[tuple[str, tuple[str, ...]]] | None:
+        """The names of each type that changed since a position, the oldest first; None if that is too long ago."""
+        count = self.position - position
+        if count > len(self._changes):
+            return None
+        return list(islice(self._changes, len(self._changes) - count, None))
 
     def of(self, kind: str) -> dict[str, Packed]:
         """The resources of a type by name."""
@@ -133,9 +155,30 @@ class _TypeState:
         """Groups of names that are sent again by themselves, since a response with them was refused."""
         self.refused: dict[str, tuple[str, str]] = {}
         """The version of each refused resource, and what the engine said."""
+        self.unsettled: dict[str, None] = {}
+        """The names of which the engine may have another version than it should have, or none, or one too much."""
 
     def wants(self, name: str) -> bool:
         return self.wildcard or name in self.names
+
+    def unsettle(self, names: Iterable[str]) -> None:
+        self.unsettled |= dict.fromkeys(names)
+
+    def settle(self, present: dict[str, Packed]) -> None:
+        """Forgets the names of which the engine was sent what there is."""
+        self.unsettled = {name: None for name in self.unsettled if not self._is_settled(name, present.get(name))}
+
+    def _is_settled(self, name: str, newest: Packed | None) -> bool:
+        sent = self.sent.get(name)
+        if newest is not None:
+            return sent == newest.version
+        return not sent and (name in self.sent or name not in self.names)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Takes it that the engine has none of these."""
+        for name in names:
+            self.sent.pop(name, None)
+            self.unsettled[name] = None
 
 
 class EngineState:
@@ -146,9 +189,10 @@ class EngineState:
         self._on_refusal = on_refusal
         self._types = {kind: _TypeState(wildcard=kind in _WILDCARD) for kind in MAKE_ORDER}
         self._nonce = 0
-        self._revision = 0
-        """Counts requests and responses: what is outdated changes with them and with the snapshot."""
-        self._known_outdated: dict[str, tuple[tuple[int, int], dict[str, Packed]]] = {}
+        for kind, state in self._types.items():
+            state.unsettle(snapshot.of(kind))
+        self._position = snapshot.position
+        """The changes of the snapshot that were looked at."""
 
     def request(
         self,
@@ -164,20 +208,19 @@ class EngineState:
         state = self._types.get(kind)
         if state is None:
             return
-        self._revision += 1
         added = set(subscribe) - {"*"} if kind != HOST else set()
         if not state.asked:
             state.asked = True
             state.sent |= versions or {}
             state.accepted |= (versions or {}).keys()
+            state.unsettle(versions or ())
         elif kind == ROUTES:
             self._forget_hosts(added)
-        for name in added:
-            state.sent.pop(name, None)
+        state.forget(sorted(added))
         state.names |= added
-        for name in unsubscribe:
-            state.names.discard(name)
-            state.sent.pop(name, None)
+        dropped = tuple(unsubscribe)
+        state.names.difference_update(dropped)
+        state.forget(dropped)
         pending = state.pending
         if pending is not None and nonce == pending.nonce:
             state.pending = None
@@ -186,7 +229,7 @@ class EngineState:
     def _forget_hosts(self, tables: set[str]) -> None:
         """Takes it that the engine has no virtual hosts of tables that it asks for anew."""
         hosts = self._types[HOST]
-        hosts.sent = {name: version for name, version in hosts.sent.items() if _table(name) not in tables}
+        hosts.forget([name for name in hosts.sent if _table(name) in tables])
 
     def _learn(self, state: _TypeState, answered: ResourceUpdate, error: str) -> None:
         names = tuple(answered.resources)
@@ -248,26 +291,38 @@ class EngineState:
 
     def _clusters_have_endpoints(self) -> bool:
         """Whether every cluster that was accepted got its endpoints; a cluster without them is still warming."""
-        clusters = self._types[CLUSTER]
-        return all(
-            name in self._types[ENDPOINTS].sent
-            for name in clusters.sent
-            if name in self._snapshot.of(ENDPOINTS) and name not in clusters.refused
+        clusters, endpoints = self._types[CLUSTER], self._types[ENDPOINTS]
+        self._catch_up()
+        return not any(
+            name in clusters.sent
+            and name not in endpoints.sent
+            and name in self._snapshot.of(ENDPOINTS)
+            and name not in clusters.refused
+            for name in endpoints.unsettled
         )
 
+    def _catch_up(self) -> None:
+        """Takes the names that changed in the snapshot since the last time."""
+        if self._position == self._snapshot.position:
+            return
+        changes = self._snapshot.changes_since(self._position)
+        self._position = self._snapshot.position
+        if changes is None:
+            changes = [(kind, (*state.sent, *self._snapshot.of(kind))) for kind, state in self._types.items()]
+        for kind, names in changes:
+            self._types[kind].unsettle(names)
+
     def _outdated(self, kind: str) -> dict[str, Packed]:
-        """The resources that the engine should have and was not sent; searched for once in each state."""
-        state = self._types[kind]
-        if not state.asked:
+        """The resources that the engine should have and was not sent."""
+        self._catch_up()
+        state, present = self._types[kind], self._snapshot.of(kind)
+        if not state.asked or not state.unsettled:
             return {}
-        now = (self._snapshot.revision, self._revision)
-        known = self._known_outdated.get(kind)
-        if known is not None and known[0] == now:
-            return known[1]
+        state.settle(present)
         outdated = {
-            name: packed
-            for name, packed in self._snapshot.of(kind).items()
-            if state.sent.get(name) != packed.version and self._wants(kind, name)
+            name: present[name]
+            for name in sorted(state.unsettled)
+            if name in present and state.sent.get(name) != present[name].version and self._wants(kind, name)
         }
         if outdated and kind in _NAMING:
             absent = [_encoded(name) for name in self._absent()]
@@ -276,7 +331,6 @@ class EngineState:
                 for name, packed in outdated.items()
                 if not any(text in packed.message.value for text in absent)
             }
-        self._known_outdated[kind] = (now, outdated)
         return outdated
 
     def _absent(self) -> Iterable[str]:
@@ -304,8 +358,9 @@ class EngineState:
                 state.sent |= {name: packed.version for name, packed in group.items()}
                 return self._respond(kind, group, ())
         changed = self._outdated(kind)
+        present = self._snapshot.of(kind)
         missing = tuple(
-            sorted(name for name in state.names if name not in self._snapshot.of(kind) and name not in state.sent)
+            sorted(n for n in state.unsettled if n in state.names and n not in present and n not in state.sent)
         )
         if not changed and not missing:
             return None
@@ -315,7 +370,7 @@ class EngineState:
     def _removals(self, kind: str) -> ResourceUpdate | None:
         state = self._types[kind]
         present = self._snapshot.of(kind)
-        removed = tuple(sorted(name for name, version in state.sent.items() if name not in present and version))
+        removed = tuple(sorted(name for name in state.unsettled if name not in present and state.sent.get(name)))
         if state.pending is not None or not removed:
             return None
         for name in removed:
@@ -326,7 +381,6 @@ class EngineState:
 
     def _respond(self, kind: str, resources: dict[str, Packed], removed: tuple[str, ...]) -> ResourceUpdate:
         self._nonce += 1
-        self._revision += 1
         response = ResourceUpdate(kind=kind, nonce=str(self._nonce), resources=resources, removed=removed)
         self._types[kind].pending = response
         return response

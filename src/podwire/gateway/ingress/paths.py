@@ -5,12 +5,13 @@ the older one is served and the newer one is reported. An alias of a host is ser
 it as a host. A path that the engine cannot read is reported, and everything else is served.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 
 import msgspec
 
 from podwire.gateway.ingress.annotations import AnnotationProblem, IngressSettings, read_annotations
+from podwire.gateway.lookups import identical
 from podwire.gateway.patterns import pattern_problem
 from podwire.model.ingress import Ingress, IngressBackend
 from podwire.model.meta import key_of
@@ -52,6 +53,14 @@ class ReadIngress(msgspec.Struct, frozen=True, kw_only=True):
     paths: list[tuple[str, ServedPath]]
 
 
+class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
+    """What Ingresses ask for at a host, oldest first; what is served of it in order of precedence, and what is not."""
+
+    asked: list[ServedPath]
+    served: list[ServedPath]
+    problems: tuple[IngressProblem, ...]
+
+
 def read_ingress(ingress: Ingress) -> ReadIngress:
     """The annotations and paths of an Ingress."""
     settings, problems = read_annotations(ingress.metadata.annotations)
@@ -59,24 +68,30 @@ def read_ingress(ingress: Ingress) -> ReadIngress:
 
 
 def paths_of_hosts(
-    entries: Iterable[list[tuple[str, ServedPath]]],
-) -> tuple[dict[str, list[ServedPath]], list[IngressProblem]]:
-    """The paths of each host in order of precedence, and the paths that lost; ``entries`` are those of Ingresses."""
-    hosts: dict[str, list[ServedPath]] = {}
-    winners: dict[tuple[str, str, str, bool], ServedPath] = {}
-    problems: list[IngressProblem] = []
+    entries: Iterable[list[tuple[str, ServedPath]]], known: Mapping[str, HostPaths]
+) -> dict[str, HostPaths]:
+    """The paths of each host; ``entries`` are those of Ingresses. A host with the same paths as before is ``known``."""
+    asked: dict[str, list[ServedPath]] = {}
     for host, path in chain.from_iterable(entries):
-        winner = winners.setdefault((host, path.path, path.path_type, path.catch_all), path)
-        if winner is path:
-            hosts.setdefault(host, []).append(path)
-        elif winner.ingress is not path.ingress or not path.catch_all:
+        asked.setdefault(host, []).append(path)
+    hosts: dict[str, HostPaths] = {}
+    for host, paths in asked.items():
+        before = known.get(host)
+        hosts[host] = before if before is not None and identical(before.asked, paths) else _host_paths(host, paths)
+    return hosts
+
+
+def _host_paths(host: str, asked: list[ServedPath]) -> HostPaths:
+    winners: dict[tuple[str, str, bool], ServedPath] = {}
+    problems: list[IngressProblem] = []
+    for path in asked:
+        winner = winners.setdefault((path.path, path.path_type, path.catch_all), path)
+        if winner is not path and (winner.ingress is not path.ingress or not path.catch_all):
             problems.append(_lost(host, path, winner))
-    for host, paths in hosts.items():
-        paths.sort(key=_precedence)
-        unreadable = list(_unreadable(paths))
-        hosts[host] = [path for path in paths if all(path is not entry for entry, _ in unreadable)]
-        problems += [problem for _, problem in unreadable]
-    return hosts, problems
+    paths = sorted(winners.values(), key=_precedence)
+    unreadable = list(_unreadable(paths))
+    served = [path for path in paths if all(path is not entry for entry, _ in unreadable)]
+    return HostPaths(asked=asked, served=served, problems=(*problems, *(problem for _, problem in unreadable)))
 
 
 def path_pattern(path: str) -> str:

@@ -84,7 +84,8 @@ class IngressStatusWriter:
             nodes.subscribe(self._node_changed, replay=False)
             slices.subscribe(self._slice_changed, replay=False)
         self._ingresses.subscribe(lambda key, _old, _new: self._loop.touch(key), replay=False)
-        controller.on_served = self.touch_all
+        self._served: frozenset[str] = frozenset()
+        controller.on_served = self._served_changed
 
     def start(self, supervisor: Supervisor) -> None:
         """Starts to write."""
@@ -95,6 +96,13 @@ class IngressStatusWriter:
         """Looks at every Ingress again."""
         for key in self._controller.served_keys | self._written:
             self._loop.touch(key)
+
+    def _served_changed(self) -> None:
+        """Looks at the Ingresses that are served since the last time, and at those that are no more."""
+        keys = self._controller.served_keys
+        for key in keys ^ self._served:
+            self._loop.touch(key)
+        self._served = keys
 
     def _service_changed(self, key: str, _old: Service | None, _new: Service | None) -> None:
         if key == self._published.service:

@@ -17,6 +17,7 @@ from podwire.gateway.ingress.hosts import CompiledHost, HostCompiler, HostQuesti
 from podwire.gateway.ingress.lookups import ClusterLookups, ObjectFacts, RecordedLookups
 from podwire.gateway.ingress.paths import (
     ANY_HOST,
+    HostPaths,
     IngressProblem,
     ReadIngress,
     ServedPath,
@@ -85,6 +86,8 @@ class TranslationMemo:
 
     def __init__(self) -> None:
         self.ingresses: dict[str, ReadIngress] = {}
+        self.paths: dict[str, HostPaths] = {}
+        self.canaries: dict[str, HostPaths] = {}
         self.hosts: dict[str, tuple[HostQuestion, CompiledHost]] = {}
         self.lookups = ClusterLookups()
 
@@ -117,9 +120,7 @@ class _Translator:
         self._memo.lookups.renew(facts.upstreams, objects)
         self._read()
         entries = [self._memo.ingresses[key_of(ingress.metadata)] for ingress in self._facts.ingresses]
-        hosts, lost = paths_of_hosts(entry.paths for entry in entries if not entry.settings.canary)
-        canaries, lost_canaries = paths_of_hosts(entry.paths for entry in entries if entry.settings.canary)
-        self._problems += lost + lost_canaries
+        hosts, canaries = self._paths(entries)
         aliased = self._with_aliases(hosts)
         clients = {
             host: checked for host, paths in aliased.items() if (checked := self._clients(host, paths)) is not None
@@ -156,6 +157,16 @@ class _Translator:
             authorities=self._authorities,
         )
         return Translation(entry=entry, problems=tuple(self._problems))
+
+    def _paths(self, entries: list[ReadIngress]) -> tuple[dict[str, list[ServedPath]], dict[str, list[ServedPath]]]:
+        """The paths of each host, and those of its canaries."""
+        memo = self._memo
+        memo.paths = paths_of_hosts((entry.paths for entry in entries if not entry.settings.canary), memo.paths)
+        memo.canaries = paths_of_hosts((entry.paths for entry in entries if entry.settings.canary), memo.canaries)
+        for known in (memo.paths, memo.canaries):
+            self._problems += (problem for entry in known.values() for problem in entry.problems)
+        served = {host: entry.served for host, entry in memo.paths.items()}
+        return served, {host: entry.served for host, entry in memo.canaries.items()}
 
     def _read(self) -> None:
         """Reads the annotations and paths of Ingresses that are new or changed."""

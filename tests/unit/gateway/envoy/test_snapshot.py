@@ -1,5 +1,6 @@
 """The order in which an engine gets resources: what is named comes before what names it, and goes after it."""
 
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -257,3 +258,90 @@ def test_a_host_waits_for_a_cluster_that_is_refused(snapshot: ResourceSnapshot, 
     assert sent == ["table/ab"]
     assert engine.in_step
     assert engine.refused == {(CLUSTER, "a"): "no"}
+
+
+class _Follower:
+    """An engine that accepts everything, asks for the endpoints of its clusters, and knows what it has."""
+
+    def __init__(self, snapshot: ResourceSnapshot) -> None:
+        self.state = EngineState(snapshot, lambda _refusal: None)
+        self.has: dict[str, dict[str, str]] = {CLUSTER: {}, ENDPOINTS: {}, ROUTES: {}, HOST: {}}
+        self.state.request(CLUSTER)
+        self.state.request(ROUTES, subscribe=["table"])
+        self.state.request(HOST)
+        self.waiting: list[ResourceUpdate] = []
+
+    def take(self) -> bool:
+        """Answers for the oldest response; whether there was one."""
+        self.waiting += self.state.responses()
+        if not self.waiting:
+            return False
+        response = self.waiting.pop(0)
+        own = self.has[response.kind]
+        asked = self.has[CLUSTER] if response.kind == ENDPOINTS else response.resources
+        own |= {name: packed.version for name, packed in response.resources.items() if name in asked}
+        gone = [name for name in response.removed if own.pop(name, None) is not None]
+        self.state.request(response.kind, nonce=response.nonce)
+        if response.kind == CLUSTER:
+            self.state.request(ENDPOINTS, subscribe=list(response.resources), unsubscribe=gone)
+            for name in gone:
+                self.has[ENDPOINTS].pop(name, None)
+        return True
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_order_of_changes_ends_with_the_newest_resources(seed: int) -> None:
+    choices = random.Random(seed)
+    snapshot = ResourceSnapshot()
+    snapshot.replace(_resources("a"))
+    followers = [_Follower(snapshot)]
+    for _ in range(60):
+        action = choices.randrange(6)
+        if action == 0:
+            names = choices.sample("abcdefgh", choices.randrange(1, 8))
+            snapshot.replace(_resources(*names, endpoints=choices.randrange(1, 4)))
+        elif action == 1:
+            name = choices.choice(list(snapshot.of(ENDPOINTS)))
+            snapshot.replace_some(ENDPOINTS, {name: {"clusterName": name, "endpoints": [{"priority": 0}] * 5}})
+        elif action == 2 and len(followers) < 3:
+            followers.append(_Follower(snapshot))
+        else:
+            choices.choice(followers).take()
+    for follower in followers:
+        while follower.take():
+            pass
+        assert follower.state.in_step
+        for kind, own in follower.has.items():
+            assert own == {name: packed.version for name, packed in snapshot.of(kind).items()}, kind
+
+
+def test_an_engine_that_is_far_behind_gets_everything(snapshot: ResourceSnapshot) -> None:
+    follower = _Follower(snapshot)
+    snapshot.replace(_resources("a", "b"))
+    while follower.take():
+        pass
+    snapshot.replace(_resources("b", "c"))
+    for number in range(2000):
+        values = [{"clusterName": "c", "endpoints": [{"priority": 0}] * (2 + number % 2)}]
+        snapshot.replace_some(ENDPOINTS, {"c": values[0]})
+    while follower.take():
+        pass
+    assert follower.has[CLUSTER].keys() == {"b", "c"} and follower.has[HOST].keys() == {"table/b", "table/c"}
+    assert follower.has[ENDPOINTS]["c"] == snapshot.of(ENDPOINTS)["c"].version
+
+
+def test_what_stays_the_same_is_not_looked_at_again(snapshot: ResourceSnapshot) -> None:
+    follower = _Follower(snapshot)
+    resources = _resources(*(f"n{number}" for number in range(100)))
+    snapshot.replace(resources)
+    while follower.take():
+        pass
+    position = snapshot.position
+    assert not snapshot.replace(resources)
+    fresh = _resources(*(f"n{number}" for number in range(100)))
+    assert not snapshot.replace(fresh)
+    assert snapshot.changes_since(position) == []
+    more = {kind: dict(values) for kind, values in fresh.items()}
+    more[HOST]["table/new"] = {"name": "table/new", "domains": ["new"]}
+    assert snapshot.replace(more)
+    assert snapshot.changes_since(position) == [(HOST, ("table/new",))]
