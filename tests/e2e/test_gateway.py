@@ -6,13 +6,12 @@ import signal
 import socket
 import ssl
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.e2e.clusters import done, own_name, running
 from tests.e2e.driver import Cluster, deployment, eventually, podwire
-from tests.e2e.web_clients import clients_of, gateways_rolled_out, status_of
+from tests.e2e.web_clients import clients_of, gateway_processes, gateways_rolled_out, status_of
 from tests.kernel.gateway_engine import certificate_for, hosts_of
 
 from podwire.gateway.routes import Certificate
@@ -154,7 +153,7 @@ def test_no_request_fails_while_everything_is_replaced(gateway: Cluster, node: s
             host = f"more-{number}.example"
             gateway.apply(_web(f"more-{number}", host).replace(f"app: more-{number}", "app: web"))
         gateway.kubectl("delete", "ingress,service", *(f"more-{number}" for number in range(10)))
-        killed = _gateways(gateway)
+        killed = gateway_processes(gateway)
         assert killed
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
@@ -266,32 +265,3 @@ def _check_address(cluster: Cluster) -> None:
     assert _holds(status["listeners"][0]["conditions"], "Programmed", "True", "Programmed")
     (known,) = cluster.get("gatewayclass")["items"]
     assert _holds(known["status"]["conditions"], "Accepted", "True", "Accepted")
-
-
-def _gateways(cluster: Cluster) -> list[int]:
-    """The processes that follow the API: the workers, not their keepers, and not the engines."""
-    titles = {f"gateway {pod['metadata']['name']}/gateway" for pod in _pods(cluster)}
-    return [pid for pid in _with_titles(titles) if _title(_parent(pid)) in titles]
-
-
-def _with_titles(titles: set[str]) -> list[int]:
-    return [pid for folder in Path("/proc").glob("[0-9]*") if _title(pid := int(folder.name)) in titles]
-
-
-def _title(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
-
-
-def _pods(cluster: Cluster) -> list[Any]:
-    items: list[Any] = cluster.get("pods", "-n", "kube-system", "-l", "app=podwire-gateway")["items"]
-    return items

@@ -6,6 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from tests.e2e.driver import Cluster, eventually
 
@@ -92,3 +94,32 @@ def gateways_rolled_out(cluster: Cluster) -> None:
         return bool(newest and desired and counts == {desired} and len(pods) == desired)
 
     eventually(rolled_out, within=120)
+
+
+def gateway_processes(cluster: Cluster) -> list[int]:
+    """The processes that follow the API: the workers, not their keepers, and not the engines."""
+    titles = {f"gateway {pod['metadata']['name']}/gateway" for pod in _pods(cluster)}
+    return [pid for pid in _with_titles(titles) if _title(_parent(pid)) in titles]
+
+
+def _with_titles(titles: set[str]) -> list[int]:
+    return [pid for folder in Path("/proc").glob("[0-9]*") if _title(pid := int(folder.name)) in titles]
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _pods(cluster: Cluster) -> list[Any]:
+    items: list[Any] = cluster.get("pods", "-n", "kube-system", "-l", "app=podwire-gateway")["items"]
+    return items
