@@ -15,6 +15,8 @@ class ServedCertificates:
     def __init__(self) -> None:
         self._accepted: dict[str, Certificate] = {}
         self._refused: dict[str, tuple[Certificate, str]] = {}
+        self.version = 0
+        """Counts what was learned of refusals."""
 
     @property
     def refused(self) -> dict[tuple[str, str], str]:
@@ -43,6 +45,7 @@ class ServedCertificates:
             elif self._refused.get(key) != (own, refused[entry.name]):
                 self._refused[key] = (own, refused[entry.name])
                 is_new = True
+        self.version += is_new
         return is_new
 
 

@@ -3,6 +3,8 @@
 A change of endpoints is published at once, without a translation, for the backends that the entry of a part has.
 """
 
+from typing import Any
+
 import msgspec
 
 from podwire.gateway.backends import Place, UpstreamFacts, endpoints_of
@@ -11,6 +13,7 @@ from podwire.gateway.engines import EngineFeed
 from podwire.gateway.routes import Certificate, EntryBackend, TrustedAuthority
 from podwire.kube.controller import Environment
 from podwire.kube.index import Index
+from podwire.kube.informer import Informer
 from podwire.kube.resources import CONFIGMAPS, ENDPOINTSLICES, SECRETS, SERVICES
 from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice
 
@@ -25,17 +28,29 @@ class Upstreams:
         self._secrets = environment.of(SECRETS)
         slices = environment.of(ENDPOINTSLICES)
         self._slices: Index[EndpointSlice] = Index(slices, _service_of)
-        self.place = Place()
-        """Where the engine of this pod is."""
+        self.version = 0
+        """Counts changes of what the answers follow from."""
+        self._place = Place()
         self._config_maps = environment.of(CONFIGMAPS)
         self._certificates: dict[str, tuple[str, Certificate | str]] = {}
         self._authorities: dict[str, tuple[str, TrustedAuthority | str]] = {}
         slices.subscribe(self._endpoints_changed, replay=False)
+        followed: tuple[Informer[Any], ...] = (self._services, self._secrets, self._config_maps)
+        for informer in followed:
+            informer.subscribe(lambda _key, _old, _new: self._count(), replay=False)
+
+    def set_place(self, place: Place) -> None:
+        """Takes where the engine of this pod is."""
+        self._place = place
+        self._count()
+
+    def _count(self) -> None:
+        self.version += 1
 
     @property
     def facts(self) -> UpstreamFacts:
         """Services and their endpoints."""
-        return UpstreamFacts(services=self._services.objects, slices=self._slices_of, place=self.place)
+        return UpstreamFacts(services=self._services.objects, slices=self._slices_of, place=self._place)
 
     def certificate(self, key: str) -> Certificate | str:
         """The certificate of a Secret, or the reason why it has none."""
@@ -63,6 +78,7 @@ class Upstreams:
         return tuple(self._slices.of(service_key).values())
 
     def _endpoints_changed(self, _key: str, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        self._count()
         entry = self._feed.entries.get(self._part)
         if entry is None:
             return
@@ -85,7 +101,7 @@ class Upstreams:
         port = next((entry for entry in ports if (entry.port, entry.protocol) == (number, transport)), None)
         if port is None:
             return backend
-        return msgspec.structs.replace(backend, endpoints=endpoints_of(self._slices_of(service_key), port, self.place))
+        return msgspec.structs.replace(backend, endpoints=endpoints_of(self._slices_of(service_key), port, self._place))
 
 
 def _service_of(item: EndpointSlice) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ class GatewayApiController:
 
     def set_place(self, place: Place) -> None:
         """Takes the place of the engine, near which endpoints are preferred."""
-        self._upstreams.place = place
+        self._upstreams.set_place(place)
         self._loop.touch(_ALL)
 
     def named_ports(self, gateway: Gateway) -> set[int]:

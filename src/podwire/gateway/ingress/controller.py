@@ -107,6 +107,7 @@ class IngressController:
             IngressFacts(
                 ingresses=tuple(self._chosen(choice.objects)),
                 upstreams=self._upstreams.facts,
+                version=(self._upstreams.version, self._search.certificates.version),
                 certificate=certificate,
                 authority=self._upstreams.client_authority,
                 users=self._users,
@@ -130,7 +131,7 @@ class IngressController:
 
     def set_place(self, place: Place) -> None:
         """Takes the place of the engine, near which endpoints are preferred."""
-        self._upstreams.place = place
+        self._upstreams.set_place(place)
         self._loop.touch(_ALL)
 
     def _asked(self) -> dict[ObjectKey, _Version]:

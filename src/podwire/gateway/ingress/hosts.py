@@ -58,7 +58,9 @@ class HostQuestion(msgspec.Struct, frozen=True, kw_only=True):
         return (
             identical(self.paths, other.paths)
             and identical(self.canaries, other.canaries)
-            and (self.has_tls, self.clients, self.defaults) == (other.has_tls, other.clients, other.defaults)
+            and self.has_tls == other.has_tls
+            and (self.clients is other.clients or self.clients == other.clients)
+            and (self.defaults is other.defaults or self.defaults == other.defaults)
         )
 
 

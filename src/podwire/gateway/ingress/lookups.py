@@ -31,12 +31,15 @@ class ClusterLookups:
         self._backends = BackendLookups()
         self._objects = ObjectFacts()
         self.config_maps: set[str] = set()
-        """The ConfigMaps that were asked for in this translation."""
+        """The ConfigMaps that were asked for since something in the cluster changed."""
 
-    def renew(self, upstreams: UpstreamFacts, objects: ObjectFacts) -> None:
-        """Takes the facts of the next translation."""
-        self._backends.renew(upstreams)
+    def renew(self, upstreams: UpstreamFacts, objects: ObjectFacts, *, same: bool) -> None:
+        """Takes the facts of the next translation; ``same`` ones give the answers that are known."""
         self._objects = objects
+        if same:
+            self._backends.upstreams = upstreams
+            return
+        self._backends.renew(upstreams)
         self.config_maps = set()
 
     def resolve(self, namespace: str, name: str, port: str | int) -> Resolved:

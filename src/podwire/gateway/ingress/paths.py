@@ -54,11 +54,15 @@ class ReadIngress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """What Ingresses ask for at a host, oldest first; what is served of it in order of precedence, and what is not."""
+    """What Ingresses ask for at a host, oldest first; what is served of it in order of precedence, and what is not.
+
+    ``touches_others`` says that an annotation may concern more than the routes of the host: its names or its TLS.
+    """
 
     asked: list[ServedPath]
     served: list[ServedPath]
     problems: tuple[IngressProblem, ...]
+    touches_others: bool
 
 
 def read_ingress(ingress: Ingress) -> ReadIngress:
@@ -91,7 +95,18 @@ def _host_paths(host: str, asked: list[ServedPath]) -> HostPaths:
     paths = sorted(winners.values(), key=_precedence)
     unreadable = list(_unreadable(paths))
     served = [path for path in paths if all(path is not entry for entry, _ in unreadable)]
-    return HostPaths(asked=asked, served=served, problems=(*problems, *(problem for _, problem in unreadable)))
+    return HostPaths(
+        asked=asked,
+        served=served,
+        problems=(*problems, *(problem for _, problem in unreadable)),
+        touches_others=any(_touches_others(path.settings) for path in served),
+    )
+
+
+def _touches_others(settings: IngressSettings) -> bool:
+    return bool(
+        settings.server_alias or settings.from_to_www_redirect or settings.auth_tls_secret or settings.ssl_passthrough
+    )
 
 
 def path_pattern(path: str) -> str:

@@ -60,11 +60,13 @@ class IngressFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``ingresses`` are those of the controller, oldest first. ``certificate`` gives the certificate of a Secret by its
     key, or the reason why it has none; ``users`` the users of one, None where it cannot be read; ``authority`` the
-    authorities of clients or backends in one. ``config_map`` gives the data of a ConfigMap.
+    authorities of clients or backends in one. ``config_map`` gives the data of a ConfigMap. While ``version`` is the
+    same, all of these give the same; None says nothing.
     """
 
     ingresses: tuple[Ingress, ...]
     upstreams: UpstreamFacts
+    version: tuple[int, int] | None = None
     certificate: Callable[[str], Certificate | str]
     users: Callable[[str, str], str | None]
     authority: Callable[[str], TrustedAuthority | str] = lambda key: f"Secret {key} does not exist"
@@ -90,6 +92,8 @@ class TranslationMemo:
         self.canaries: dict[str, HostPaths] = {}
         self.hosts: dict[str, tuple[HostQuestion, CompiledHost]] = {}
         self.lookups = ClusterLookups()
+        self.version: tuple[int, int] | None = None
+        self.defaults = IngressDefaults()
 
 
 def translate(facts: IngressFacts, memo: TranslationMemo | None = None) -> Translation:
@@ -107,6 +111,8 @@ class _Translator:
         self._certificates: dict[str, Certificate] = {}
         self._authorities: dict[str, TrustedAuthority] = {}
         self._problems: list[IngressProblem] = []
+        self._is_same_cluster = False
+        """Whether everything else in the cluster is as the last translation found it."""
 
     def run(self) -> Translation:
         """The entry of all Ingresses, and the problems."""
@@ -117,15 +123,25 @@ class _Translator:
             authority=facts.authority,
             config_map=facts.config_map,
         )
-        self._memo.lookups.renew(facts.upstreams, objects)
+        self._is_same_cluster = facts.version is not None and facts.version == self._memo.version
+        self._memo.version = facts.version
+        if facts.defaults != self._memo.defaults:
+            self._memo.defaults = facts.defaults
+        self._memo.lookups.renew(facts.upstreams, objects, same=self._is_same_cluster)
         self._read()
         entries = [self._memo.ingresses[key_of(ingress.metadata)] for ingress in self._facts.ingresses]
         hosts, canaries = self._paths(entries)
-        aliased = self._with_aliases(hosts)
+        own = {host: entry.served for host, entry in self._memo.paths.items() if entry.touches_others}
+        aliases = self._aliases(own, hosts)
+        aliased = hosts | aliases
         clients = {
-            host: checked for host, paths in aliased.items() if (checked := self._clients(host, paths)) is not None
+            host: checked
+            for host, paths in (own | aliases).items()
+            if (checked := self._clients(host, paths)) is not None
         }
-        streams = {host: passed for host, paths in aliased.items() if (passed := passed_through(paths)) is not None}
+        streams = {
+            host: passed for host, paths in (own | aliases).items() if (passed := passed_through(paths)) is not None
+        }
         servers, certificates = self._tls(clients, streams)
         tls_names = {name for server in servers for name in server.names}
         compiled = self._compiled(
@@ -135,11 +151,11 @@ class _Translator:
                 canaries=canaries.get(host, ()),
                 has_tls=host in tls_names or _wildcard(host) in tls_names,
                 clients=clients.get(host),
-                defaults=self._facts.defaults,
+                defaults=self._memo.defaults,
             )
             for host, paths in aliased.items()
         )
-        moved = list(self._moved_hosts(hosts, aliased.keys()))
+        moved = list(self._moved_hosts(own, aliased.keys()))
         secure = (host.secure for name, host in compiled.items() if name not in streams)
         tables = (
             RouteTable(name=PLAIN_TABLE, hosts=(*(host.plain for host in compiled.values()), *moved)),
@@ -187,7 +203,7 @@ class _Translator:
         self._memo.hosts = {}
         for question in questions:
             before = known.get(question.host)
-            if before is not None and before[0].is_same(question) and before[1].holds():
+            if before is not None and before[0].is_same(question) and (self._is_same_cluster or before[1].holds()):
                 compiled = before[1]
             else:
                 compiled = compile_host(question, RecordedLookups(self._memo.lookups))
@@ -201,14 +217,14 @@ class _Translator:
     def _report(self, ingress: Ingress, reason: str, message: str) -> None:
         self._problems.append(IngressProblem(key=key_of(ingress.metadata), reason=reason, message=message))
 
-    def _with_aliases(self, hosts: Mapping[str, list[ServedPath]]) -> dict[str, list[ServedPath]]:
-        served = dict(hosts)
+    def _aliases(self, hosts: Mapping[str, list[ServedPath]], served: Container[str]) -> dict[str, list[ServedPath]]:
+        """The aliases of hosts that no Ingress has as a host, each with the paths of its host."""
+        aliases: dict[str, list[ServedPath]] = {}
         for paths in hosts.values():
-            for path in paths:
-                for alias in path.settings.server_alias:
-                    if alias not in served:
-                        served[alias] = paths
-        return served
+            for alias in (alias for path in paths for alias in path.settings.server_alias):
+                if alias not in served:
+                    aliases.setdefault(alias, paths)
+        return aliases
 
     def _moved_hosts(self, hosts: Mapping[str, list[ServedPath]], served: Container[str]) -> Iterable[VirtualHost]:
         """Hosts that only redirect, to the name with ``www.`` or without it."""
