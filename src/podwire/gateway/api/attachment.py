@@ -82,6 +82,8 @@ def without_rivals(attached: Iterable[tuple[ApiRoute, RouteAttachment]]) -> list
     HTTPRoute and GRPCRoute are rivals: a request would match routes of both.
     """
     entries = list(attached)
+    if not _RIVALS.keys() <= {route.kind for route, _ in entries}:
+        return entries
     oldest: dict[str, _HostsByAge] = {kind: {} for kind in _RIVALS}
     for route, attachment in entries:
         for listener, hosts in attachment.hosts.items() if route.kind in oldest else ():

@@ -57,10 +57,13 @@ class ApiLookups:
         self._backends = BackendLookups()
         self._facts: BackendFacts | None = None
 
-    def renew(self, facts: BackendFacts) -> None:
-        """Takes the facts of the next translation."""
-        self._backends.renew(facts.upstreams)
+    def renew(self, facts: BackendFacts, *, same: bool) -> None:
+        """Takes the facts of the next translation; ``same`` ones give the answers that are known."""
         self._facts = facts
+        if same:
+            self._backends.upstreams = facts.upstreams
+        else:
+            self._backends.renew(facts.upstreams)
 
     def granted(self, kind: str, namespace: str, target: ReferenceTarget) -> bool:
         """Whether objects of a kind in a namespace may refer to a target."""

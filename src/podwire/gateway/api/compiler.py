@@ -33,10 +33,14 @@ class CompilerMemo:
         self.lookups = ApiLookups()
         self._last: dict[_Key, _KnownRoute] = {}
         self._present: dict[_Key, _KnownRoute] = {}
+        self._version: tuple[int, ...] | None = None
+        self._is_same_cluster = False
 
-    def renew(self, facts: BackendFacts) -> None:
-        """Begins a translation."""
-        self.lookups.renew(facts)
+    def renew(self, facts: BackendFacts, version: tuple[int, ...] | None) -> None:
+        """Begins a translation; while ``version`` is the same, routes read the same of all other objects."""
+        self._is_same_cluster = version is not None and version == self._version
+        self._version = version
+        self.lookups.renew(facts, same=self._is_same_cluster)
         self._last, self._present = self._present, {}
 
     def compiled(self, route: HttpRoute | GrpcRoute, scheme: Scheme, facts: BackendFacts) -> CompiledRoute:
@@ -45,10 +49,13 @@ class CompilerMemo:
         known = self._present.get(key)
         if known is None:
             known = self._last.get(key)
-            if known is None or known.route is not route or not still_answered(known.answers):
+            if known is None or known.route is not route or not self._still_reads(known):
                 known = self._compile(route, scheme, facts)
             self._present[key] = known
         return known.compiled
+
+    def _still_reads(self, known: _KnownRoute) -> bool:
+        return self._is_same_cluster or still_answered(known.answers)
 
     def _compile(self, route: HttpRoute | GrpcRoute, scheme: Scheme, facts: BackendFacts) -> _KnownRoute:
         recorder = Recorder()

@@ -93,6 +93,10 @@ class GatewayApiController:
         self.translated = False
         self.on_translated: Callable[[], None] = lambda: None
         """Called after each translation."""
+        self._references = 0
+        """Counts changes of policies and grants, which decide what routes refer to."""
+        for of_references in (self.policies, self.grants):
+            of_references.subscribe(lambda _key, _old, _new: self._count_references(), replay=False)
         followed: tuple[Informer[Any], ...] = (self._namespaces, self._services, secrets, config_maps, *self._own)
         for informer in followed:
             informer.subscribe(lambda _key, _old, _new: self._loop.touch(_ALL), replay=False)
@@ -115,6 +119,9 @@ class GatewayApiController:
         sets = (entry for entry in self.sets.objects.values() if parent_of(entry) == key)
         listeners = (*gateway.spec.listeners, *(listener for entry in sets for listener in entry.spec.listeners))
         return {listener.port for listener in listeners}
+
+    def _count_references(self) -> None:
+        self._references += 1
 
     async def _reconcile(self, _key: str) -> None:
         for informer in self._own:
@@ -145,6 +152,7 @@ class GatewayApiController:
                 system=self._system,
                 refused=self._search.refused,
                 withheld=choice.withheld,
+                version=(self._upstreams.version, self._search.certificates.version, self._references),
             ),
             self._memo,
         )

@@ -82,6 +82,8 @@ class GatewayApiFacts(msgspec.Struct, frozen=True, kw_only=True):
     system: str = ""
     refused: Mapping[RouteKey, str] = {}
     withheld: frozenset[RouteKey] = frozenset()
+    version: tuple[int, ...] | None = None
+    """While it is the same, so are ``policies``, ``grants``, ``upstreams`` and ``authority``; None says nothing."""
 
 
 class ApiTranslation(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +124,8 @@ class _ApiTranslator:
         self._builder = EntryBuilder()
         self._policies = PolicyTable(facts.policies, facts.authority, facts.system)
         self._memo = memo
-        memo.renew(BackendFacts(grants=facts.grants, upstreams=facts.upstreams, policies=self._policies))
+        backends = BackendFacts(grants=facts.grants, upstreams=facts.upstreams, policies=self._policies)
+        memo.renew(backends, facts.version)
         self._gateways: dict[str, _CheckedGateway] = {}
         self._set_parents = {key_of(value.metadata): parent_of(value) for value in facts.sets}
         self._sets_of: dict[str, list[ListenerSet]] = {}
@@ -216,29 +219,26 @@ class _ApiTranslator:
 
     def _routes(self) -> dict[RouteKey, tuple[RouteParentStatus, ...]]:
         """The status of each route at each of our Gateways; adds what they attach to."""
-        attempts: dict[str, list[tuple[ApiRoute, RouteAttachment, ParentReference]]] = {
+        attempts: dict[str, list[tuple[RouteKey, RouteAttachment, ParentReference]]] = {
             key: [] for key in self._gateways
         }
-        for route in self._facts.routes:
+        keys = {route_key(route): route for route in self._facts.routes}
+        own: dict[RouteKey, dict[ParentReference, RouteParentStatus]] = {}
+        for name, route in keys.items():
             labels = self._facts.namespaces.get(route.metadata.namespace, {})
             for parent in route.spec.parent_refs:
                 key, listeners = self._parent(parent, route.metadata.namespace)
                 if key in self._gateways:
-                    attempts[key].append((route, attach(listeners, parent, route, labels), parent))
-        statuses: dict[RouteKey, dict[ParentReference, RouteParentStatus]] = {}
+                    attempts[key].append((name, attach(listeners, parent, route, labels), parent))
         for key, entries in attempts.items():
-            pairs = [(route, attachment) for route, attachment, _ in entries]
-            for (route, attachment), (_, _, parent) in zip(without_rivals(pairs), entries, strict=True):
-                status = self._attach(self._gateways[key], route, attachment, parent)
-                statuses.setdefault(route_key(route), {})[parent] = status
+            pairs = [(keys[name], attachment) for name, attachment, _ in entries]
+            for (_, attachment), (name, _, parent) in zip(without_rivals(pairs), entries, strict=True):
+                status = self._attach(self._gateways[key], (name, keys[name]), attachment, parent)
+                own.setdefault(name, {})[parent] = status
         return {
-            route_key(route): tuple(
-                statuses[route_key(route)][parent]
-                for parent in route.spec.parent_refs
-                if parent in statuses[route_key(route)]
-            )
-            for route in self._facts.routes
-            if route_key(route) in statuses
+            name: tuple(own[name][parent] for parent in route.spec.parent_refs if parent in own[name])
+            for name, route in keys.items()
+            if name in own
         }
 
     def _parent(self, parent: ParentReference, namespace: str) -> tuple[str, Iterable[CheckedListener]]:
@@ -255,15 +255,21 @@ class _ApiTranslator:
         return "", ()
 
     def _attach(
-        self, checked: _CheckedGateway, route: ApiRoute, attachment: RouteAttachment, parent: ParentReference
+        self,
+        checked: _CheckedGateway,
+        named: tuple[RouteKey, ApiRoute],
+        attachment: RouteAttachment,
+        parent: ParentReference,
     ) -> RouteParentStatus:
+        """Adds a route to what is attached to a Gateway, if it can be served."""
+        key, route = named
         compiled = checked.compiler.compiled(route, _ROUTED_SCHEME)
         refused = compiled.refused
-        if not refused.reason and route_key(route) not in self._facts.withheld:
+        if not refused.reason and key not in self._facts.withheld:
             checked.attached.append((route, attachment))
             if isinstance(compiled, CompiledRoute) and attachment.hosts:
                 checked.used |= compiled.ports
-        text = self._facts.refused.get(route_key(route), "")
+        text = self._facts.refused.get(key, "")
         if text:
             refused = ReferenceProblem("UnsupportedValue", f"the engine refused it: {text}")
         conditions = route_conditions(attachment, refused, compiled.references, route.metadata.generation)
@@ -310,8 +316,8 @@ def _refused_by_engine(text: str) -> ReferenceProblem:
 
 def _counts(attached: Attached) -> dict[str, int]:
     """How many routes are attached to each listener."""
-    routes: dict[str, set[RouteKey]] = {}
+    routes: dict[str, set[int]] = {}
     for route, attachment in attached:
         for listener in attachment.hosts:
-            routes.setdefault(listener, set()).add(route_key(route))
+            routes.setdefault(listener, set()).add(id(route))  # a route may have several parents
     return {listener: len(keys) for listener, keys in routes.items()}

@@ -3,6 +3,7 @@
 from itertools import product
 from typing import Any
 
+import msgspec
 import pytest
 from tests.cases.gateway.gateway_api_cases import (
     ALIASES,
@@ -21,8 +22,10 @@ from tests.cases.gateway.gateway_api_cases import (
     services_of,
 )
 
+from podwire.gateway.api.backendrefs import VARIANT
+from podwire.gateway.api.compiler import CompilerMemo
 from podwire.gateway.api.status import FEATURES
-from podwire.gateway.api.translate import ApiTranslation, translate_api
+from podwire.gateway.api.translate import ApiTranslation, GatewayApiFacts, translate_api
 from podwire.gateway.matching import HttpRequest, decide, server_for
 from podwire.gateway.routes import Certificate, EntryRoute, FixedAnswer, Forward, HttpRedirect, TrustedAuthority
 from podwire.model.gatewayapi import GatewayStatus, ListenerSetStatus
@@ -36,7 +39,7 @@ def _engine_port(keys: list[str], key: str, port: int) -> int:
     return 100_000 * (1 + keys.index(key)) + port
 
 
-def _translated(case: ApiCase) -> ApiTranslation:
+def _facts(case: ApiCase) -> GatewayApiFacts:
     machine = CaseMachine(
         addresses={key: f"10.244.0.{number}" for number, key in enumerate(services_of(case), 1)},
         ports={"http": 3000, "grpc": 3001, "https": 3002, "udp": 3003},
@@ -47,7 +50,11 @@ def _translated(case: ApiCase) -> ApiTranslation:
         engine_port=lambda key, port: _engine_port(list(case.gateways), key, port),
         system="authorities",
     )
-    return translate_api(api_facts(case, machine))
+    return api_facts(case, machine)
+
+
+def _translated(case: ApiCase) -> ApiTranslation:
+    return translate_api(_facts(case))
 
 
 def _route_of(case: ApiCase, translation: ApiTranslation, request: ApiRequest) -> tuple[EntryRoute | None, int]:
@@ -283,3 +290,19 @@ def test_the_class_names_features_that_conformance_tests_ask_for() -> None:
     features = {feature.name for feature in _translated(CASES[0]).classes[CLASS].supported_features}
     assert {"GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute", "BackendTLSPolicy", "ListenerSet"} <= features
     assert list(FEATURES) == sorted(FEATURES)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.requests][::4], ids=lambda case: case.name)
+def test_routes_read_others_again_when_the_cluster_changed(case: ApiCase) -> None:
+    """Without Services all backends are gone; while the version says that nothing changed, nothing is read."""
+    memo = CompilerMemo()
+    facts = msgspec.structs.replace(_facts(case), version=(1,))
+    first = translate_api(facts, memo)
+    assert translate_api(facts, memo) == first == translate_api(facts)
+    empty = msgspec.structs.replace(facts, upstreams=msgspec.structs.replace(facts.upstreams, services={}))
+    kept = translate_api(empty, memo).entry.backends
+    assert {key for key in kept if key.endswith(VARIANT)} == {
+        key for key in first.entry.backends if key.endswith(VARIANT)
+    }
+    changed = translate_api(msgspec.structs.replace(empty, version=(2,)), memo)
+    assert changed == translate_api(empty) and not changed.entry.backends

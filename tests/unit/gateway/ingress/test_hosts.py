@@ -113,3 +113,31 @@ def test_the_config_map_overrides_settings_of_engines() -> None:
     assert (settings.trusted_networks, settings.believes_headers) == (("10.0.0.0/8",), False)
     assert settings.gzip is not None and settings.gzip.level == 5
     assert with_defaults(EngineSettings(), IngressDefaults()) == EngineSettings()
+
+
+def test_a_cluster_that_did_not_change_is_not_asked_again() -> None:
+    asked: list[str] = []
+    first = _facts(hosts=3)
+    slices = first.upstreams.slices
+
+    def counted(key: str) -> object:
+        asked.append(key)
+        return slices(key)
+
+    upstreams = msgspec.structs.replace(first.upstreams, slices=counted)
+    memo = TranslationMemo()
+    for version, questions in ((1, 3), (1, 0), (2, 3), (2, 0), (None, 3)):
+        facts = msgspec.structs.replace(first, upstreams=upstreams, version=None if version is None else (version, 0))
+        translation = translate(facts, memo)
+        assert len(set(asked)) == questions, version
+        asked.clear()
+        assert translation == translate(first)
+
+
+def test_a_changed_cluster_compiles_what_reads_it() -> None:
+    memo = TranslationMemo()
+    first = msgspec.structs.replace(_facts(), version=(1, 0))
+    before = translate(first, memo).entry.backends
+    gone = msgspec.structs.replace(first.upstreams, services={})
+    after = translate(msgspec.structs.replace(first, upstreams=gone, version=(2, 0)), memo).entry.backends
+    assert len(before) == 3 and not after
