@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -71,6 +72,8 @@ class _Run:
             files.setdefault(marker.args if marker else item.path, []).append(number)
         self._files = deque(files.values())
         self._workers: list[_Worker] = []
+        self._started = 0
+        self._folder: Path = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
 
     def run(self, count: int) -> None:
         """Returns when all tests have ended.
@@ -97,13 +100,14 @@ class _Run:
 
     def _start(self) -> None:
         ours, theirs = Pipe()
+        self._started += 1
         sys.stdout.flush()  # a fork would print it once more
         pid = os.fork()
         if pid == 0:
             for worker in self._workers:
                 worker.connection.close()
             ours.close()
-            _work(self._session, theirs)
+            _work(self._session, theirs, self._folder / f"w{self._started}")
         theirs.close()
         self._workers.append(_Worker(pid, ours))
 
@@ -185,12 +189,12 @@ class _Reporter:
         return numbers
 
 
-def _work(session: pytest.Session, connection: "Connection[Any, Any]") -> None:
+def _work(session: pytest.Session, connection: "Connection[Any, Any]", folder: Path) -> None:
     """Runs files until there are no more; ends the process."""
     status = 1
     atexit._clear()  # what the first process has registered is its own to do
     try:
-        reporter = _detach(session, connection)
+        reporter = _detach(session, connection, folder)
         try:
             for item, following in _assigned(session, reporter):
                 session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -210,8 +214,11 @@ def _work(session: pytest.Session, connection: "Connection[Any, Any]") -> None:
         os._exit(status)
 
 
-def _detach(session: pytest.Session, connection: "Connection[Any, Any]") -> _Reporter:
-    """Gives the worker files of its own for captured output, and reports to the first process."""
+def _detach(session: pytest.Session, connection: "Connection[Any, Any]", folder: Path) -> _Reporter:
+    """Gives the worker folders and files of its own, and reports to the first process."""
+    session.config.option.basetemp = str(folder)
+    factory = pytest.TempPathFactory.from_config(session.config, _ispytest=True)
+    session.config._tmp_path_factory = factory  # type: ignore[attr-defined]
     plugins = session.config.pluginmanager
     plugins.unregister(name="terminalreporter")
     capture = plugins.getplugin("capturemanager")

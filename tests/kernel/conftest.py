@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests import longest_first
+from tests.kernel import warm_processes
 from tests.kernel.agent_cluster import Machine
 from tests.kernel.cni_node import NodeAgent
 
@@ -48,10 +49,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     longest_first.sort(items, Path(__file__).parent, _LONGEST)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """The tests themselves, and all that they import, are not searched for garbage again and again."""
     gc.collect()
     gc.freeze()
+    if session.config.getoption("forks", 0) > 1:
+        warm_processes.begin()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,7 +1,7 @@
 """Nodes of Flannel in a small cluster: pods by the reference plugins, and the kernel state that flanneld programs.
 
 flanneld itself is not part of the machine. Its state is made with ip(8), bridge(8) and iptables-restore as its sources
-specify it (pkg/backend/vxlan, pkg/trafficmngr/iptables), from the annotations of the Nodes, several times a second.
+specify it (pkg/backend/vxlan, pkg/trafficmngr/iptables), from the annotations of the Nodes, twice a second.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from podwire.errors import ApiUnreachable, KernelError
 from podwire.kube.resources import NODES
 from podwire.routing.flannel import annotations
 
-_FOLLOWED_S = 0.1
+_FOLLOWED_S = 0.5
 """Seconds between two looks at the Nodes."""
 CHAINS = """
 *nat

@@ -52,6 +52,11 @@ def spawn(place: Path, code: str, *arguments: str, log: Path) -> WarmProcess:
     return WarmProcess(*_FORKS.spawn(order))
 
 
+def begin() -> None:
+    """Starts the process that forks, for all workers that are forks of this one."""
+    _FORKS.begin()
+
+
 def prepare() -> None:
     """Imports the modules of the programs."""
     for component in ("apiserver", "agent"):
