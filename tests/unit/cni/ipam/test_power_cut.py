@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from podwire.cni.ipam import logsync
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Attachment, Ledger
 from podwire.cni.protocol import AttachmentKey
@@ -129,9 +130,11 @@ def test_every_change_is_a_transaction_of_its_own(tmp_path: Path) -> None:
 WRITER = """
 import os, sys
 from pathlib import Path
+from podwire.cni.ipam import logsync
 from podwire.cni.ipam.ledger import Attachment, Ledger
 from podwire.cni.protocol import AttachmentKey
 from podwire.errors import CniError
+logsync.FAST_S = float(sys.argv[2])
 ledger = Ledger(Path(sys.argv[1]))
 for number in range(3):
     key = AttachmentKey("podwire", f"c-{number}", "eth0")
@@ -143,12 +146,17 @@ for number in range(3):
 """
 
 
+DISKS = pytest.mark.parametrize("fast_s", [0.0, 3600.0], ids=["slow disk", "fast disk"])
+"""On a slow disk a thread writes the log, on a fast one the caller."""
+
+
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
-def test_log_reaches_the_disk_before_the_acknowledgement(tmp_path: Path) -> None:
+@DISKS
+def test_log_reaches_the_disk_before_the_acknowledgement(tmp_path: Path, fast_s: float) -> None:
     trace = tmp_path / "trace"
     calls = "trace=pwrite64,fdatasync,fsync,write"
     command = ["strace", "-f", "-y", "-o", str(trace), "-e", calls, sys.executable, "-c", WRITER]
-    subprocess.run([*command, str(tmp_path / "ipam.db")], check=True, capture_output=True, timeout=120)
+    subprocess.run([*command, str(tmp_path / "ipam.db"), str(fast_s)], check=True, capture_output=True, timeout=120)
     steps = []
     for line in trace.read_text().splitlines():
         if "write(1" in line:
@@ -179,7 +187,11 @@ def test_truncated_database_is_set_aside(written: tuple[Path, list[int]], tmp_pa
     assert (image / "ipam.db.damaged").exists() == (keep > 0)
 
 
-def test_log_that_cannot_reach_the_disk_fails_the_change(tmp_path: Path) -> None:
+@DISKS
+def test_log_that_cannot_reach_the_disk_fails_the_change(
+    tmp_path: Path, fast_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logsync, "FAST_S", fast_s)
     with closing(Ledger(tmp_path / "ipam.db")) as ledger:
         ledger.hold(attachment(2))
         (tmp_path / "ipam.db-wal").rename(tmp_path / "away")
