@@ -19,7 +19,7 @@ from podwire.cni import program
 from podwire.cni.service import CniService, CniSettings
 from podwire.cni.wiring import WiringFacts
 from podwire.kernel import netns
-from podwire.runtime.clock import SystemClock
+from podwire.runtime.clock import Clock, SystemClock
 
 VERSION = "1.1.0"
 
@@ -73,7 +73,11 @@ def ping(place: Path, address: str, source: str = "", *, patience_s: float = 0.5
 class NodeAgent:
     """One node namespace with a CNI service in a thread, which can be killed and started again."""
 
-    def __init__(self, tmp_path: Path, cidrs: tuple[str, ...], link: str = "routed") -> None:
+    def __init__(
+        self, tmp_path: Path, cidrs: tuple[str, ...], link: str = "routed", clock: Clock | None = None
+    ) -> None:
+        """``clock`` is that of the service; None: the machine's."""
+        self.clock = clock or SystemClock()
         self.place = tmp_path / "node"
         self.pods = tmp_path / "pods"
         self.socket = tmp_path / "cni.sock"
@@ -106,7 +110,7 @@ class NodeAgent:
             host_local=self.host_local,
             link=self.link,
         )
-        self.service = CniService(settings, SystemClock())
+        self.service = CniService(settings, self.clock)
         self.service.recover()
         if self.facts is not None:
             self.service.set_node(self.facts)
@@ -118,6 +122,7 @@ class NodeAgent:
                 self.service.delete_detached,
                 self.service.forget_stale,
                 self.service.healing.run,
+                self.service.healing.compare_sysctls,
                 self.service.hardware.run,
             )
         ]

@@ -10,6 +10,8 @@ from tests.kernel import warm_processes
 from tests.kernel.agent_cluster import Machine
 from tests.kernel.cni_node import NodeAgent
 
+from podwire.runtime.clock import Clock
+
 _LONGEST = (
     "test_image.py",
     "test_proxy_scenarios.py",
@@ -40,6 +42,7 @@ _FOR_EACH_LINK = (
     "test_cni_chains",
     "test_cni_interfaces",
     "test_cni_healing",
+    "test_cni_healing_matrix",
     "test_cni_requests",
 )
 """The files whose tests of nodes run with each way to connect pods."""
@@ -73,8 +76,8 @@ def make(tmp_path: Path, pod_link: str) -> Iterator[Callable[..., NodeAgent]]:
     """Makes nodes, which are removed after the test."""
     node_agents: list[NodeAgent] = []
 
-    def build(*cidrs: str) -> NodeAgent:
-        node_agents.append(NodeAgent(tmp_path, cidrs or ("10.244.1.0/24",), pod_link))
+    def build(*cidrs: str, clock: Clock | None = None) -> NodeAgent:
+        node_agents.append(NodeAgent(tmp_path, cidrs or ("10.244.1.0/24",), pod_link, clock))
         return node_agents[-1]
 
     yield build

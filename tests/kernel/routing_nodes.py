@@ -155,7 +155,7 @@ class ClusterNode:
         self.mtus = {4: 1500}
         attachments = Attachments(self.leases, self.plumber)
         self.start_agent()
-        self.repair = AttachmentRepair(attachments, self.wiring_facts)
+        self.repair = AttachmentRepair(attachments, self.wiring_facts, self.plumber.lost, self.plumber.sysctls)
         self.pods = PodNetwork(attachments, self.wiring_facts, str)
 
     def join(self, segment: int) -> None:

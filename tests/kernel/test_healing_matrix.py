@@ -12,17 +12,18 @@ import pytest
 from tests.kernel.healing import EagerClock, checking, drift, restored, until, with_router
 from tests.kernel.routing_nodes import Cluster, ClusterNode
 
-from podwire.kernel import netns, sysctl
+from podwire.kernel import ethtool, netns, sysctl
 from podwire.routing.machine import OWNER
 from podwire.routing.settings import RoutingSettings
 from podwire.state.address import is_v6
 from podwire.state.link import Link
 from podwire.state.nft import Table
+from podwire.state.offload import Offload
 from podwire.state.route import Route, Sysctl
 
 IN_GUEST = pytest.mark.uml
-BACKENDS = ["vxlan", "hostgw", "bgp", "bridge", "wireguard", "udp"]
-BACKENDS += [pytest.param(name, marks=IN_GUEST) for name in ("ipip", "geneve")]  # type: ignore[misc]
+BACKENDS = ["vxlan", "hostgw", "bgp", "bridge", "wireguard", "udp", "macvlan"]
+BACKENDS += [pytest.param(name, marks=IN_GUEST) for name in ("ipip", "geneve", "vlan", "ipvlan")]  # type: ignore[misc]
 MAC = "02:00:00:00:00:99"
 Case = tuple[str, list[str]]
 """What is damaged, and the commands: of ip(8), or with the name of another program."""
@@ -33,7 +34,7 @@ def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ClusterNode
     """The first of two nodes with a backend, in both families."""
     cluster = Cluster(tmp_path, 2, families="46", clock=EagerClock())
     try:
-        cluster.configure(RoutingSettings(backend=request.param))
+        cluster.configure(RoutingSettings(backend=request.param, tx_checksum="off"))
         cluster.settle()
         yield cluster.all[0]
     finally:
@@ -90,6 +91,10 @@ def cases(node: ClusterNode) -> Iterator[Case]:
             yield "forwarding entry changed", [f"bridge fdb replace {fdb.mac} dev {fdb.link} dst 10.89.0.77"]
             yield "forwarding entries flushed", [f"bridge fdb flush dev {fdb.link}"]
     yield from map(of_sysctl, state.sysctls)
+    for rule in state.rules[:1]:
+        yield "rule deleted", [f"rule del priority {rule.priority} from {rule.src or 'all'}"]
+    for offload in (value for value in node.router.applied.values if isinstance(value, Offload)):
+        yield f"checksum offload of {offload.device}", [f"offload {offload.device} on"]
     for table in (value for value in node.router.applied.values if isinstance(value, Table)):
         yield f"table {table.name} deleted", [f"nft delete table inet {table.name}"]
         yield f"table {table.name} flushed", [f"nft flush table inet {table.name}"]
@@ -103,6 +108,9 @@ def do(node: ClusterNode, commands: list[str]) -> None:
         if program == "sysctl":
             path, _, value = rest.partition("=")
             sysctl.write(path, value, node.place)
+        elif program == "offload":
+            device, _, value = rest.partition(" ")
+            ethtool.apply(node.place, [device], [Offload(device, value)])
         elif program in ("bridge", "nft"):
             node.shows(program, *rest.split())
         else:

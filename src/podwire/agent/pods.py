@@ -42,6 +42,7 @@ def add(shared: Shared) -> CniService:
         "cni sweep": service.sweep,
         "cni disk": service.disk.run,
         "cni heal": service.healing.run,
+        "cni sysctls": service.healing.compare_sysctls,
         "cni hardware addresses": service.hardware.run,
     }
     if config.cni.host_local:

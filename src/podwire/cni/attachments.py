@@ -98,6 +98,10 @@ class PodBridge(Protocol):
         """
         ...
 
+    def has_index(self, index: int) -> bool:
+        """Whether the bridge has an interface index."""
+        ...
+
 
 class Plumber(Protocol):
     """The kernel operations that CNI needs; all calls are short."""

@@ -58,6 +58,13 @@ class BridgeDevice:
             if is_pod_bridge(network.read_link(self._netlink, BRIDGE)):
                 sysctl.write(podbridge.loopback_path(), "0", self._netns_path)
 
+    def has_index(self, index: int) -> bool:
+        """Whether the bridge has an interface index."""
+        try:
+            return network.read_link(self._netlink, BRIDGE).index == index
+        except KernelError:
+            return False
+
     def _read(self) -> Link | None:
         """The bridge; None when there is none.
 
@@ -69,6 +76,6 @@ class BridgeDevice:
             return None
         if is_pod_bridge(link):
             return link
-        if not link.alias and (link.kind, link.mac) == ("bridge", HOST_MAC):
-            return replace(link, up=False)  # An agent was killed before it wrote the alias.
+        if (link.kind, link.mac) == ("bridge", HOST_MAC):
+            return replace(link, up=False)  # Without the alias: an agent was killed, or another program changed it.
         raise KernelError("add", f"link {BRIDGE}", errno.EEXIST, f"another program has this device: {link}")

@@ -30,7 +30,7 @@ from podwire.state.share import Share
 OWNER = OwnerMark(route_protocol=116)
 """The mark of proxy entries on bridges of other plugins."""
 
-CHECK_S = 2.0
+CHECK_S = 1.0
 POLL_S = 0.1
 
 

@@ -1,11 +1,14 @@
 """Restores pods' routes, neighbours, devices, sysctls and hostPorts that another program changed.
 
-1. A deleted route or neighbour of a pod, a changed device or sysctl, and an added or deleted address of the node are
-followed by a check after :data:`HEAL_S`. 2. The next check is :data:`HEAL_REST_S` later, so many new and deleted pods
-cost one check a second. 3. What the kernel refuses (a route from an address that the node has lost) is tried again with
-a backoff from 0.2 s to 10 s, and at once when an address is added. 4. The hostPort table and the source guards of
-pods are compared each second in which nftables changed (:mod:`podwire.kernel.nft_drift`). 5. State without change
-events (some sysctls) is checked when ``check_sysctls`` is set, which the sweep of :mod:`podwire.cni.service` does.
+1. A deleted or changed route, neighbour, forwarding entry or rule of a pod, a changed or deleted device, a changed
+sysctl that the kernel reports, and an added or deleted address of the node are followed by a check after
+:data:`HEAL_S`. 2. The next check is :data:`HEAL_REST_S` later, so many new and deleted pods cost one check a second.
+3. What the kernel refuses (a route from an address that the node has lost) is tried again with a backoff from 0.2 s to
+10 s, and at once when an address is added. 4. The hostPort table and the source guards of pods are compared each second
+in which nftables changed (:mod:`podwire.kernel.nft_drift`). 5. Sysctls whose changes the kernel does not report
+are compared every :data:`COMPARE_S` (:mod:`podwire.cni.podsysctls`).
+
+Not restored: what a program in a pod changes of routes, addresses and neighbours in its own namespace.
 """
 
 import asyncio
@@ -22,6 +25,10 @@ from podwire.runtime.clock import Clock
 
 HEAL_S = 0.05
 HEAL_REST_S = 1.0
+COMPARE_S = 1.0
+_ONE_ADDRESS = ("/32", "/128")
+_NAMED = 4
+"""Sysctls that a log line names."""
 
 
 class PodHealing:
@@ -35,7 +42,7 @@ class PodHealing:
         self.disturbed = asyncio.Event()
         """Set when something that pods need may have changed."""
         self.check_sysctls = True
-        """Whether the next check includes state without change events."""
+        """Whether the next check includes all sysctls of the node's namespace."""
 
     async def run(self) -> None:
         """Restores routes, neighbours, devices and sysctls of pods after changes by other programs, until cancelled."""
@@ -63,6 +70,20 @@ class PodHealing:
                 self.check_sysctls = True
                 if not await self._disturbed_within(backoff.next_delay_s()):
                     self.disturbed.set()
+
+    async def compare_sysctls(self) -> None:
+        """Restores sysctls of pods whose changes the kernel does not report, until cancelled."""
+        logged = ""
+        while True:
+            await self._clock.sleep(COMPARE_S)
+            restored = self.repair.restore_sysctls()
+            if restored.values:
+                names = ", ".join(value.path for value in restored.values[:_NAMED])
+                self._log.info("restored sysctls of pods", sysctls=names, count=len(restored.values))
+            problem = restored.failures[0] if restored.failures else ""
+            if problem and problem != logged:
+                self._log.warning("cannot restore the sysctls of all pods; trying again", problem=problem)
+            logged = problem
 
     async def _disturbed_within(self, seconds: float) -> bool:
         try:
@@ -96,17 +117,21 @@ class PodHealing:
             self._log.info("restored the source guard of pods after a change by another program")
 
     def _changed(self, events: Sequence[Event]) -> None:
-        if any(_concerns_pods(event) for event in events):
+        if any(map(self._concerns_pods, events)):
             self.check_sysctls = self.check_sysctls or any(event.kind in ("sysctl", "lost") for event in events)
             self.disturbed.set()
 
+    def _concerns_pods(self, event: Event) -> bool:
+        """Whether an event may have deleted or changed something that pods need.
 
-def _concerns_pods(event: Event) -> bool:
-    """Whether an event may have deleted or changed something that pods need.
-
-    Routes that go with their device or with their source address are not announced (net/ipv4/fib_trie.c,
-    ``fib_table_flush``): the device or the address is.
-    """
-    if event.kind in ("route", "neighbour"):
-        return event.removed and event.proto == OWNER.route_protocol
-    return True
+        Routes that go with their device or with their source address are not announced (net/ipv4/fib_trie.c,
+        ``fib_table_flush``): the device or the address is. A neighbour that another program changes keeps the mark.
+        """
+        own = event.proto == OWNER.route_protocol
+        if event.kind == "neighbour":
+            return self.repair.has_bridge(event.bridge) if event.bridge else own
+        if event.kind == "rule":
+            return event.removed and own
+        if event.kind == "route" and not event.removed:
+            return event.dst.endswith(_ONE_ADDRESS) and self.repair.has_address(event.dst.partition("/")[0])
+        return own or event.kind != "route"

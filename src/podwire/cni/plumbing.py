@@ -17,8 +17,11 @@ from podwire.cni.heldtable import HeldTable
 from podwire.cni.hostports import HostPorts
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.legs import PodLegs
+from podwire.cni.lostdevices import LostDevices
 from podwire.cni.podhardware import PodHardware
+from podwire.cni.podsysctls import PodSysctls
 from podwire.cni.wiring import (
+    HOST_MAC,
     NODE_OWNER,
     OWNER,
     Wiring,
@@ -70,6 +73,8 @@ class KernelPlumber:
         """The hardware addresses of pods' devices."""
         self.bridge = BridgeDevice(self._netlink, netns_path)
         """The bridge of pods."""
+        self.lost = LostDevices(self._netlink, self.bridge, self._legs, self.wire)
+        """The devices of running pods that are gone."""
         self.guards = GuardTables(
             HeldTable(bridgeguard.FAMILY, bridgeguard.TABLE, netns_path),
             HeldTable(sourceguard.FAMILY, sourceguard.TABLE, netns_path),
@@ -77,6 +82,8 @@ class KernelPlumber:
         """The tables that keep pods to their own addresses."""
         self.ports = HostPorts(netns_path)
         """The hostPorts of pods."""
+        self.sysctls = PodSysctls(netns_path)
+        """The sysctls of pods whose changes the kernel does not report."""
         self.loopback = Loopback()
         """The devices ``lo`` of pods."""
         self.tuning = DeviceTuning()
@@ -94,6 +101,7 @@ class KernelPlumber:
         self.ports.table.close()
         for table in self.guards:
             table.close()
+        self.sysctls.close()
 
     def prepare(self, families: Collection[int]) -> None:
         """Turns on IPv6 forwarding of the node when pods have IPv6; IPv4 forwarding is set for each pod's device.
@@ -179,13 +187,14 @@ class KernelPlumber:
         return failures
 
     def present(self, attachments: Iterable[Attachment]) -> list[Attachment]:
-        """The attachments whose device exists, is complete and is not detached."""
+        """The attachments whose device exists and is not detached; another program may have changed its alias."""
         links = {link.name: link for link in network.read_links(self._netlink)}
-        live = {name for name, link in links.items() if link.alias and link.group != network.DELETE_GROUP}
+        live = {name: link for name, link in links.items() if link.group != network.DELETE_GROUP}
         return [
             attachment
             for attachment in attachments
-            if attachment.host_link in live and belongs(links[attachment.host_link], attachment)
+            if (link := live.get(attachment.host_link)) is not None
+            if belongs(link, attachment) or (link.kind, link.mac) == ("veth", HOST_MAC)
         ]
 
     def hold(self, state: NetworkState) -> list[str]:
@@ -200,12 +209,15 @@ class KernelPlumber:
             if failure.errno != errno.EEXIST:
                 return [str(failure)]  # The bridge may be there, with routes that an incomplete state would remove.
             refused, state = [failure], podbridge.without(state)
-        report = network.apply(self._netlink, state, NODE_OWNER)
+        # A pod's device that has gone meanwhile must not be added here: it would not lead to the pod.
+        links = tuple(replace(link, kind="") if link.kind == "veth" else link for link in state.links)
+        state = replace(state, links=links)
+        report = network.apply(self._netlink, state, NODE_OWNER, {route.key for route in state.routes})
         return [str(failure) for failure in (*refused, *report.failed)]
 
     def watch(self) -> Monitor:
         """Reports changes of the namespace by other programs; for devices, addresses and neighbours also podwire's."""
-        monitor = Monitor(self._netns_path, ("link", "address", "route", "neighbour", "sysctl"))
+        monitor = Monitor(self._netns_path, ("link", "address", "route", "neighbour", "rule", "sysctl"))
         monitor.ignore(self._netlink.port)
         return monitor
 

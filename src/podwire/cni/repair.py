@@ -6,6 +6,8 @@ from msgspec.structs import replace
 
 from podwire.cni import sourceguard, wiring
 from podwire.cni.attachments import Attachments
+from podwire.cni.lostdevices import LostDevices
+from podwire.cni.podsysctls import PodSysctls, Restored
 from podwire.cni.protocol import AttachmentKey
 from podwire.cni.wiring import WiringFacts
 from podwire.errors import KernelError
@@ -19,9 +21,13 @@ _SWEEPS_WITHOUT_DEVICE = 2
 class AttachmentRepair:
     """Repairs the attachments of one node; ``node`` returns the current facts that the wiring depends on."""
 
-    def __init__(self, attachments: Attachments, node: Callable[[], WiringFacts]) -> None:
+    def __init__(
+        self, attachments: Attachments, node: Callable[[], WiringFacts], lost: LostDevices, sysctls: PodSysctls
+    ) -> None:
         self._attachments = attachments
         self._node = node
+        self._lost = lost
+        self._sysctls = sysctls
         self._log = Log("cni")
         self._sweeps_without_device: dict[AttachmentKey, int] = {}
         self._last_node = node()
@@ -124,14 +130,41 @@ class AttachmentRepair:
     def heal(self, *, sysctls: bool = True) -> Sequence[str]:
         """Restores the node's side of running pods after changes by other programs; returns the failures as text.
 
-        A deleted device cannot be created again, since its other end is gone too: ``sweep`` releases the attachment.
+        A device that is gone is made again with the pod's end while the pod's namespace exists; later ``sweep``
+        releases the attachment.
         """
-        attachments = self._attachments.plumber.present(self._attachments.by_key.values())
+        plumber, held = self._attachments.plumber, self._attachments.by_key.values()
+        attachments, failures = plumber.present(held), list[str]()
+        if len(attachments) < len(held):
+            present = {attachment.key for attachment in attachments}
+            failures = self._lost.restore((x for x in held if x.key not in present), self._node())
+            attachments = plumber.present(held)
         state = wiring.merged(attachments, self._node())
         if not sysctls:  # A bridge that has to be made again needs its own.
             own = wiring.bridge_of(attachments, self._node())
             state = replace(state, sysctls=own.sysctls if own is not None else ())
-        return self._attachments.plumber.hold(state)
+        return [*failures, *plumber.hold(state)]
+
+    def restore_sysctls(self) -> Restored:
+        """Restores sysctls of running pods whose changes the kernel does not report, and lost second interfaces."""
+        plumber, node = self._attachments.plumber, self._node()
+        restored = self._sysctls.restore(self._attachments.by_key, node)
+        if not restored.legless or node.leg is None:
+            return restored
+        try:
+            failures = plumber.rewire(restored.legless, node)
+        except KernelError as failure:
+            failures = [str(failure)]
+        return restored._replace(failures=(*restored.failures, *failures))
+
+    def has_address(self, address: str) -> bool:
+        """Whether a running pod has an address."""
+        return any(address in attachment.addresses for attachment in self._attachments.by_key.values())
+
+    def has_bridge(self, index: int) -> bool:
+        """Whether running pods are ports of the bridge with an interface index."""
+        bridged = any(attachment.bridge for attachment in self._attachments.by_key.values())
+        return bridged and self._attachments.plumber.bridge.has_index(index)
 
     def lacks_rules(self) -> Sequence[str]:
         """The rules of running pods that the node's namespace does not hold, as text.

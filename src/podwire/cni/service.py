@@ -106,7 +106,7 @@ class CniService:
         self.disk = LedgerWatch(self._ledger, self.leases, clock)
         """Whether the ledger can be written."""
         self.attachments = Attachments(self.leases, self._plumber)
-        self.repair = AttachmentRepair(self.attachments, lambda: self._node)
+        self.repair = AttachmentRepair(self.attachments, lambda: self._node, self._plumber.lost, self._plumber.sysctls)
         self.healing = PodHealing(self._plumber, self.repair, clock, self._log)
         self.hardware = HardwareAddresses(self.attachments, self._plumber.hardware, clock, self._log)
         self._pods = PodNetwork(self.attachments, lambda: self._node, self.problem)

@@ -27,6 +27,7 @@ from podwire.kernel.failure import refusal
 from podwire.kernel.uapi import (
     FRA_PROTOCOL,
     IFA_PROTO,
+    NDA_MASTER,
     NDA_PROTOCOL,
     NETCONFA_IFINDEX,
     NETLINK_ADD_MEMBERSHIP,
@@ -100,7 +101,8 @@ class Event(NamedTuple):
 
     ``lost`` stands for missed changes. ``device`` and ``proto`` are 0 where they do not apply; a sysctl of the whole
     namespace has device 0. ``dst`` is the prefix of a route of the main table as in ``state.route.Route``: a replaced
-    route is reported with the protocol of the new route alone.
+    route is reported with the protocol of the new route alone. ``bridge`` is the interface index of the bridge that a
+    forwarding entry belongs to, 0 for other objects.
     """
 
     kind: Subject | Literal["lost"]
@@ -108,6 +110,7 @@ class Event(NamedTuple):
     device: int = 0
     proto: int = 0
     dst: str = ""
+    bridge: int = 0
 
 
 class Monitor:
@@ -197,24 +200,24 @@ def _parameters(payload: bytes) -> Iterator[Event]:
         yield Event("sysctl", device=0 if index >= _SPECIAL else index)
 
 
-def _details(subject: Subject, payload: bytes) -> tuple[int, int, str]:
-    """Device number, protocol and destination of the object."""
+def _details(subject: Subject, payload: bytes) -> tuple[int, int, str, int]:
+    """Device number, protocol, destination and bridge of the object."""
     if subject == "link":
-        return link_codec.IFINFOMSG.unpack_from(payload)[2], 0, ""
+        return link_codec.IFINFOMSG.unpack_from(payload)[2], 0, "", 0
     if subject == "address":
         index = route_codec.IFADDRMSG.unpack_from(payload)[4]
         values = attributes.parse(payload, route_codec.IFADDRMSG.size)
-        return index, attributes.number(values, IFA_PROTO), ""
+        return index, attributes.number(values, IFA_PROTO), "", 0
     if subject == "neighbour":
         index = route_codec.NDMSG.unpack_from(payload)[1]
         values = attributes.parse(payload, route_codec.NDMSG.size)
-        return index, attributes.number(values, NDA_PROTOCOL), ""
+        return index, attributes.number(values, NDA_PROTOCOL), "", attributes.number(values, NDA_MASTER)
     values = attributes.parse(payload, route_codec.RTMSG.size)
     if subject == "rule":
-        return 0, attributes.number(values, FRA_PROTOCOL), ""
+        return 0, attributes.number(values, FRA_PROTOCOL), "", 0
     fields = route_codec.RTMSG.unpack_from(payload)
     dst = route_codec.destination(fields[0], fields[1], values) if fields[4] == RT_TABLE_MAIN else ""
-    return attributes.number(values, RTA_OIF), fields[5], dst
+    return attributes.number(values, RTA_OIF), fields[5], dst, 0
 
 
 def _subscribe(groups: Sequence[int]) -> socket.socket:

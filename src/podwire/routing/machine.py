@@ -213,7 +213,7 @@ class KernelMachine:
             self._rested_at = time.monotonic() + _REST * (time.thread_time() - began)
 
     def _concerns(self, event: Event) -> bool:
-        kind, _removed, index, proto, dst = event
+        kind, _removed, index, proto, dst, _bridge = event
         if kind in ("route", "rule"):
             foreign = index in self._watched and proto not in underlay.QUIET_PROTOCOLS
             return foreign or proto == OWNER.route_protocol or dst in self._destinations
