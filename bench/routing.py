@@ -7,7 +7,9 @@ for its features, and writes devices and tables. The second one reads and writes
 write; a run for one more peer writes what differs, as does one for a peer that leaves. Memory is what
 the process has more than before the Node objects were made. CPU is user and system time of the process. As in an agent,
 modules are imported before, and left out of searches for garbage. For `bgp` the plan contains BIRD's configuration with
-a session for each peer, and for `udp` the peers of its process; neither is started.
+a session for each peer, and for `udp` the peers of its process. What these programs need when one peer is new and one
+is gone is measured apart, in rows that name them: BIRD reads its whole file for any change, once in a process that
+checks it and once in the running one.
 
 A node joins others whose routers run in this process, each in a namespace: the time begins with its Node object, and
 contains neither the API server nor the start of an agent. The first packet comes from the first node.
@@ -26,8 +28,9 @@ from concurrent.futures import ProcessPoolExecutor
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
-from bench import machine
+from bench import engines, machine
 from bench.alone import run_alone
+from bench.engines import Times
 from bench.joining import join
 from bench.table import Row
 
@@ -37,6 +40,7 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.routing.machine import KernelMachine
 from podwire.routing.nodes import RoutingFacts
+from podwire.routing.plan import Plan
 from podwire.routing.router import Router
 from podwire.routing.segment import segment_mac
 from podwire.routing.settings import RoutingSettings
@@ -47,13 +51,13 @@ from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.route import Address
 
 BACKENDS = ("vxlan", "hostgw", "bridge", "bgp", "udp")
-"""Those whose state this kernel can hold without programs; BIRD and the process of ``udp`` are not started."""
+"""Those whose state this kernel can hold without programs; BIRD and the process of ``udp`` are measured apart."""
+ENGINES: dict[str, Callable[[list[Plan], Path], Times]] = {"bgp": engines.bird, "udp": engines.udp}
 JOINING = ("vxlan", "hostgw")
 COUNTS = (1_000, 5_000)
 AIMED = 1_000
 AIMS_MS = {"write all": 100.0, "resync": 30.0, "one more peer": 5.0, "one peer less": 5.0}
 JOINED, JOIN_AIM_MS = 20, 300.0
-Times = dict[str, list[float]]
 
 
 def node(number: int, backend: str) -> Node:
@@ -85,6 +89,7 @@ class Bench:
         gc.freeze()
         self._backend, self._count, self._before_mb = backend, count, machine.resident_mb(os.getpid())[0]
         self._nodes = {f"node-{number}": node(number, backend) for number in range(count)}
+        self._netns_path = netns_path
         self._machine = KernelMachine(netns_path)
         self.times: Times = {}
 
@@ -92,6 +97,7 @@ class Bench:
         """A start without peers, then all peers at once, then turns of a resync, one more peer and one peer less."""
         router = Router("node-0", lambda: self._nodes, self._machine, SystemClock())
         router.cidrs = (ip_network("10.0.0.0/8"),)
+        router.own.run_dir = f"/run/pwbench-{os.getpid()}"
         router.configure(RoutingSettings(backend=self._backend))
         everyone = dict(self._nodes)
         for name in set(everyone) - {"node-0"}:
@@ -99,6 +105,7 @@ class Bench:
         self._note("start without peers", router.reconcile, router)
         self._nodes.update(everyone)
         self._note("write all", router.reconcile, router)
+        plans: list[Plan] = []
         for turn in range(turns):
             self._note("resync", router.reconcile, router)
             added = node(self._count + turn, self._backend)
@@ -106,7 +113,11 @@ class Bench:
             self._note("one more peer", lambda: router.reconcile(full=False), router)
             del self._nodes[f"node-{self._count // 2 + turn}"]
             self._note("one peer less", lambda: router.reconcile(full=False), router)
+            if router.plan is not None:
+                plans.append(router.plan)
         self.times["memory"] = [machine.resident_mb(os.getpid())[0] - self._before_mb]
+        if self._backend in ENGINES:
+            self.times |= ENGINES[self._backend](plans, self._netns_path)
         self._machine.close()
         return self.times
 
@@ -161,7 +172,7 @@ def run(quick: bool) -> list[Row]:
             result = collect(backend, count, processes=1 if quick else 2, turns=5)
             for name, values in result.items():
                 aim = AIMS_MS.get(name.removesuffix(", CPU")) if count <= AIMED and "CPU" in name else None
-                unit = "MB" if name == "memory" else "ms"
+                unit = {"memory": "MB", engines.SIZE: "KB"}.get(name, "ms")
                 rows.append(Row(f"{backend}, {count:,} peers: {name}", unit, tuple(values), aim=aim))
     return rows
 

@@ -20,7 +20,9 @@ from podwire.errors import KernelError, KernelNotFound
 from podwire.kernel import comparison, netns, udptunnel
 from podwire.routing.machine import OWNER
 from podwire.routing.settings import RoutingSettings, parse_settings
+from podwire.runtime import messages
 from podwire.state.share import parse, render
+from podwire.state.udptunnel import UdpPeer, UdpTunnel
 
 DEVICE = "podwire-udp"
 Make = Callable[..., Cluster]
@@ -211,6 +213,13 @@ def test_a_wrong_text_is_refused_and_the_last_stays(make: Make) -> None:
     ):
         with pytest.raises(KernelError, match=r"ADDRESS:PORT|expected one tunnel|two peers have the network"):
             udptunnel.ask(first.place, DEVICE, f"set\n{text}")
+    for lines in (
+        "-udp-peer podwire-udp 10.89.0.77:1",
+        f"+{good.splitlines()[1]}",
+        "udp-peer podwire-udp 10.89.0.77:1",
+    ):
+        with pytest.raises(KernelError, match=r"has no peer|two peers have the endpoint|is not a changed line"):
+            udptunnel.ask(first.place, DEVICE, f"change\n{lines}")
     with pytest.raises(KernelError, match="no such request now: 'take'"):
         udptunnel.ask(first.place, DEVICE, "take")
     assert udptunnel.ask(first.place, DEVICE, "show") == good
@@ -237,6 +246,53 @@ def test_peers_change_without_a_restart_and_differences_are_shown(make: Make) ->
     first.reconcile()
     assert line in udptunnel.ask(first.place, DEVICE, "show").splitlines()
     assert worker(first) == before
+
+
+@contextmanager
+def process_of_an_earlier_version(place: Path, held: list[str]) -> Iterator[list[str]]:
+    """Answers requests for the device ``old0`` as before there was ``change``; gives the verbs of the requests."""
+    verbs: list[str] = []
+    with netns.inside(place):
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(udptunnel.control_name("old0"))
+    listener.listen()
+
+    def serve() -> None:
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                verb, _, text = messages.receive(connection)[0].decode().partition("\n")
+                verbs.append(verb)
+                if verb == "end":
+                    return
+                held[:] = [text] if verb == "set" else held
+                messages.send(connection, {"show": f"ok\n{held[0]}", "set": "ok\n"}.get(verb, "refused\nno").encode())
+
+    server = threading.Thread(target=serve)
+    server.start()
+    try:
+        yield verbs
+    finally:
+        with pytest.raises(KernelError):
+            udptunnel.ask(place, "old0", "end")
+        server.join()
+        listener.close()
+
+
+def test_a_process_of_an_earlier_version_gets_all_peers(tmp_path: Path) -> None:
+    place = tmp_path / "node"
+    netns.create(place)
+    peers = tuple(UdpPeer(f"192.0.2.{number}:1", (f"10.{number}.0.0/16",)) for number in (2, 3))
+    old, new = (UdpTunnel("old0", "192.0.2.1:1", members) for members in (peers[:1], peers))
+    held = [str(old)]
+    try:
+        with process_of_an_earlier_version(place, held) as verbs:
+            assert udptunnel.apply(place, old) == ()
+            assert udptunnel.apply(place, new) == (peers[1].line("old0"),)
+            assert verbs == ["show", "show", "change", "set"] and held == [str(new)]
+            assert not udptunnel.differs(place, [new]) and udptunnel.differs(place, [old])
+    finally:
+        netns.delete(place)
 
 
 def test_another_port_is_taken_by_all_nodes_in_turn(make: Make) -> None:

@@ -10,12 +10,17 @@ of every route of podwire except the one that refuses a node's unused pod addres
 kernel when it is ended by SIGTERM, and leaves them when it is killed; there is no ``persist``, because a node that
 changes to another backend would keep them for ever. ``graceful restart`` (with the option ``-R`` of the program) leaves
 the routes of a killed predecessor in place until the neighbours have sent theirs again.
+
+Sessions with the same rules share their filters: the name of a filter follows from its rules.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
 
 from podwire.bgp.configuration import BfdTimes, BgpConfiguration, BgpSession, Community, Network, RouteRule
+from podwire.state.address import address_text
 
 METRIC = 2113
 _RECOVERY_S = 30
@@ -32,8 +37,47 @@ _LOG_CLASSES = {
 }
 
 
-def render(config: BgpConfiguration) -> str:
-    """The configuration as text, the same for the same values; sessions are in the order of their names."""
+class SessionText(NamedTuple):
+    """The text of a session, and the texts of its filters by their names."""
+
+    session: BgpSession
+    filters: Mapping[str, str]
+    text: str
+
+
+class SessionTexts:
+    """The texts of sessions, kept while the sessions are the same: a text for many sessions costs the changed ones."""
+
+    def __init__(self) -> None:
+        self._basis: object = None
+        self._known: dict[str, SessionText] = {}
+
+    def of(self, config: BgpConfiguration, sessions: Sequence[BgpSession]) -> list[str]:
+        """The texts of the filters of sessions in the order of their names, then those of the sessions."""
+        pods = config.pod_networks if any(session.sends == "pods" for session in sessions) else ()
+        basis = (
+            *(config.networks, config.service_networks, config.restart_time_s, config.strict_bind),
+            *(config.gateways, config.tags, config.unsent, pods),
+        )
+        known = self._known if basis == self._basis else {}
+        self._basis, self._known = basis, {}
+        filters: dict[str, str] = {}
+        texts = []
+        for session in sessions:
+            entry = known.get(session.name)
+            if entry is None or (entry.session is not session and entry.session != session):
+                entry = _session(config, session)
+            self._known[session.name] = entry
+            filters.update(entry.filters)
+            texts.append(entry.text)
+        return [*(filters[name] for name in sorted(filters)), *texts]
+
+
+def render(config: BgpConfiguration, texts: SessionTexts | None = None) -> str:
+    """The configuration as text, the same for the same values; sessions are in the order of their names.
+
+    ``texts`` keeps the texts of sessions for the next call.
+    """
     alone = () if config.networks else _families(config.sessions)
     families = sorted({*alone, *(network.version for network in config.networks)})
     sessions = sorted((s for s in config.sessions if s.local.version in families), key=lambda s: s.name)
@@ -45,7 +89,7 @@ def render(config: BgpConfiguration) -> str:
     links = sorted({session.interface for session in sessions if session.interface})
     parts += [_advertisements(link, number) for number, link in enumerate(links)]
     parts += [_family(config, version) for version in families]
-    parts += [_session(config, session) for session in sessions]
+    parts += (texts or SessionTexts()).of(config, sessions)
     return "\n".join(parts)
 
 
@@ -91,7 +135,7 @@ def _family(config: BgpConfiguration, version: int) -> str:
         lines += [f"  route {remote}/{remote.max_prefixlen} via {gateway};" for remote, gateway in gateways]
         lines.append("}")
     lines += [f"filter kernel_out{version} {{", "  if source != RTS_BGP then reject;"]
-    planned = [str(address) for address in config.planned_next_hops if address.version == version]
+    planned = [address_text(address) for address in config.planned_next_hops if address.version == version]
     pods = _of(config.pod_networks, version)
     if planned and pods:
         lines.append(f"  if bgp_next_hop ~ [ {', '.join(planned)} ] && net ~ {_within(pods)} then reject;")
@@ -108,13 +152,12 @@ def _family(config: BgpConfiguration, version: int) -> str:
     return _lines(lines)
 
 
-def _session(config: BgpConfiguration, session: BgpSession) -> str:
+def _session(config: BgpConfiguration, session: BgpSession) -> SessionText:
     name, version = session.name, session.local.version
+    imports, exports = _filter("in", _import_rules(config, session)), _filter("out", _export_rules(config, session))
     direct = bool(session.interface) or (session.on_link and not session.is_internal)
     restart_s = session.restart_time_s or config.restart_time_s
     lines = [
-        *_import_filter(config, session),
-        *_export_filter(config, session),
         *_second_filter(session),
         f"protocol bgp {name} {{",
         *([f'  vrf "{session.vrf}";'] if session.vrf else []),
@@ -124,11 +167,21 @@ def _session(config: BgpConfiguration, session: BgpSession) -> str:
         f"  graceful restart {f'on; graceful restart time {restart_s}' if session.keeps_routes else 'off'};",
         f"  connect delay time 1; connect retry time {session.connect_retry_s}; error wait time 1, 10;",
         *_session_options(config, session),
-        f"  ipv{version} {{ {' '.join(_channel(session, direct=direct))} }};",
+        f"  ipv{version} {{ {' '.join(_channel(session, imports[0], exports[0], direct=direct))} }};",
         *_second_channel(session),
         "}",
     ]
-    return _lines(lines)
+    return SessionText(session, dict((imports, exports)), _lines(lines))
+
+
+def _filter(prefix: str, rules: Iterable[str]) -> tuple[str, str]:
+    """The name and the text of a filter; equal rules have the same name, so that sessions share the filter.
+
+    BIRD needs quadratic time for the filters of a file: 200 ms for 2,000, and 7 ms for 1,000 sessions with two filters.
+    """
+    lines = list(rules)
+    name = f"{prefix}_{blake2b(_lines(lines).encode(), digest_size=4).hexdigest()}"
+    return name, _lines([f"filter {name} {{", *lines, "}"])
 
 
 def _neighbor(session: BgpSession) -> Iterable[str]:
@@ -193,9 +246,9 @@ def _session_options(config: BgpConfiguration, session: BgpSession) -> Iterable[
         yield f"  rr client; rr cluster id {session.cluster_id};"
 
 
-def _channel(session: BgpSession, *, direct: bool) -> Iterable[str]:
-    yield f"import filter in_{session.name};"
-    yield f"export filter out_{session.name};"
+def _channel(session: BgpSession, imports: str, exports: str, *, direct: bool) -> Iterable[str]:
+    yield f"import filter {imports};"
+    yield f"export filter {exports};"
     if not direct:
         yield "gateway recursive;"
     if session.next_hop:
@@ -229,25 +282,25 @@ def _second_channel(session: BgpSession) -> Iterable[str]:
         yield f"  ipv{session.second.version} {{ {options} }};"
 
 
-def _import_filter(config: BgpConfiguration, session: BgpSession) -> list[str]:
+def _import_rules(config: BgpConfiguration, session: BgpSession) -> list[str]:
     """Own networks are refused: the node itself has the only routes to its pods."""
     version = session.local.version
-    lines = [f"filter in_{session.name} {{"]
+    lines: list[str] = []
     if own := _of((*config.networks, *config.service_networks), version):
         lines.append(f"  if net ~ {_within(own)} then reject;")
     lines += [_rule(rule) for rule in session.imports]
     if session.accepts:
         accepted = _of(session.accepts, version)
         lines.append(f"  if !(net ~ {_within(accepted)}) then reject;" if accepted else "  reject;")
-    return [*lines, "  accept;", "}"]
+    return [*lines, "  accept;"]
 
 
-def _export_filter(config: BgpConfiguration, session: BgpSession) -> list[str]:
+def _export_rules(config: BgpConfiguration, session: BgpSession) -> list[str]:
     version = session.local.version
     changes = [_add_community(numbers) for numbers in session.communities]
     changes += [f"bgp_path.prepend({session.local_as});"] * session.prepends
     then = " ".join(["{", *changes, "accept; }"]) if changes else "accept;"
-    lines = [f"filter out_{session.name} {{"]
+    lines: list[str] = []
     if any(remote.version == version for remote, _ in config.gateways):
         lines.append(f'  if proto = "gateways{version}" then reject;')
     for network, communities in config.tags:
@@ -265,7 +318,7 @@ def _export_filter(config: BgpConfiguration, session: BgpSession) -> list[str]:
         lines.append(f"  if source = RTS_BGP then {then}")
     elif session.sends == "pods" and pods:
         lines.append(f"  if source = RTS_BGP && net ~ {_within(pods)} then {then}")
-    return [*lines, "  reject;", "}"]
+    return [*lines, "  reject;"]
 
 
 def _rule(rule: RouteRule) -> str:

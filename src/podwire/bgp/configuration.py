@@ -188,6 +188,8 @@ def with_services(config: BgpConfiguration, routes: ServiceRoutes) -> BgpConfigu
     Where the speaker has a session with a neighbour already, this session announces them, and stays as it is otherwise.
     A family in which the speaker has no networks is left out.
     """
+    if not routes.sessions:
+        return replace(config, service_networks=routes.networks)
     families = {network.version for network in config.networks}
     sessions = {session.key: session for session in config.sessions}
     for session in routes.sessions:

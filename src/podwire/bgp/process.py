@@ -3,7 +3,7 @@
 from hashlib import sha256
 from ipaddress import IPv4Address
 
-from podwire.bgp.birdconf import render
+from podwire.bgp.birdconf import SessionTexts, render
 from podwire.bgp.configuration import Address, BgpConfiguration
 from podwire.runtime.program import Child
 
@@ -11,13 +11,13 @@ BIRD = "/usr/sbin/bird"
 BIRDCL = "/usr/sbin/birdcl"
 
 
-def bird_child(run_dir: str, configuration: BgpConfiguration) -> Child:
-    """The process, which reads a changed configuration without a restart."""
+def bird_child(run_dir: str, configuration: BgpConfiguration, texts: SessionTexts | None = None) -> Child:
+    """The process, which reads a changed configuration without a restart; ``texts`` as in ``birdconf.render``."""
     file, control = f"{run_dir}/bird.conf", f"{run_dir}/bird.ctl"
     return Child(
         name="bird",
         argv=(BIRD, "-f", "-R", "-c", file, "-s", control),
-        files={file: render(configuration).encode()},
+        files={file: render(configuration, texts).encode()},
         check=(BIRD, "-p", "-c", file),
         on_file_change="reload",
         reload=(BIRDCL, "-s", control, "configure"),

@@ -233,7 +233,7 @@ KERNEL_KINDS: dict[str, KernelKind] = {
     "ipset": KernelKind(_read_sets, _apply_sets, _poll),
     "ipvs": KernelKind(_read_servers, _apply_servers, _poll),
     "wireguard": KernelKind(_read_wireguard, _apply_wireguard, _poll, wireguard.differs, wireguard.sessions),
-    "udp": KernelKind(udptunnel.read, _apply_tunnels, _poll),
+    "udp": KernelKind(udptunnel.read, _apply_tunnels, _poll, udptunnel.differs),
     "offload": KernelKind(ethtool.read, ethtool.apply, _poll),
     "ovs": KernelKind(ovs.read, _apply_switches, _poll, _switches_differ),
     "bpf": KernelKind(bpf_state.read, bpf_state.apply, _poll, bpf_state.differs),

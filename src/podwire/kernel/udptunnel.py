@@ -2,8 +2,9 @@
 
 The socket is abstract, so it belongs to the network namespace of the process. A message is one request, and one answer
 (:mod:`podwire.runtime.messages`); its first line has the verb: ``show`` (which first carries the packets that wait) and
-``counters`` return text, ``set`` is followed by the text of the tunnel, and ``take`` returns the descriptors of a
-process whose keeper has ended. The first line of an answer is ``ok``, or ``refused`` with the reason after it.
+``counters`` return text, ``set`` is followed by the text of the tunnel and ``change`` by the lines in which it differs
+from the one that ``show`` returned, and ``take`` returns the descriptors of a process whose keeper has ended. The first
+line of an answer is ``ok``, or ``refused`` with the reason after it.
 """
 
 import errno
@@ -11,12 +12,12 @@ import socket
 import struct
 from collections.abc import Sequence
 
-from podwire.errors import KernelNotFound
+from podwire.errors import KernelError, KernelNotFound
 from podwire.kernel import netns
 from podwire.kernel.failure import refusal
 from podwire.kernel.netns import NetnsPath
 from podwire.runtime import messages
-from podwire.state.udptunnel import UdpTunnel, parse
+from podwire.state.udptunnel import UdpTunnel, difference, parse
 
 _ANSWER_S = 5.0
 """Time after which a process that does not answer counts as broken."""
@@ -58,12 +59,29 @@ def apply(netns_path: NetnsPath, desired: UdpTunnel) -> tuple[str, ...]:
     Raises: KernelNotFound while the process does not run; KernelError, also when the process refuses the text: it keeps
     the last one.
     """
-    present = _parse(desired.device, ask(netns_path, desired.device, "show"))
-    if present == desired:
+    present, desired_text = ask(netns_path, desired.device, "show"), str(desired)
+    if present == desired_text:
         return ()
-    ask(netns_path, desired.device, f"set\n{desired}")
-    old = set(present.lines())
-    return tuple(line for line in desired.lines() if line not in old)
+    changed = difference(present, desired_text)
+    try:
+        if changed is None:
+            ask(netns_path, desired.device, f"set\n{desired_text}")
+        else:
+            ask(netns_path, desired.device, "\n".join(("change", *changed)))
+    except KernelError as refused:
+        if changed is None or refused.errno != errno.EINVAL:
+            raise
+        ask(netns_path, desired.device, f"set\n{desired_text}")  # The process is of a version without ``change``.
+    old = set(present.splitlines())
+    return tuple(line for line in desired_text.splitlines() if line not in old)
+
+
+def differs(netns_path: NetnsPath, desired: Sequence[UdpTunnel]) -> bool:
+    """Whether the process of a tunnel does not run, or holds something else."""
+    try:
+        return any(ask(netns_path, tunnel.device, "show") != str(tunnel) for tunnel in desired)
+    except KernelError:
+        return True
 
 
 def counters(netns_path: NetnsPath, device: str) -> str:

@@ -14,7 +14,7 @@ to a peer take the backend of the last plan until the peer can receive from the 
 node announces the backends by which it still sends, so that its peers keep their devices.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -31,7 +31,7 @@ from podwire.routing.mtu import NarrowPeers, headers, pod_mtus, with_path_mtus
 from podwire.routing.neighbours import neighbour_limits
 from podwire.routing.networks import ClusterSets, Network
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, RoutingFacts
-from podwire.routing.peerstates import PeerMemory
+from podwire.routing.peerstates import PeerResults
 from podwire.routing.podnetworks import separation
 from podwire.routing.probes import ProbeBasis, ProbeTarget, offloads, probe_targets, tunnel_devices
 from podwire.routing.registry import PLAIN
@@ -124,7 +124,7 @@ class Planner:
         self._inputs: tuple[object, ...] = ()
         self._plan: Plan | None = None
         self._unions = ClusterUnions()
-        self._choices = _Choices()
+        self._choices = PeerResults[tuple[str, str]]()
         self._narrow = NarrowPeers()
 
     def plan(
@@ -146,35 +146,16 @@ class Planner:
             fallback = former is not None or not backends[settings.backend].options.encrypts
             basis = (me, settings, set(backends), fallback, former, dict(self._objects))
             before = former or {}
-            choices = self._choices.take(
-                ordered,
-                basis,
-                lambda peer: choose(me, peer, settings, backends, fallback=fallback, former=before.get(peer.name, "")),
-            )
+
+            def choice(peer: Peer) -> tuple[str, str]:
+                if not (peer.pod_cidrs and peer.addresses):
+                    return "", ""
+                return choose(me, peer, settings, backends, fallback=fallback, former=before.get(peer.name, ""))
+
+            choices = self._choices.take(ordered, basis, choice)
             self._plan = _assembled(me, settings, backends, cluster, choices, self._narrow.take(me, ordered))
             self._inputs = inputs
         return self._plan
-
-
-class _Choices:
-    """The backend for each peer and an empty reason, or why no backend reaches the peer, by the peer's name."""
-
-    def __init__(self) -> None:
-        self._known = PeerMemory()
-        self._choices: dict[str, tuple[str, str]] = {}
-
-    def take(
-        self, peers: Sequence[Peer], basis: object, choice: Callable[[Peer], tuple[str, str]]
-    ) -> Mapping[str, tuple[str, str]]:
-        changes = self._known.compare(peers, basis)
-        added = {peer.name: choice(peer) if peer.pod_cidrs and peer.addresses else ("", "") for peer in changes.new}
-        if changes.anew:
-            self._choices = {}
-        for peer in changes.gone:
-            del self._choices[peer.name]
-        self._choices |= added
-        self._known.keep(peers, basis)
-        return self._choices
 
 
 def _assembled(
@@ -185,7 +166,10 @@ def _assembled(
     choices: Mapping[str, tuple[str, str]],
     narrow: Mapping[str, Peer],
 ) -> Plan:
-    """The plan by the choices, for the peers of ``cluster``; ``narrow`` are those with a narrower path."""
+    """The plan for the peers of ``cluster``; ``narrow`` are those with a narrower path.
+
+    ``choices`` has the backend for each peer and an empty reason, or why no backend reaches the peer.
+    """
     sets = cluster.sets
     assert sets is not None, "the caller makes them"
     assigned: dict[str, list[Peer]] = {name: [] for name in backends}
@@ -210,7 +194,6 @@ def _assembled(
         by_name[settings.backend].configured,
         separation(settings.pod_networks, cluster.cluster_cidrs),
     ]
-    networks = by_name[settings.backend].pod_networks
     announcing = [backend for name, backend in used.items() if name == leg or by_name[name].leg is None]
     added = headers(me, backends)
     senders = {peer.name: name for name, members in assigned.items() for peer in members}
@@ -222,7 +205,7 @@ def _assembled(
         facts=RoutingFacts(
             backend=settings.backend,
             receives=tuple(sorted(name for name, backend in backends.items() if _receives(me, backend, used))),
-            details=_announced(me, announcing, networks),
+            details=_announced(me, announcing, by_name[settings.backend].pod_networks),
             sends=_others_in_use(assigned, settings.backend, backends),
         ),
         pod_mtus=pod_mtus(me, settings, added, senders, narrow),
@@ -230,7 +213,7 @@ def _assembled(
         ready_by_controller=by_name[settings.backend].ready_by_controller,
         leg=by_name[leg].leg if leg else None,
         degraded=by_name[settings.backend].degraded,
-        pod_networks=networks,
+        pod_networks=by_name[settings.backend].pod_networks,
         sets=sets,
         senders=senders,
         problems=tuple(Problem(name, choices[name][1]) for name in sorted(choices) if choices[name][1]),

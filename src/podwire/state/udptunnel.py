@@ -4,8 +4,11 @@ The text has a line for a tunnel and one for each of its peers::
 
     udp podwire-udp listen 192.0.2.11:8285
     udp-peer podwire-udp 192.0.2.12:8285 networks 10.244.1.0/24,192.0.2.12/32
+
+:func:`difference` compares two texts without parsing them.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
 from podwire.state import grammar
@@ -67,6 +70,52 @@ class UdpTunnel(Value, frozen=True):
         """The text, a line at a time."""
         yield f"udp {self.device} listen {self.listen}"
         yield from (peer.line(self.device) for peer in self.peers)
+
+
+def difference(old: str, new: str) -> tuple[str, ...] | None:
+    """The lines in which the texts of a tunnel differ, with ``-`` before those of ``old`` and ``+`` before the others.
+
+    None: the tunnels themselves differ, not only their peers.
+    """
+    before, after = old.splitlines(), new.splitlines()
+    if before[:1] != after[:1]:
+        return None
+    gone, come = set(before), set(after)
+    return (*(f"-{line}" for line in before if line not in come), *(f"+{line}" for line in after if line not in gone))
+
+
+class PeerChange(Value, frozen=True):
+    """Peers that a tunnel has no more, and those that are new."""
+
+    gone: tuple[UdpPeer, ...]
+    new: tuple[UdpPeer, ...]
+
+    def of(self, tunnel: UdpTunnel) -> UdpTunnel:
+        """The tunnel after the change.
+
+        Raises: ValueError when the tunnel lacks a peer that is gone, or two peers have the same endpoint or network.
+        """
+        peers = list(tunnel.peers)
+        for peer in self.gone:
+            place = bisect_left(peers, peer)
+            if peers[place : place + 1] != [peer]:
+                raise ValueError(f"{tunnel.device} has no peer {peer.endpoint} with these networks")
+            del peers[place]
+        return UdpTunnel(tunnel.device, tunnel.listen, (*peers, *self.new))
+
+
+def parse_difference(device: str, lines: Iterable[str]) -> PeerChange:
+    """The change of the peers of a tunnel that the lines of :func:`difference` describe.
+
+    Raises: ValueError naming the wrong line.
+    """
+    peers: dict[str, list[UdpPeer]] = {"-": [], "+": []}
+    for line in lines:
+        noun, *tokens = grammar.split(line[1:]) or [""]
+        if line[:1] not in peers or noun != _PEER.noun or tokens[:1] != [device]:
+            raise ValueError(f"{line!r} is not a changed line `{_PEER.noun} {device}`")
+        peers[line[0]].append(_parse_peer(tokens[1:]))
+    return PeerChange(tuple(peers["-"]), tuple(peers["+"]))
 
 
 def _refuse_twice(property_name: str, texts: Iterable[str]) -> None:

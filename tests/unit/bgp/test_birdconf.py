@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from podwire.bgp.birdconf import render
+from podwire.bgp.birdconf import SessionTexts, render
 from podwire.bgp.configuration import BgpConfiguration, BgpSession, RouteRule, SecondFamily
 
 BIRD = Path("/usr/sbin/bird")
@@ -91,14 +91,16 @@ protocol kernel kernel4 {
   ipv4 { import where krt_source != 112 && krt_source != 113; export filter kernel_out4; };
 }
 
-filter in_node_10_89_0_12 {
+filter in_b3814215 {
   if net ~ [ 10.244.1.0/24+ ] then reject;
   accept;
 }
-filter out_node_10_89_0_12 {
+
+filter out_b4877585 {
   if source = RTS_STATIC then accept;
   reject;
 }
+
 protocol bgp node_10_89_0_12 {
   local 10.89.0.11 port 179 as 64512;
   neighbor 10.89.0.12 port 179 as 64512;
@@ -106,23 +108,25 @@ protocol bgp node_10_89_0_12 {
   graceful restart on; graceful restart time 120;
   connect delay time 1; connect retry time 2; error wait time 1, 10;
   description "Node node-2";
-  ipv4 { import filter in_node_10_89_0_12; export filter out_node_10_89_0_12; gateway recursive; };
+  ipv4 { import filter in_b3814215; export filter out_b4877585; gateway recursive; };
 }
 """
 
 EXTERNAL = """\
-filter in_peer_10_89_0_1 {
+filter in_6b9eceef {
   if net ~ [ 10.244.1.0/24+ ] then reject;
   if !(net ~ [ 10.244.0.0/16+, 198.51.100.0/24+ ]) then reject;
   accept;
 }
-filter out_peer_10_89_0_1 {
+
+filter out_65e4d5a9 {
   if source = RTS_STATIC then { bgp_community.add((64512, 100)); bgp_large_community.add((64512, 1, 7)); \
 bgp_path.prepend(64512); bgp_path.prepend(64512); accept; }
   if source = RTS_BGP && net ~ [ 10.244.0.0/16+ ] then { bgp_community.add((64512, 100)); \
 bgp_large_community.add((64512, 1, 7)); bgp_path.prepend(64512); bgp_path.prepend(64512); accept; }
   reject;
 }
+
 protocol bgp peer_10_89_0_1 {
   local 10.89.0.11 port 1179 as 64512;
   neighbor 10.89.0.1 port 2179 as 4200000000;
@@ -132,7 +136,7 @@ protocol bgp peer_10_89_0_1 {
   password "a secret";
   allow local as 1;
   bfd on;
-  ipv4 { import filter in_peer_10_89_0_1; export filter out_peer_10_89_0_1; };
+  ipv4 { import filter in_6b9eceef; export filter out_65e4d5a9; };
 }
 """
 
@@ -145,7 +149,7 @@ protocol bgp node_fd89__12 {
   connect delay time 1; connect retry time 2; error wait time 1, 10;
   passive on;
   rr client; rr cluster id 224.0.0.1;
-  ipv6 { import filter in_node_fd89__12; export filter out_node_fd89__12; gateway recursive; next hop self ebgp; \
+  ipv6 { import filter in_9dbf5880; export filter out_db017570; gateway recursive; next hop self ebgp; \
 add paths on; };
 }
 """
@@ -185,7 +189,7 @@ WITH_RULES = replace(
     gateways=((ip_address("192.0.2.9"), ip_address("10.89.0.254")), (ip_address("fd00::9"), ip_address("fd89::1"))),
 )
 RULES = """\
-filter in_peer_192_0_2_9 {
+filter in_c88bb148 {
   if net ~ [ 10.244.1.0/24+ ] then reject;
   if net ~ [ 10.0.0.0/8{16,24} ] && bgp_community ~ [(64512, 7)] then { bgp_community.add((64512, 8)); accept; }
   if !(net ~ [ 10.0.0.0/8+ ]) && defined(ifname) && ifname ~ "eth*" && source = RTS_BGP then reject;
@@ -194,7 +198,8 @@ filter in_peer_192_0_2_9 {
   reject;
   accept;
 }
-filter out_peer_192_0_2_9 {
+
+filter out_5ef93c52 {
   if proto = "gateways4" then reject;
   if net ~ [ 10.0.0.0/8+ ] then { bgp_community.add((64512, 7)); bgp_large_community.add((64512, 1, 7)); }
   if net ~ [ 10.0.0.0/8+ ] then { bgp_path.prepend(64701); bgp_path.prepend(64700); accept; }
@@ -203,6 +208,7 @@ filter out_peer_192_0_2_9 {
   if source = RTS_BGP && net ~ [ 10.244.0.0/16+ ] then accept;
   reject;
 }
+
 protocol bgp peer_192_0_2_9 {
   local port 1179 as 64512;
   neighbor 192.0.2.9 port 2179 as 4200000000;
@@ -211,14 +217,19 @@ protocol bgp peer_192_0_2_9 {
   connect delay time 1; connect retry time 2; error wait time 1, 10;
   ttl security on;
   hold time 60; keepalive time 20;
-  ipv4 { import filter in_peer_192_0_2_9; export filter out_peer_192_0_2_9; gateway recursive; next hop keep; };
+  ipv4 { import filter in_c88bb148; export filter out_5ef93c52; gateway recursive; next hop keep; };
 }
 """
 
 
+def assert_has(text: str, blocks: str) -> None:
+    """A text has all blocks, which empty lines separate."""
+    assert [block for block in blocks.removesuffix("\n").split("\n\n") if f"{block}\n" not in text] == []
+
+
 def test_rules_and_options_of_a_session() -> None:
     text = render(WITH_RULES)
-    assert RULES in text
+    assert_has(text, RULES)
     assert "protocol static gateways4 {\n  ipv4;\n  route 192.0.2.9/32 via 10.89.0.254;\n}\n" in text
     assert "fd" not in text, "the node has networks of IPv4 only"
 
@@ -233,7 +244,7 @@ def test_a_session_of_the_mesh() -> None:
 
 
 def test_an_external_peer_with_every_option() -> None:
-    assert EXTERNAL in render(BOTH)
+    assert_has(render(BOTH), EXTERNAL)
 
 
 def test_a_reflector_sends_everything_to_its_clients() -> None:
@@ -255,6 +266,34 @@ def test_sessions_stand_in_the_order_of_their_names() -> None:
 
 def test_sessions_of_a_family_without_networks_are_left_out() -> None:
     assert "fd89" not in render(replace(CONFIG, sessions=(NODE, NODE6)))
+
+
+def test_sessions_with_the_same_rules_share_their_filters() -> None:
+    nodes = tuple(replace(NODE, name=f"node_{n}", remote=ip_address(f"10.89.0.{n}")) for n in range(20, 25))
+    text = render(replace(CONFIG, sessions=(*nodes, ROUTER)))
+    assert [line for line in text.splitlines() if line.startswith(("filter in_", "filter out_"))] == [
+        "filter in_6b9eceef {",
+        "filter in_b3814215 {",
+        "filter out_65e4d5a9 {",
+        "filter out_b4877585 {",
+    ]
+    assert text.count("import filter in_b3814215; export filter out_b4877585;") == 5
+
+
+def test_kept_texts_are_those_of_a_new_rendering() -> None:
+    texts = SessionTexts()
+    other = replace(NODE, name="node_9", remote=ip_address("10.89.0.9"))
+    for config in (
+        CONFIG,
+        replace(CONFIG, sessions=(NODE, other)),
+        replace(CONFIG, sessions=(replace(NODE, password="x"), other)),  # noqa: S106 - of a test
+        replace(CONFIG, sessions=(other,), unsent=(ip_network("10.244.9.0/24"),)),
+        WITH_RULES,
+        replace(WITH_RULES, pod_networks=(ip_network("10.0.0.0/8"),)),
+        BOTH,
+        CONFIG,
+    ):
+        assert render(config, texts) == render(config)
 
 
 def test_networks_of_another_family_accept_nothing() -> None:

@@ -144,7 +144,7 @@ def test_the_engine_runs_for_load_balancers_alone() -> None:
         "  bfd { min rx interval 100 ms; min tx interval 150 ms; multiplier 5; };",
     ):
         assert line in text, text
-    incoming = text.split("filter in_router_10_89_0_1 {")[1].split("}")[0]
+    incoming = text.split("\nfilter in_")[1].partition("{")[2].split("}")[0]
     assert incoming.split() == ["if", "net", "~", "[", "192.0.2.1/32+", "]", "then", "reject;", "reject;", "accept;"]
 
 

@@ -8,7 +8,7 @@ from podwire.state.kinds import KINDS
 from podwire.state.share import Share
 from podwire.state.share import parse as parse_shares
 from podwire.state.share import render as render_shares
-from podwire.state.udptunnel import UdpPeer, UdpTunnel, endpoint_address, parse
+from podwire.state.udptunnel import UdpPeer, UdpTunnel, difference, endpoint_address, parse, parse_difference
 
 TEXT = """\
 udp podwire-udp listen 192.0.2.11:8285
@@ -74,3 +74,40 @@ def test_differences_are_lines_of_tunnels_and_peers() -> None:
     ]
     assert list(share.compare(KINDS["udp"], desired)) == []
     assert len(list(share.compare(KINDS["udp"], []))) == 3
+
+
+def tunnel(*peers: tuple[str, str]) -> UdpTunnel:
+    return UdpTunnel("t", "192.0.2.1:1", tuple(UdpPeer(endpoint, (network,)) for endpoint, network in peers))
+
+
+OLD = tunnel(("192.0.2.2:1", "10.2.0.0/16"), ("192.0.2.3:1", "10.3.0.0/16"))
+NEW = tunnel(("192.0.2.2:1", "10.2.0.0/16"), ("192.0.2.3:1", "10.4.0.0/16"), ("192.0.2.4:1", "10.3.0.0/16"))
+
+
+def test_a_difference_makes_the_new_tunnel_of_the_old_one() -> None:
+    lines = difference(str(OLD), str(NEW))
+    assert lines == (
+        "-udp-peer t 192.0.2.3:1 networks 10.3.0.0/16",
+        "+udp-peer t 192.0.2.3:1 networks 10.4.0.0/16",
+        "+udp-peer t 192.0.2.4:1 networks 10.3.0.0/16",
+    )
+    assert parse_difference("t", lines).of(OLD) == NEW
+    assert difference(str(NEW), str(NEW)) == ()
+    assert difference(str(OLD), str(UdpTunnel("t", "192.0.2.1:2", OLD.peers))) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (("udp-peer t 192.0.2.9:1",), "is not a changed line `udp-peer t`"),
+        (("+udp-peer other 192.0.2.9:1",), "is not a changed line `udp-peer t`"),
+        (("+udp t listen 192.0.2.1:1",), "is not a changed line"),
+        (("-udp-peer t 192.0.2.9:1",), "t has no peer 192.0.2.9:1 with these networks"),
+        (("-udp-peer t 192.0.2.3:1 networks 10.9.0.0/16",), "t has no peer 192.0.2.3:1 with these networks"),
+        (("+udp-peer t 192.0.2.3:1",), "two peers have the endpoint 192.0.2.3:1"),
+        (("+udp-peer t 192.0.2.9:1 networks 10.2.0.0/16",), "two peers have the network 10.2.0.0/16"),
+    ],
+)
+def test_a_wrong_difference_is_refused_with_its_reason(lines: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_difference("t", lines).of(OLD)

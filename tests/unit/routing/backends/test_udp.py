@@ -85,6 +85,28 @@ def test_address_of_two_nodes_belongs_to_the_first() -> None:
     assert str(created.program_values[0]) == (f"{TUNNEL}\nudp-peer podwire-udp 10.89.0.14:9000 networks 10.89.0.14/32")
 
 
+def test_changes_of_peers_lead_to_the_plan_of_a_new_backend() -> None:
+    kept, peers = backend(), [peer_number(number) for number in range(8)]
+    steps = (
+        peers,
+        peers[1:],
+        [*peers[1:4], replace(peers[4], pod_cidrs=peers[0].pod_cidrs), *peers[5:]],
+        [replace(peers[0], addresses=peers[5].addresses), *peers[1:]],
+        [replace(peers[0], facts=RoutingFacts("udp", ("udp",), {"udp": {"port": 9}})), *peers[1:6]],
+        [],
+        peers,
+    )
+    for step in steps:
+        view = ClusterView(tuple(step))
+        (kept_tunnel,), (tunnel,) = (b.plan(ME, step, view).program_values for b in (kept, backend()))
+        assert str(kept_tunnel) == str(tunnel)
+
+
+def peer_number(number: int) -> Peer:
+    address, cidr = ip_address(f"10.89.0.{20 + number}"), ip_network(f"10.244.{20 + number}.0/24")
+    return replace(PEER, name=f"node-{20 + number}", addresses=(address,), pod_cidrs=(cidr,))
+
+
 def test_a_peer_is_reached_when_it_receives() -> None:
     assert backend().reaches(ME, PEER) == ""
     assert backend().reaches(ME, replace(PEER, facts=None)) == ""

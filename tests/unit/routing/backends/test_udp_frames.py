@@ -199,3 +199,15 @@ def test_an_address_belongs_to_the_peer_with_its_longest_network() -> None:
             "fd01::": None,
         }.items():
             assert peers.owner(ipaddress.ip_address(text).packed) == owner, text
+
+
+def test_a_changed_table_answers_as_a_new_one() -> None:
+    first = (UdpPeer("192.0.2.1:1", ("10.0.0.0/8",)), UdpPeer("192.0.2.2:2", ("10.1.0.0/16", "fd00::/16")))
+    second = (first[0], UdpPeer("192.0.2.2:2", ("10.1.2.0/24",)), UdpPeer("192.0.2.3:3", ("10.1.0.0/16",)))
+    table, addresses = PeerTable(first), [ipaddress.ip_address(x).packed for x in ("10.1.2.3", "10.1.9.9", "fd00::1")]
+    assert [table.owner(address) for address in addresses] == [("192.0.2.2", 2)] * 3
+    table.change(gone=first[1:], new=second[1:])
+    fresh = PeerTable(second)
+    assert [table.owner(address) for address in addresses] == [fresh.owner(address) for address in addresses]
+    assert [table.owner(address) for address in addresses] == [("192.0.2.2", 2), ("192.0.2.3", 3), None]
+    assert table.endpoints == fresh.endpoints

@@ -19,7 +19,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from podwire.bgp.configuration import Address, BgpConfiguration, Network, with_services
+from podwire.bgp.birdconf import SessionTexts
+from podwire.bgp.configuration import Address, BgpConfiguration, BgpSession, Network, with_services
 from podwire.bgp.process import bird_child, router_id
 from podwire.routing.backend import BackendPlan
 from podwire.routing.backends.bgp.objects import NO_SERVICES, BgpObjects
@@ -28,6 +29,7 @@ from podwire.routing.backends.bgp.sessions import Sessions, peers_of, section_of
 from podwire.routing.direct import DirectRoutes, behind_router, no_address
 from podwire.routing.nodes import ClusterView, LocalNode, Peer
 from podwire.routing.paths import PathState, PeerPath, follow_plain_route, follow_route
+from podwire.routing.peerstates import PeerResults
 from podwire.state.network import NetworkState, merge
 from podwire.state.route import Route
 
@@ -48,6 +50,9 @@ class BgpRouting:
         self._objects = BgpObjects()
         self._knows_objects = False
         self._routes = DirectRoutes()
+        self._near = PeerResults[tuple[Address, ...]]()
+        self._mesh = PeerResults[tuple[BgpSession, ...]]()
+        self._texts = SessionTexts()
 
     def take_objects(self, objects: BgpObjects) -> None:
         """Sets what the objects of ``projectcalico.org/v3`` say."""
@@ -60,9 +65,11 @@ class BgpRouting:
 
     def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
         """A route for each peer of the same subnet, and BIRD for all others."""
-        near = tuple(a for peer in peers for a in peer.addresses if me.underlay.reaches(a))
+        near = self._near.take(
+            peers, me.underlay.addresses, lambda peer: tuple(filter(me.underlay.reaches, peer.addresses))
+        )
         section, values = section_of(self._section, self._objects, me), self._objects.of_node(me.name)
-        sessions = Sessions(self._section, self._objects, me, cluster)
+        sessions = Sessions(self._section, self._objects, me, cluster, self._mesh)
         gateways = tuple(sessions.gateways())
         ranges = values.service_ranges.announced if values.service_ranges is not None else ()
         services = (*ranges, *self._objects.service_addresses) if NO_SERVICES not in me.labels else ()
@@ -76,7 +83,7 @@ class BgpRouting:
             strict_bind=bool(values.strict_bind),
             sources=tuple(a for version in (4, 6) if (a := me.address(version)) is not None),
             pod_networks=cluster.pod_networks,
-            planned_next_hops=near,
+            planned_next_hops=tuple(address for peer in peers for address in near[peer.name]),
             sessions=tuple(sessions.plan()),
             restart_time_s=section.restart_time_s,
             log_file=f"{me.run_dir}/bird.log",
@@ -85,7 +92,7 @@ class BgpRouting:
         further = NetworkState(routes=tuple(_gateway_route(me, *gateway) for gateway in gateways))
         network = merge([self._routes.state(me, peers), further])
         configuration = with_services(configuration, self._objects.services)
-        return BackendPlan(network=network, children=(bird_child(me.run_dir, configuration),))
+        return BackendPlan(network=network, children=(bird_child(me.run_dir, configuration, self._texts),))
 
     def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether the peer is on the same subnet, or both run BIRD and this node has a session with a router."""

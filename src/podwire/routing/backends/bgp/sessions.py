@@ -7,6 +7,7 @@ sessions of BGPPeers. A BGPPeer that leads to a node, by a selector or an addres
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Literal
 
@@ -18,6 +19,7 @@ from podwire.bgp.fields import AS_MAX, community
 from podwire.routing.backends.bgp.objects import NODE_AS, REFLECTOR, BgpObjects, PeerValues
 from podwire.routing.backends.bgp.options import BgpSection, ExternalPeer
 from podwire.routing.nodes import ClusterView, LocalNode, Peer
+from podwire.routing.peerstates import PeerResults
 
 
 class Speaker(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,22 +34,38 @@ class Speaker(msgspec.Struct, frozen=True, kw_only=True):
 class Sessions:
     """Plans the sessions of one node with the settings of ``routing.bgp`` and of objects."""
 
-    def __init__(self, section: BgpSection, objects: BgpObjects, me: LocalNode, cluster: ClusterView) -> None:
+    def __init__(
+        self,
+        section: BgpSection,
+        objects: BgpObjects,
+        me: LocalNode,
+        cluster: ClusterView,
+        mesh: PeerResults[tuple[BgpSession, ...]],
+    ) -> None:
+        """``mesh`` keeps the sessions between nodes from one plan to the next."""
         self._section = section_of(section, objects, me)
         self._all_nodes = section
         self._objects = objects
         self._me = me
         self._cluster = cluster
-        self._speakers = [peer for peer in cluster.peers if peer.facts is None or "bgp" in peer.facts.details]
-        self._nodes = {address: peer for peer in self._speakers for address in peer.addresses}
+        self._mesh = mesh
         self._own = speaker(section, objects, me)
 
     def plan(self) -> list[BgpSession]:
         """One session for each address, in the order of the parts."""
-        sessions: dict[Address, BgpSession] = {}
-        for session in (*self._between_nodes(), *self._external(), *self._of_peers()):
-            sessions[session.remote] = session
-        return list(sessions.values())
+        sessions = {session.name: session for session in self._between_nodes()}
+        further = {session.remote: session for session in (*self._external(), *self._of_peers())}
+        for remote in further:
+            sessions.pop(symbol("node", remote), None)
+        return [*sessions.values(), *further.values()]
+
+    @cached_property
+    def _speakers(self) -> tuple[Peer, ...]:
+        return tuple(filter(is_speaker, self._cluster.peers))
+
+    @cached_property
+    def _nodes(self) -> Mapping[Address, Peer]:
+        return {address: peer for peer in self._speakers for address in peer.addresses}
 
     def gateways(self) -> list[tuple[Address, Address]]:
         """The addresses of peers, and the next hop to each of them.
@@ -64,14 +82,21 @@ class Sessions:
         return list(gateways.items())
 
     def _between_nodes(self) -> Iterator[BgpSession]:
+        me = self._me
+        basis = (
+            *(self._section, self._all_nodes, self._objects.default, self._objects.nodes, self._own),
+            *(me.name, me.addresses, me.pod_cidrs, me.labels, me.underlay.addresses),
+        )
+        sessions = self._mesh.take(self._cluster.peers, basis, lambda peer: tuple(self._in_mesh(peer)))
+        return (session for peer in self._cluster.peers for session in sessions[peer.name])
+
+    def _in_mesh(self, peer: Peer) -> Iterator[BgpSession]:
         section = self._section
-        for peer in self._speakers:
-            other = self._speaker(peer)
-            if not (self._own.in_mesh and other.in_mesh):
-                continue
-            reflected = section.reflectors.has(self._me) or section.reflectors.has(peer)
-            if not (section.mesh or reflected):
-                continue
+        if not (is_speaker(peer) and self._own.in_mesh):
+            return
+        other = self._speaker(peer)
+        reflected = section.reflectors.has(self._me) or section.reflectors.has(peer)
+        if other.in_mesh and (section.mesh or reflected):
             for session in self._with_node(peer, other):
                 yield replace(session, password=section.password, bfd=section.bfd, add_paths=section.add_paths)
 
@@ -212,6 +237,11 @@ class Sessions:
 
     def _speaker(self, node: Peer) -> Speaker:
         return speaker(self._all_nodes, self._objects, node)
+
+
+def is_speaker(peer: Peer) -> bool:
+    """Whether BIRD runs on a node, as far as it is known."""
+    return peer.facts is None or "bgp" in peer.facts.details
 
 
 def section_of(section: BgpSection, objects: BgpObjects, node: LocalNode | Peer) -> BgpSection:

@@ -12,7 +12,7 @@ Encapsulation takes 36 bytes over IPv4 and 56 over IPv6 (header of :mod:`.frames
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_network
 from typing import Any
 
@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from podwire.routing.backend import CARRIER_NICENESS, BackendOptions, BackendPlan, check_range
+from podwire.routing.backends.udp.tunnelpeers import TunnelPeers
 from podwire.routing.mtu import device_mtu
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to
@@ -30,7 +31,7 @@ from podwire.runtime.program import Child
 from podwire.state.ipvs import endpoint_text
 from podwire.state.link import Link
 from podwire.state.network import NetworkState, merge
-from podwire.state.udptunnel import UdpPeer, UdpTunnel, endpoint_address
+from podwire.state.udptunnel import UdpTunnel, endpoint_address
 
 NAME = "udp"
 DEVICE = "podwire-udp"
@@ -71,6 +72,7 @@ class UdpProcess:
     def __init__(self, options: UdpOptions) -> None:
         self._port = options.udp.port
         self._routes = PeerStates()
+        self._members = TunnelPeers()
 
     @property
     def udp_ports(self) -> tuple[int, ...]:
@@ -99,21 +101,9 @@ class UdpProcess:
             network=merge([common, routes]),
             values=(guard_udp_port(GUARD, self._port, me, cluster),),
             children=(_process(me, listen),),
-            program_values=(UdpTunnel(DEVICE, listen, tuple(self._peers(me, cluster.peers))),),
+            program_values=(UdpTunnel(DEVICE, listen, self._members.take(me, cluster.peers, self._port_of)),),
             tunnels=(DEVICE,),
         )
-
-    def _peers(self, me: LocalNode, peers: Iterable[Peer]) -> Iterator[UdpPeer]:
-        """The peers of the process; an address or network that two nodes claim belongs to the first."""
-        version = me.addresses[0].version
-        claimed = {str(address) for address in me.addresses} | set(map(str, me.pod_cidrs))
-        for peer in peers:
-            address = peer.address(version)
-            if address is None or str(address) in claimed:
-                continue
-            networks = [str(network) for network in (*peer.addresses, *peer.pod_cidrs) if str(network) not in claimed]
-            claimed.update(networks)
-            yield UdpPeer(endpoint_text(str(address), self._port_of(peer)), tuple(networks))
 
     def _port_of(self, peer: Peer) -> int:
         """The port that a peer announces, else that of this node."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from podwire.kernel.failure import refusal
 from podwire.routing.backends.udp.frames import VNET, Datagrams, Parts, datagrams, frames
 from podwire.routing.backends.udp.peers import Endpoint, PeerTable
-from podwire.state.udptunnel import UdpPeer
+from podwire.state.udptunnel import PeerChange, UdpPeer
 
 SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104  # linux/udp.h
 _INT, _UINT16 = struct.Struct("=i"), struct.Struct("=H")
@@ -70,8 +70,12 @@ class PacketCarrier:
         self._frame_view, self._received_view = [memoryview(self._frame)], [memoryview(self._received)]
 
     def use(self, peers: Iterable[UdpPeer]) -> None:
-        """Changes the peers."""
+        """Takes other peers."""
         self._peers = PeerTable(peers)
+
+    def change(self, change: PeerChange) -> None:
+        """Removes peers, and adds others."""
+        self._peers.change(change.gone, change.new)
 
     def drain(self) -> None:
         """Carries what waits now in the device and in the socket.

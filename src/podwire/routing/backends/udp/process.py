@@ -27,7 +27,7 @@ from podwire.routing.backends.udp.peers import Endpoint
 from podwire.runtime.child import set_title
 from podwire.runtime.files import write_atomically
 from podwire.runtime.keeper import KEEPER_GONE, keep_descriptors
-from podwire.state.udptunnel import UdpTunnel, endpoint_address, parse
+from podwire.state.udptunnel import UdpTunnel, endpoint_address, parse, parse_difference
 
 _TUN, _SOCKET, _LISTENER = 100, 101, 102
 """The numbers of the descriptors, which every worker finds."""
@@ -45,6 +45,7 @@ class UdpWorker:
         self._file = file
         self._keeper = os.getpid()
         self._state = UdpTunnel(device, listen)
+        self._text = str(self._state)
         self._log = Log("udp")
         self._ticks = 0
 
@@ -83,8 +84,16 @@ class UdpWorker:
         tunnels = parse(text.splitlines())
         if [(tunnel.device, tunnel.listen) for tunnel in tunnels] != [(self._device, self._listen)]:
             raise ValueError(f"expected one tunnel: udp {self._device} listen {self._listen}")
-        self._state = tunnels[0]
+        self._keep(tunnels[0])
         self._carrier.use(self._state.peers)
+
+    def _keep(self, state: UdpTunnel) -> None:
+        self._state, self._text = state, str(state)
+
+    def _change(self, text: str) -> None:
+        change = parse_difference(self._device, text.splitlines())
+        self._keep(change.of(self._state))
+        self._carrier.change(change)
 
     def _attach(self) -> None:
         """Opens the device when it exists; a device that was deleted and made again is opened anew."""
@@ -132,13 +141,13 @@ class UdpWorker:
         head = "ok\n"
         if verb == "show":
             self._drain()
-            return UdpAnswer(f"{head}{self._state}")
+            return UdpAnswer(f"{head}{self._text}")
         if verb == "counters":
             counted = sorted(self._carrier.counters.items())
             return UdpAnswer(head + "\n".join(f"{name}: {number}" for name, number in counted))
-        if verb == "set":
-            self._use(text)
-            write_atomically(self._file, text.encode(), 0o600)
+        if verb in ("set", "change"):
+            (self._use if verb == "set" else self._change)(text)
+            write_atomically(self._file, self._text.encode(), 0o600)
             return UdpAnswer(head)
         if verb == "take" and os.getppid() != self._keeper:
             held = (_LISTENER, _SOCKET, _TUN) if self._attached else (_LISTENER, _SOCKET)
