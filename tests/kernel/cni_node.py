@@ -22,6 +22,8 @@ from podwire.kernel import netns
 from podwire.runtime.clock import Clock, SystemClock
 
 VERSION = "1.1.0"
+_DONT_FRAGMENT = {4: (socket.IPPROTO_IP, 10, 2), 6: (socket.IPPROTO_IPV6, 62, 1)}
+"""IP_MTU_DISCOVER with IP_PMTUDISC_DO, and IPV6_DONTFRAG: linux/in.h, linux/in6.h."""
 
 
 def inside(place: Path, *command: str) -> subprocess.CompletedProcess[str]:
@@ -46,8 +48,8 @@ def call_plugin(node: "NodeAgent", plugin: str, command: str, pod: str, document
     return done.returncode, json.loads(done.stdout) if done.stdout else {}
 
 
-def ping(place: Path, address: str, source: str = "", *, patience_s: float = 0.5) -> bool:
-    """Whether an echo request from a namespace is answered."""
+def ping(place: Path, address: str, source: str = "", *, patience_s: float = 0.5, size: int = 0) -> bool:
+    """Whether an echo request from a namespace is answered; one of a ``size`` in bytes must not be fragmented."""
     v6 = ":" in address
     family, protocol = (socket.AF_INET6, socket.IPPROTO_ICMPV6) if v6 else (socket.AF_INET, socket.IPPROTO_ICMP)
     with netns.inside(place):
@@ -56,9 +58,11 @@ def ping(place: Path, address: str, source: str = "", *, patience_s: float = 0.5
         opened.settimeout(patience_s)
         if source:
             opened.bind((source, 0))
+        if size:
+            opened.setsockopt(*(_DONT_FRAGMENT[6 if v6 else 4]))
         head = struct.pack("!BBHHH", 128 if v6 else 8, 0, 0, 77, 1)
         checksum = 0xFFFF - sum(struct.unpack("!4H", head)) % 0xFFFF
-        packet = head[:2] + checksum.to_bytes(2, "big") + head[4:]
+        packet = head[:2] + checksum.to_bytes(2, "big") + head[4:] + bytes(max(0, size - (48 if v6 else 28)))
         try:
             opened.sendto(packet, (address, 0))
             while True:

@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from tests.kernel.cni_node import ping
 from tests.kernel.routing_nodes import SOURCE_REPLY_SERVER, Cluster, ClusterNode, source_seen
 
 from podwire.cluster.world import World
@@ -18,6 +19,7 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod, PodIP, PodSpec, PodStatus
 from podwire.proxy.servicemap import NodeFacts
 from podwire.routing.paths import lookup
+from podwire.routing.registry import BACKENDS
 from podwire.routing.settings import RoutingSettings
 from podwire.runtime.clock import SystemClock
 from podwire.why import answer_text
@@ -32,6 +34,9 @@ from podwire.why.question import TypedQuestion
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 Make = Callable[..., Cluster]
+NODES_ROUTES = ("vxlan", "hostgw", "bgp", "wireguard", "udp", "bridge", "ovs")
+OUTER_ROUTES = ("none", "cloudroutes")
+"""Backends with which the network between the nodes routes."""
 IN_GUEST = [pytest.param(backend, marks=pytest.mark.uml) for backend in ("ipip", "geneve", "vlan")]
 
 
@@ -88,14 +93,17 @@ def told_route(route: NodeRoute) -> tuple[str, str]:
     return route.device, str(ip_address(fields[fields.index("via") + 1])) if "via" in fields else ""
 
 
-@pytest.mark.parametrize("backend", ["vxlan", "hostgw", "bgp", "wireguard", "udp", "bridge", *IN_GUEST])
+@pytest.mark.parametrize("backend", [*NODES_ROUTES, *OUTER_ROUTES, *IN_GUEST])
 def test_explained_route_is_the_route_of_the_kernel(make: Make, backend: str) -> None:
-    cluster, settings = make(2), RoutingSettings(backend=backend)
+    outer = backend in OUTER_ROUTES
+    cluster, settings = make(2, families="4" if outer else "46"), RoutingSettings(backend=backend)
     cluster.configure(settings)
     cluster.settle()
     first, last = cluster.all
+    for node in cluster.all if outer else ():
+        cluster_routes(cluster, node)
     a, b = first.pod("a"), last.pod("b")
-    for ends in ((a.address, b.address), (a.address6, b.address6)):
+    for ends in ((a.address, b.address), *(() if outer else ((a.address6, b.address6),))):
         answer = asked(cluster, settings, ends)
         there, back = answer.routes
         assert (there.direction, there.node, there.peer, there.state) == ("request", first.name, last.name, "held")
@@ -106,10 +114,23 @@ def test_explained_route_is_the_route_of_the_kernel(make: Make, backend: str) ->
             assert route.mtu == first.mtu
         assert answer.outcome == "untouched"
         if there.tunnel is None:
-            assert backend in ("hostgw", "bgp", "bridge", "vlan")
+            assert backend in ("hostgw", "bgp", "bridge", "vlan", *OUTER_ROUTES)
         else:
             assert (there.tunnel.source, there.tunnel.destination) == (first.ip, last.ip)
             assert (there.tunnel.device, there.tunnel.gateway) == kernel_route(first, last.ip)
+
+        assert ping(a.place, ends[1], patience_s=20, size=there.mtu), "a packet of the MTU passes whole"
+        assert not ping(a.place, ends[1], size=there.mtu + 1)
+
+
+def cluster_routes(cluster: Cluster, node: ClusterNode) -> None:
+    """Gives the network between the nodes the route to the pods of a node."""
+    subprocess.run(["nsenter", f"--net={cluster.fabric}", "ip", "route", "add", node.cidr, "via", node.ip], check=True)
+
+
+def test_packets_of_every_backend_are_explained_here() -> None:
+    guest = [str(parameter.values[0]) for parameter in IN_GUEST]
+    assert sorted([*NODES_ROUTES, *OUTER_ROUTES, *guest, "macvlan", "ipvlan"]) == sorted(BACKENDS)
 
 
 @pytest.mark.parametrize("backend", ["macvlan", pytest.param("ipvlan", marks=pytest.mark.uml)])
@@ -182,8 +203,7 @@ def test_missing_entry_is_reported_and_packets_are_lost(make: Make, damage: str)
     text = list(answer_text.render(answer))
     assert any(item.startswith("outcome   DROPPED between node-1 and node-2: ") for item in text), text
     assert any(line.replace("MAC", mac) in item for item in text), text
-    ping = ["nsenter", f"--net={a.place}", "ping", "-c1", "-W1", b.address]
-    assert subprocess.run(ping, capture_output=True, check=False).returncode != 0
+    assert not ping(a.place, b.address)
     first.reconcile()
     assert [route.missing for route in asked(cluster, settings, ends).routes] == [(), ()]
     with b.running(SOURCE_REPLY_SERVER):

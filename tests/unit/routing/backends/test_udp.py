@@ -87,7 +87,7 @@ def test_address_of_two_nodes_belongs_to_the_first() -> None:
 
 def test_changes_of_peers_lead_to_the_plan_of_a_new_backend() -> None:
     kept, peers = backend(), [peer_number(number) for number in range(8)]
-    steps = (
+    steps: tuple[list[Peer], ...] = (
         peers,
         peers[1:],
         [*peers[1:4], replace(peers[4], pod_cidrs=peers[0].pod_cidrs), *peers[5:]],
