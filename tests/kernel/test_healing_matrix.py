@@ -5,14 +5,14 @@ The cases follow from the plan of a node: one object of each kind, family and de
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from tests.kernel.healing import EagerClock, checking, drift, restored, until, with_router
 from tests.kernel.routing_nodes import Cluster, ClusterNode
 
-from podwire.kernel import ethtool, netns, sysctl
+from podwire.kernel import ethtool, netns, sysctl, udptunnel
 from podwire.routing.machine import OWNER
 from podwire.routing.settings import RoutingSettings
 from podwire.state.address import is_v6
@@ -20,6 +20,8 @@ from podwire.state.link import Link
 from podwire.state.nft import Table
 from podwire.state.offload import Offload
 from podwire.state.route import Route, Sysctl
+from podwire.state.udptunnel import UdpTunnel
+from podwire.state.value import StateValue
 
 IN_GUEST = pytest.mark.uml
 BACKENDS = ["vxlan", "hostgw", "bgp", "bridge", "wireguard", "udp", "macvlan"]
@@ -71,6 +73,16 @@ def of_sysctl(entry: Sysctl) -> Case:
     return f"sysctl {entry.path}", [f"sysctl {entry.path}={'0' if entry.value != '0' else '1'}"]
 
 
+def of_values(values: Sequence[StateValue], program_values: Sequence[StateValue]) -> Iterator[Case]:
+    for offload in (value for value in values if isinstance(value, Offload)):
+        yield f"checksum offload of {offload.device}", [f"offload {offload.device} on"]
+    for table in (value for value in values if isinstance(value, Table)):
+        yield f"table {table.name} deleted", [f"nft delete table inet {table.name}"]
+        yield f"table {table.name} flushed", [f"nft flush table inet {table.name}"]
+    for tunnel in (value for value in program_values if isinstance(value, UdpTunnel)):
+        yield f"peers of the process of {tunnel.device}", [f"tunnel {tunnel.device} {next(tunnel.lines())}"]
+
+
 def cases(node: ClusterNode) -> Iterator[Case]:
     assert node.router.plan is not None
     state = OWNER.stamp(node.router.plan.state)
@@ -93,11 +105,7 @@ def cases(node: ClusterNode) -> Iterator[Case]:
     yield from map(of_sysctl, state.sysctls)
     for rule in state.rules[:1]:
         yield "rule deleted", [f"rule del priority {rule.priority} from {rule.src or 'all'}"]
-    for offload in (value for value in node.router.applied.values if isinstance(value, Offload)):
-        yield f"checksum offload of {offload.device}", [f"offload {offload.device} on"]
-    for table in (value for value in node.router.applied.values if isinstance(value, Table)):
-        yield f"table {table.name} deleted", [f"nft delete table inet {table.name}"]
-        yield f"table {table.name} flushed", [f"nft flush table inet {table.name}"]
+    yield from of_values(node.router.applied.values, node.router.plan.program_values)
     yield "all routes deleted", ["-4 route flush proto 113", "-6 route flush proto 113"]
     yield "underlay down and up", ["link set eth0 down", "link set eth0 up", f"address replace {node.ip6}/64 dev eth0"]
 
@@ -111,6 +119,9 @@ def do(node: ClusterNode, commands: list[str]) -> None:
         elif program == "offload":
             device, _, value = rest.partition(" ")
             ethtool.apply(node.place, [device], [Offload(device, value)])
+        elif program == "tunnel":
+            device, _, text = rest.partition(" ")
+            udptunnel.ask(node.place, device, f"set\n{text}")
         elif program in ("bridge", "nft"):
             node.shows(program, *rest.split())
         else:
