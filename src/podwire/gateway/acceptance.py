@@ -89,7 +89,8 @@ class Acceptance(Generic[T]):
         contributors = frozenset(key for entry in entries for key in entry.objects if key in self._served)
         suspects = self._suspects(contributors)
         for key, value in self._served.items():
-            if key not in suspects and self._accepted.get(key) != value and key not in contributors:
+            accepted = self._accepted.get(key)
+            if accepted is not value and key not in suspects and accepted != value and key not in contributors:
                 if key in self._accepted:
                     self._earlier[key] = self._accepted[key]
                 self._accepted[key] = value

@@ -100,9 +100,10 @@ class IngressController:
         self.served = served_ingresses(
             self._ingresses.objects.values(), self._classes.objects.values(), self._options.controller
         )
-        self.served_keys = frozenset(key_of(ingress.metadata) for ingress in self.served)
+        keys = [key_of(ingress.metadata) for ingress in self.served]
+        self.served_keys = frozenset(keys)
         certificate = self._search.certificates.of(self._upstreams.certificate)
-        choice = self._search.choose(self._asked())
+        choice = self._search.choose(self._asked(keys))
         translation = translate(
             IngressFacts(
                 ingresses=tuple(self._chosen(choice.objects)),
@@ -134,12 +135,12 @@ class IngressController:
         self._upstreams.set_place(place)
         self._loop.touch(_ALL)
 
-    def _asked(self) -> dict[ObjectKey, _Version]:
+    def _asked(self, keys: list[str]) -> dict[ObjectKey, _Version]:
         """What each Ingress that is served asks for."""
         known = self._versions
         self._versions = {}
-        for ingress in self.served:
-            key = ("Ingress", key_of(ingress.metadata))
+        for name, ingress in zip(keys, self.served, strict=True):
+            key = ("Ingress", name)
             before = known.get(key)
             is_same = before is not None and before[0] is ingress
             self._versions[key] = before if before is not None and is_same else (ingress, _version(ingress))

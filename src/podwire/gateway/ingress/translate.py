@@ -129,8 +129,7 @@ class _Translator:
             self._memo.defaults = facts.defaults
         self._memo.lookups.renew(facts.upstreams, objects, same=self._is_same_cluster)
         self._read()
-        entries = [self._memo.ingresses[key_of(ingress.metadata)] for ingress in self._facts.ingresses]
-        hosts, canaries = self._paths(entries)
+        hosts, canaries = self._paths(list(self._memo.ingresses.values()))
         own = {host: entry.served for host, entry in self._memo.paths.items() if entry.touches_others}
         aliases = self._aliases(own, hosts)
         aliased = hosts | aliases
@@ -149,7 +148,7 @@ class _Translator:
                 host=host,
                 paths=paths,
                 canaries=canaries.get(host, ()),
-                has_tls=host in tls_names or _wildcard(host) in tls_names,
+                has_tls=bool(tls_names) and (host in tls_names or _wildcard(host) in tls_names),
                 clients=clients.get(host),
                 defaults=self._memo.defaults,
             )
@@ -209,9 +208,10 @@ class _Translator:
                 compiled = compile_host(question, RecordedLookups(self._memo.lookups))
             self._memo.hosts[question.host] = (question, compiled)
             self._backends |= compiled.backends
-            self._certificates |= compiled.certificates
-            self._authorities |= compiled.authorities
-            self._problems += compiled.problems
+            if compiled.certificates or compiled.authorities or compiled.problems:
+                self._certificates |= compiled.certificates
+                self._authorities |= compiled.authorities
+                self._problems += compiled.problems
         return {host: compiled for host, (_, compiled) in self._memo.hosts.items()}
 
     def _report(self, ingress: Ingress, reason: str, message: str) -> None:
