@@ -140,7 +140,7 @@ def test_a_cluster_moves_to_podwire_and_back_under_traffic(cluster: Cluster) -> 
     eventually(lambda: old_pods(cluster) == [*NODES])
     planned = migrate(cluster, "plan")
     assert "DaemonSet kube-system/kube-flannel-ds would leave each node" in planned
-    assert "node-1: 1 pods of host-local, 1 routes, no kube-proxy" in planned
+    assert "node-1: 1 pod of host-local, 1 route, no kube-proxy" in planned
     assert configurations(cluster, "node-1") == ["10-plain.conflist"]
     with flows(cluster, [("one", "two"), ("two", "one")]) as traffic:
         killed_at(cluster, "apply", "node-1: network")

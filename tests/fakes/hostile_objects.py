@@ -55,7 +55,13 @@ NODE: dict[str, Any] = {
     "metadata": {
         "name": "n1",
         "labels": {"topology.kubernetes.io/zone": "z1"},
-        "annotations": {"podwire.io/routing-facts": '{"backend":"hostgw","receives":["vxlan"]}'},
+        "annotations": {
+            "podwire.io/routing-facts": '{"backend":"hostgw","receives":["vxlan"]}',
+            "flannel.alpha.coreos.com/backend-data": '{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}',
+            "flannel.alpha.coreos.com/backend-type": "vxlan",
+            "flannel.alpha.coreos.com/kube-subnet-manager": "true",
+            "flannel.alpha.coreos.com/public-ip": "192.168.99.1",
+        },
     },
     "spec": {"podCIDR": "10.0.1.0/24", "podCIDRs": ["10.0.1.0/24", "fd00:1::/64"]},
     "status": {

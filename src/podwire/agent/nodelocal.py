@@ -46,6 +46,7 @@ class NodeDnsPart:
         self._services: Informer[Service] = Informer(
             shared.client, SERVICES, namespace=namespace, field_selector=f"metadata.name={name}"
         )
+        shared.events.follow_rejected(self._services)
         self._rules = NodeLocalRules(shared.clock, self._addresses, self._sources)
         self._rules.report = lambda problem: shared.degraded.report("dns node", FEATURE_MISSING, problem)
         self._services.subscribe(lambda *_: self._rules.changed())

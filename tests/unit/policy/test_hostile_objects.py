@@ -11,16 +11,39 @@ from podwire.kube.decode import decode_object
 from podwire.model.meta import Object, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
-from podwire.model.policy import NetworkPolicy
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy import registry
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.tracing import open_tracing
 from podwire.trace.packet import LocalAddresses
 
+_PEERS = [
+    {"namespaces": {"matchLabels": {"team": "a"}}},
+    {"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "web"}}}},
+]
+_PORT, _RANGE = {"destinationPort": {"number": 80}}, {"destinationPort": {"range": {"start": 80, "end": 90}}}
+CLUSTER_POLICY: dict[str, Any] = {
+    "metadata": {"name": "guard", "annotations": {"podwire.io/mode": "enforce", "podwire.io/log": "drops"}},
+    "spec": {
+        "tier": "Admin",
+        "priority": 5,
+        "subject": {"pods": {"namespaceSelector": {"matchLabels": {"team": "a"}}, "podSelector": {}}},
+        "ingress": [{"name": "in", "action": "Deny", "from": _PEERS, "protocols": [{"tcp": _PORT}]}],
+        "egress": [
+            {
+                "name": "out",
+                "action": "Accept",
+                "to": [{"networks": ["10.0.0.0/8", "2001:db8::/32"]}, {"nodes": {"matchLabels": {"a": "b"}}}],
+                "protocols": [{"udp": _RANGE}, {"destinationNamedPort": "web"}],
+            }
+        ],
+    },
+}
 MACHINE = LocalAddresses(addresses=frozenset(("192.168.99.1",)))
 KINDS: dict[str, tuple[dict[str, Any], type[Any]]] = {
     "policy": (POLICY, NetworkPolicy),
+    "cluster policy": (CLUSTER_POLICY, ClusterNetworkPolicy),
     "pod": (POD, Pod),
     "node": (NODE, Node),
     "namespace": (NAMESPACE, Object),
@@ -41,6 +64,7 @@ def test_policies_are_compiled_whatever_one_object_has(changed: str) -> None:
             compiler.set_node("n1", now["node"])
             compiler.set_pod("default/web-0", now["pod"])
             compiler.set_policy(key_of(now["policy"].metadata), now["policy"])
+            compiler.set_cluster_policy(now["cluster policy"].metadata.name, now["cluster policy"])
             compiler.flush()
             ranges.follow("n1", now["node"])
             facts = PolicyFacts(

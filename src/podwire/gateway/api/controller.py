@@ -22,6 +22,7 @@ from podwire.gateway.backends import Place
 from podwire.gateway.certificates import system_authorities
 from podwire.gateway.engines import EngineFeed
 from podwire.gateway.envoy.settings import EngineSettings
+from podwire.gateway.ingress.controller import COMPONENT
 from podwire.gateway.refusals import RefusalSearch
 from podwire.gateway.upstreams import Upstreams
 from podwire.kube.controller import Environment
@@ -86,6 +87,7 @@ class GatewayApiController:
             self.policies,
             self.grants,
         )
+        environment.recorder(COMPONENT).follow_rejected(*self._own)
         self._loop = environment.loop(PART, self._reconcile, interval_s=_INTERVAL_S)
         self._memo = CompilerMemo()
         self._search = RefusalSearch[Any](feed, PART)
