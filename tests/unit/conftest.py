@@ -16,6 +16,7 @@ asyncio.set_event_loop_policy(Policy())
 
 _FOLDER = Path(__file__).parent
 THOROUGH = (
+    "cni/ipam/blocks/test_hostile_objects.py",
     "cni/ipam/test_pool.py",
     "controllers/endpointslice/test_hostile_objects.py",
     "dns/corefile/test_syntax.py",
@@ -23,9 +24,12 @@ THOROUGH = (
     "dns/test_spread.py",
     "dns/test_wire.py",
     "embedded/scheduler/test_hostile_objects.py",
+    "gateway/api/test_hostile_objects.py",
+    "gateway/ingress/test_hostile_objects.py",
     "house/test_forked_workers.py",
     "house/test_suite.py",
     "kernel/test_route_codec.py",
+    "loadbalancer/test_hostile_objects.py",
     "local/test_bgp_objects.py",
     "local/test_cloud_addresses.py",
     "local/test_cloud_routes.py",
@@ -50,6 +54,7 @@ THOROUGH = (
     "proxy/dataplanes/nftables/test_contents.py",
     "proxy/test_choice_by_the_book.py",
     "proxy/test_hostile_objects.py",
+    "routing/backends/test_bgp_hostile_objects.py",
     "routing/test_hostile_objects.py",
     "routing/test_planner.py",
     "upgrade/apply/test_run.py",

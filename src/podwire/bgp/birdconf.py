@@ -218,7 +218,7 @@ def _bfd_option(times: BfdTimes | None) -> str:
     return f"  bfd {{ {intervals} multiplier {times.multiplier};{passive} }};"
 
 
-_UNPRINTABLE = re.compile(r'[^ !#-~]')
+_UNPRINTABLE = re.compile(r"[^ !#-~]")
 _DESCRIPTION = 128
 """Characters of a description, of which the API server allows no odd ones, and fewer."""
 

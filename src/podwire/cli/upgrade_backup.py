@@ -52,6 +52,7 @@ def backup(kubeconfig: str | None, folder: str, workloads: tuple[str, ...], no_n
     import asyncio
 
     from podwire.cli.api import client_of
+    from podwire.model.wording import count
     from podwire.upgrade.backup.save import save
 
     client = client_of(kubeconfig)
@@ -63,7 +64,7 @@ def backup(kubeconfig: str | None, folder: str, workloads: tuple[str, ...], no_n
         finally:
             await client.close()
         size = sum(entry.size for entry in index.entries)
-        click.echo(f"backup of {len(index.entries)} contents, {size} bytes, in {folder}")
+        click.echo(f"backup of {count(len(index.entries), 'content')}, {count(size, 'byte')}, in {folder}")
 
     asyncio.run(run())
 

@@ -16,6 +16,7 @@ from podwire.cluster.blocks import Block, BlockPool, Network
 from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
+from podwire.model.wording import count
 
 
 class HeldAddress(msgspec.Struct, frozen=True, kw_only=True, tag="address"):
@@ -192,7 +193,9 @@ def _leaked_blocks(cluster: ClusterAddresses) -> Iterator[str]:
     pools = {pool.name for pool in cluster.pools}
     for block in sorted(cluster.blocks, key=lambda block: (block.network.version, int(block.network[0]))):
         if not block.node:
-            yield f"block {block.network}: no node has it, and {len(block.lent)} addresses of it are lent"
+            number = len(block.lent)
+            lent = f"{count(number, 'address', 'addresses')} of it {'is' if number == 1 else 'are'} lent"
+            yield f"block {block.network}: no node has it, and {lent}"
         elif block.node not in names:
             yield f"block {block.network}: its node {block.node} does not exist"
         if block.pool not in pools:

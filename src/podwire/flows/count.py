@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from podwire.model.wording import count, duration
+
 LOST_S = 5.0
 """Seconds. A retransmission of TCP may take 3 s after the second loss."""
 MOST_SPANS = 200
@@ -177,8 +179,9 @@ def summary(reports: Iterable[FlowReport]) -> list[str]:
 def _line(kind: str, flows: list[FlowReport]) -> str:
     sent = sum(flow.sent for flow in flows)
     if kind in DENIED:
-        return f"{kind}: {sum(flow.leaked for flow in flows)} of {sent} messages leaked in {len(flows)} flows"
+        return f"{kind}: {sum(flow.leaked for flow in flows)} of {sent} messages leaked in {count(len(flows), 'flow')}"
     lost, broken = sum(flow.lost for flow in flows), sum(flow.broken for flow in flows)
     gap = max(flow.gap_ms for flow in flows)
-    ended = f", {broken} connections ended" if "udp" not in kind and kind != "dns" else ""
-    return f"{kind}: {lost} of {sent} messages lost in {len(flows)} flows{ended}, longest gap {gap} ms"
+    ended = f", {count(broken, 'connection')} ended" if "udp" not in kind and kind != "dns" else ""
+    number = count(len(flows), "flow")
+    return f"{kind}: {lost} of {sent} messages lost in {number}{ended}, longest gap {duration(gap)}"

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from podwire.errors import ClusterError
 from podwire.flows.count import FlowReport
+from podwire.model.wording import count
 from podwire.runtime.clock import Clock
 
 QUIET_S = 30.0
@@ -72,9 +73,9 @@ class FlowHealth:
 
     def _hanging(self, sent: dict[str, int]) -> list[str]:
         return [
-            f"the sender of {source} sends nothing: it has sent {count} messages, as many as before"
-            for source, count in sorted(sent.items())
-            if source in self._flows.senders() and self._sent.get(source) == count
+            f"the sender of {source} sends nothing: it has sent {count(number, 'message')}, as many as before"
+            for source, number in sorted(sent.items())
+            if source in self._flows.senders() and self._sent.get(source) == number
         ]
 
 

@@ -14,7 +14,7 @@ from podwire.flows.proof import (
     explain,
     totals,
 )
-from podwire.model.wording import columns, count
+from podwire.model.wording import columns, count, duration
 
 _MOST_LOSSES = 50
 _MOST_CHANGES = 8
@@ -80,7 +80,7 @@ def _rows(proof: LossProof) -> list[list[str]]:
     for item in totals(proof.flows):
         lost = f"{item.leaked:,} leaked" if item.kind in DENIED else f"{item.lost:,}"
         ended = str(item.broken) if item.kind == "tcp" else "-"
-        gap = "-" if item.kind in DENIED else f"{item.gap_ms} ms"
+        gap = "-" if item.kind in DENIED else duration(item.gap_ms)
         rows.append([item.path, item.kind, str(item.flows), f"{item.sent:,}", lost, ended, gap])
     return rows
 

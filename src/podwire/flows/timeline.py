@@ -154,7 +154,7 @@ def _kernels(proof: LossProof, frame: _Frame) -> list[_Row]:
         changes = [item for item in proof.changes if item.node == node and item.subject in SUBJECTS]
         ticks = _kernel_ticks([item for item in changes if frame.began <= item.at <= frame.ended], frame)
         total = sum(item.number for item in changes)
-        rows.append((f"kernel of {node}", ticks, f"{total:,} changes"))
+        rows.append((f"kernel of {node}", ticks, f"{total:,} {'change' if total == 1 else 'changes'}"))
     return rows
 
 

@@ -15,6 +15,7 @@ from podwire.install.cluster import NAMESPACE
 from podwire.install.objects import is_installed, is_written_at_work, resources, title
 from podwire.kube.client import MERGE_PATCH, Client
 from podwire.kube.resources import CONFIGMAPS, LEASES, NODES, PODS, Json, Resource
+from podwire.model.wording import count as counted
 
 _DEFINITION = "CustomResourceDefinition"
 _AGENTS = "DaemonSet"
@@ -51,7 +52,7 @@ class ClusterRemoval:
         for kind, obj in defined if definitions else ():
             await self._delete(kind, obj)
         if defined and not definitions:
-            self._say(f"left: {len(defined)} definitions of kinds with their objects; --crds removes them")
+            self._say(f"left: {counted(len(defined), 'definition')} of kinds with their objects; --crds removes them")
         return count + (len(defined) if definitions else 0)
 
     async def _list(self, kind: Resource[Json], namespace: str = "") -> Iterable[Json]:
@@ -114,4 +115,4 @@ class ClusterRemoval:
             except ApiError as failure:
                 raise ClusterError(f"Node {node}: {failure}") from failure
         verb = "would remove" if self._dry else "removed"
-        self._say(f"{verb} {len(names)} annotations of Node {node}")
+        self._say(f"{verb} {counted(len(names), 'annotation')} of Node {node}")

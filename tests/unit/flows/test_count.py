@@ -40,8 +40,8 @@ def test_the_summary_has_a_line_for_each_kind() -> None:
     counts[1].send(0.1)
     counts[1].end()
     assert summary(count.report(0.1) for count in counts) == [
-        "tcp: 1 of 3 messages lost in 2 flows, 1 connections ended, longest gap 80 ms",
-        "udp: 0 of 1 messages lost in 1 flows, longest gap 80 ms",
+        "tcp: 1 of 3 messages lost in 2 flows, 1 connection ended, longest gap 80ms",
+        "udp: 0 of 1 messages lost in 1 flow, longest gap 80ms",
     ]
 
 
@@ -64,7 +64,7 @@ def test_answers_to_denied_messages_are_leaks() -> None:
     count.expire(9.0)
     report = count.report(20.0)
     assert (report.leaked, report.lost, report.answered, report.silent_ms, report.sent) == (1, 0, 0, 0, 2)
-    assert summary([report]) == ["denied-udp: 1 of 2 messages leaked in 1 flows"]
+    assert summary([report]) == ["denied-udp: 1 of 2 messages leaked in 1 flow"]
 
 
 def test_losses_from_before_the_window_do_not_count() -> None:

@@ -21,6 +21,7 @@ from podwire.kube.alone import run_alone
 from podwire.kube.client import Client
 from podwire.kube.podruns import is_ready
 from podwire.kube.resources import Json
+from podwire.model.wording import count
 
 Say = Callable[[str], None]
 AGENT_FACTS = (
@@ -103,8 +104,9 @@ class Migration:
             before, passed = await self._check(node)
             faults += not passed
             proxy = f"kube-proxy in mode {before.kube_proxy}" if before.kube_proxy else "no kube-proxy"
+            pods = count(before.pods, "pod")
             devices = f", tunnels {', '.join(before.devices)}" if before.devices else ""
-            self._say(f"{node}: {before.pods} pods of host-local, {len(before.routes)} routes, {proxy}{devices}")
+            self._say(f"{node}: {pods} of host-local, {count(len(before.routes), 'route')}, {proxy}{devices}")
         for step in STEPS["apply"]:
             self._say(f"step {step}: {MEANINGS[step]}")
         return 1 if faults else 0

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from podwire.model.meta import Fact
+from podwire.model.wording import count
 from podwire.upgrade.backup.index import EntryKind
 
 _VOLATILE = {"conntrack"}
@@ -30,7 +31,7 @@ class TextDifference(Fact, frozen=True, kw_only=True):
 
     def lines(self) -> Iterable[str]:
         """In words, with the first lines."""
-        yield f"{self.kind} {self.name}: {len(self.missing)} lines are missing, {len(self.added)} lines are new"
+        yield f"{self.kind} {self.name}: {_lines_are(self.missing)} missing, {_lines_are(self.added)} new"
         for mark, texts in (("-", self.missing), ("+", self.added)):
             yield from (f"  {mark}{text}" for text in texts[:_SHOWN])
             if len(texts) > _SHOWN:
@@ -53,3 +54,8 @@ def compare(before: Mapping[TextKey, bytes], now: Mapping[TextKey, bytes]) -> tu
 def _lines(data: bytes) -> Counter[str]:
     lines = (_TIMED.sub("", line.strip()) for line in data.decode(errors="replace").splitlines())
     return Counter(line for line in lines if line)
+
+
+def _lines_are(texts: tuple[str, ...]) -> str:
+    """``1 line is``, ``2 lines are``."""
+    return f"{count(len(texts), 'line')} {'is' if len(texts) == 1 else 'are'}"

@@ -9,6 +9,7 @@ import msgspec
 
 from podwire.kube.client import Client
 from podwire.model.meta import Fact
+from podwire.model.wording import count
 from podwire.runtime.clock import rfc3339
 from podwire.upgrade.backup import selection, transfer
 from podwire.upgrade.backup.clusterread import network_objects
@@ -59,7 +60,7 @@ async def save(client: Client, to: Path, options: BackupOptions, say: Say) -> Ba
     async for obj in network_objects(client, options.workloads):
         data = msgspec.json.format(msgspec.json.encode(selection.portable(obj), order="sorted"), indent=2) + b"\n"
         entries.append(folder.put("object", selection.title(obj), data))
-    say(f"{len(entries)} objects")
+    say(count(len(entries), "object"))
     if options.nodes:
         commands = await node_commands(client, options.namespace, options.image, options.folders)
         for names in batched(list(await nodes_ready(client)), AT_ONCE):
@@ -68,7 +69,8 @@ async def save(client: Client, to: Path, options: BackupOptions, say: Say) -> Ba
             ):
                 entries += [folder.put(file.kind, file.name, file.data, node) for file in files]
                 configurations = [file.name for file in files if file.kind == "configuration"]
-                say(f"{node}: {len(files)} texts, configurations of the runtime: {', '.join(configurations) or 'none'}")
+                texts = count(len(files), "text")
+                say(f"{node}: {texts}, configurations of the runtime: {', '.join(configurations) or 'none'}")
     complete = BackupIndex(
         cluster=await cluster_id(client),
         created=rfc3339(client.clock.now()),

@@ -40,7 +40,7 @@ def test_all_nodes_are_checked_before_the_first_changes() -> None:
         ("b", "network"), ("b", "services"), ("b", "verify"),
     ]  # fmt: skip
     assert is_podwire(cluster) and not cluster.flow_pods
-    assert lines[-1] == "tcp: 0 of 18 messages lost in 2 flows, 0 connections ended, longest gap 0 ms"
+    assert lines[-1] == "tcp: 0 of 18 messages lost in 2 flows, 0 connections ended, longest gap 0ms"
 
 
 def test_back_goes_in_reverse_order_and_leaves_nothing() -> None:

@@ -1,9 +1,10 @@
 """Objects of ``projectcalico.org/v3`` behind the API's validation: none ends the routes of a node."""
 
 import subprocess
+from collections.abc import Callable
 from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -26,6 +27,7 @@ from podwire.routing.backends.bgp.objects import (
 from podwire.routing.backends.bgp.options import BgpOptions
 from podwire.routing.nodes import ClusterView, LocalNode, Underlay, peer_of
 
+T = TypeVar("T")
 Json = dict[str, Any]
 BIRD = "/usr/sbin/bird"
 PASSWORD = {"secretKeyRef": {"name": "bgp", "key": "rack", "optional": False}}
@@ -138,26 +140,22 @@ def _configuration(objects: Json) -> str:
         node_addresses=frozenset(peer.addresses),
         pod_cidrs=tuple(peer.pod_cidrs),
     )
-    filters, peers, pools, default = {}, (), (), ConfigurationValues()
-    try:
-        filters = {"filter": read_filter(objects["filter"])}
-    except ConfigError:
-        pass
+    filters = dict(zip(("filter",), _valid(lambda: read_filter(objects["filter"])), strict=False))
     around = msgspec.structs.replace(around, filters=filters)
-    try:
-        default = read_configuration(objects["configuration"], around)
-    except ConfigError:
-        pass
-    try:
-        peers = (read_peer(objects["peer"], around),)
-    except ConfigError:
-        pass
-    try:
-        pools = (read_pool(objects["pool"], around),)
-    except ConfigError:
-        pass
+    configurations = _valid(lambda: read_configuration(objects["configuration"], around))
+    peers = _valid(lambda: read_peer(objects["peer"], around))
+    pools = _valid(lambda: read_pool(objects["pool"], around))
+    default = configurations[0] if configurations else ConfigurationValues()
     routing = BgpRouting(BgpOptions())
     routing.take_objects(BgpObjects(default=default, peers=peers, pools=pools))
     view = ClusterView((peer,), (ip_network("10.0.0.0/16"),))
     (bird,) = routing.plan(ME, (peer,), view).children
     return bird.files["/run/test/bird.conf"].decode()
+
+
+def _valid(read: Callable[[], T]) -> tuple[T, ...]:
+    """The values of an object; none when it is refused."""
+    try:
+        return (read(),)
+    except ConfigError:
+        return ()

@@ -26,8 +26,8 @@ def test_missing_and_new_lines_are_told() -> None:
     now = BEFORE | changed
     lines = [line for difference in compare(BEFORE, now) for line in difference.lines()]
     assert lines == [
-        "kernel ipvs: 0 lines are missing, 1 lines are new", "  +x",
-        "kernel routes: 1 lines are missing, 1 lines are new", "  -10.0.1.0/24 dev b", "  +10.0.2.0/24 dev c",
+        "kernel ipvs: 0 lines are missing, 1 line is new", "  +x",
+        "kernel routes: 1 line is missing, 1 line is new", "  -10.0.1.0/24 dev b", "  +10.0.2.0/24 dev c",
     ]  # fmt: skip
 
 

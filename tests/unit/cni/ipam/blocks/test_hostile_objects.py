@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.fakes.hostile_objects import NODE, POD, hostile
 
-from podwire.cluster.blocks import PoolReader, block_name, read_block
+from podwire.cluster.blocks import Block, PoolReader, block_name, read_block
 from podwire.cluster.ipamreport import ClusterAddresses, report
 from podwire.cni.ipam.blocks.plan import (
     AskOwner,
@@ -75,10 +75,11 @@ def test_blocks_are_planned_whatever_one_object_has(changed: str) -> None:
 
 def _plan(pool: IpPoolObject, block: IpamBlock, node: Node, pod: Pod) -> None:
     pools = PoolReader().read((pool,))
+    blocks: tuple[Block, ...] = ()
     try:
         blocks = (read_block(block),)
     except ConfigError:
-        blocks = ()
+        pass
     for name in ("n1", "n2"):
         decision = decide(
             BlockSituation(
