@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.clusters import address_of, in_node, netns_of, policies_in_force, topology
+from tests.e2e.clusters import address_of, done, in_node, netns_of, policies_in_force, run, topology
 from tests.e2e.driver import Cluster, eventually
 from tests.e2e.handwritten_endpoints import api
 from tests.e2e.traffic import Traffic
@@ -102,6 +102,45 @@ def test_node_port_shows_policies_the_client_or_the_entry_node(clean: Cluster) -
     clean.apply(_POLICY % ("from", _db(_FROM_RANGE % pod_range)))
     policies_in_force(clean)
     lets_in(everywhere=(False, False), here=(False, False))  # a tunnel's address is no address of the node
+
+
+@pytest.mark.parametrize("backend", ["vxlan", "hostgw"])
+def test_ranges_of_pods_let_no_node_in(clean: Cluster, backend: str) -> None:
+    """With a tunnel, packets of another node have an address of its pod range; no verdict depends on that.
+
+    The kernel, ``why`` and ``probe``, which asks the evaluator, agree.
+    """
+    uses_backend(clean, backend)
+    try:
+        ranges = [clean.get("node", name)["spec"]["podCIDR"] for name in ("node-1", "node-2")]
+        blocks = ", ".join(f"{{ipBlock: {{cidr: {cidr}}}}}" for cidr in ranges)
+        clean.apply(_POLICY % ("ranges", _db(f"ingress: [{{from: [{blocks}]}}]")))
+        policies_in_force(clean)
+        address, port = address_of(clean, "db-1"), clean.get("service", "everywhere")["spec"]["ports"][0]["nodePort"]
+        assert connects(netns_of(clean, "other"), address, 80, _PATIENCE_S)
+        assert not connects(Path(topology(clean).netns("node-2")), address, 80)
+        assert connects(Path(topology(clean).netns("node-1")), address, 80, _PATIENCE_S), "the pod's own node"
+        entries = [("host", f"node/node-{number}", str(port)) for number in (1, 2)]
+        for words in (*entries, ("node/node-2", "pod/db-1", "80")):
+            answer = json.loads(done("why", "--name", clean.name, *words, "-o", "json"))
+            assert answer["outcome"] == "dropped", words
+        table = run("probe", "--name", clean.name, "--from", "host", "--to", "svc/everywhere", "--show", "all")
+        assert table.returncode == 0, table.stdout
+        assert table.stdout.splitlines()[-1].startswith("2 of 2 as expected, 2 denied by policies"), table.stdout
+    finally:
+        uses_backend(clean, "vxlan")
+
+
+def uses_backend(cluster: Cluster, backend: str) -> None:
+    """Changes the routing backend, and waits until all nodes use it."""
+    patch = json.dumps({"data": {"routing.backend": backend}})
+    cluster.kubectl("patch", "configmap", "podwire-config", "-n", "kube-system", "-p", patch)
+
+    def used() -> bool:
+        nodes = cluster.get("nodes")["items"]
+        return {node["metadata"]["annotations"].get("podwire.io/routing") for node in nodes} == {backend}
+
+    eventually(used)
 
 
 def test_only_the_pod_itself_reaches_itself_through_its_service(clean: Cluster) -> None:
