@@ -68,7 +68,8 @@ class FlowHealth:
         self._sent = sent
         lost = sum(flow.lost for flow in reports)
         if lost > self._most_lost:
-            problems.append(f"{lost} messages were lost, at most {self._most_lost} may be")
+            were = "was" if lost == 1 else "were"
+            problems.append(f"{count(lost, 'message')} {were} lost, at most {self._most_lost} may be")
         return problems
 
     def _hanging(self, sent: dict[str, int]) -> list[str]:

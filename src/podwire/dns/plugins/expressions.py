@@ -15,6 +15,7 @@ from podwire.dns import wire
 from podwire.dns.names import decode_name
 from podwire.dns.plugins.plugin import PluginRequest
 from podwire.errors import ProtocolError
+from podwire.model.wording import count
 
 Evaluate = Callable[[PluginRequest], Any]
 """The value of an expression for a request."""
@@ -218,9 +219,9 @@ class _Parser:
         self._advance()
         self._expect("(")
         arguments = self._items(")")
-        count, function = _FUNCTIONS.get(name, (0, None))
-        if len(arguments) != count:
-            raise ProtocolError("local", f"expression {self._text!r}: {name} takes {count} arguments")
+        expected, function = _FUNCTIONS.get(name, (0, None))
+        if len(arguments) != expected:
+            raise ProtocolError("local", f"expression {self._text!r}: {name} takes {count(expected, 'argument')}")
         if function is None:
             return _REQUEST[name]
         return lambda request: function(*[argument(request) for argument in arguments])
