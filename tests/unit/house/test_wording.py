@@ -6,12 +6,12 @@ import re
 from tests.unit.house.syntax import MODULES, SRC, tree
 
 _NOUNS = (
-    "addresses annotations arguments blocks cases changes checks connections containers contents definitions endpoints "
-    "entries errors events files findings flows keys lines messages namespaces nodes objects packets peers pods "
-    "policies ports processes ranges results routes rules seconds services sessions sets tables texts values warnings "
-    "workloads zones"
-).split()
-_PLURAL = re.compile(rf"(?:,[^}}]*)? (?:{'|'.join(_NOUNS)})\b")
+    "addresses|annotations|arguments|blocks|cases|changes|checks|connections|containers|contents|definitions|endpoints"
+    "|entries|errors|events|files|findings|flows|keys|lines|messages|namespaces|nodes|objects|packets|peers|pods"
+    "|policies|ports|processes|ranges|results|routes|rules|seconds|services|sessions|sets|tables|texts|values|warnings"
+    "|workloads|zones"
+)
+_PLURAL = re.compile(rf"(?:,[^}}]*)? (?:{_NOUNS})\b")
 _OF = re.compile(r"\b(?:of|than|to|or|first|last|other|further|more) $")
 """What stands before a number that is not counted by the noun alone: ``1 of 1 pods``, ``more than 5 nodes``."""
 _NEVER_ONE = {
