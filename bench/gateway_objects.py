@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.fakes import scripted_http as http
 from tests.kernel.changing_api import ChangingApi, meta
-from tests.kernel.gateway_engine import SETTINGS, ClientRequest, Engine, ask_once, certificate_for, free_port
+from tests.kernel.gateway_engine import ClientRequest, Engine, ask_once, certificate_for, free_port
 
 from podwire.cluster.names import GATEWAY_OF_SERVICE, GATEWAY_SERVICE
 from podwire.gateway.api import controller as gateway_api
@@ -91,8 +91,10 @@ async def _serving(engine: Engine, api: ChangingApi, ports: IngressPorts) -> Asy
             ports=ports,
             default_certificate=certificate_for("default", ("default.invalid",)),
         )
-        of_ingresses = ingress.IngressController(environment, options, SETTINGS, feed)
-        of_gateways = gateway_api.GatewayApiController(environment, "podwire.io/gateway", "kube-system", SETTINGS, feed)
+        of_ingresses = ingress.IngressController(environment, options, engine.settings, feed)
+        of_gateways = gateway_api.GatewayApiController(
+            environment, "podwire.io/gateway", "kube-system", engine.settings, feed
+        )
 
         def answered() -> None:
             of_ingresses.answered()
