@@ -80,9 +80,9 @@ class ResourceSnapshot:
         for name in gone:
             self._packed[kind].pop(name, None)
             self.unreadable.pop((kind, name), None)
-        self._note(kind, (*gone, *self._taken(kind, fresh)))
+        self._note(kind, (*gone, *self._pack_changes(kind, fresh)))
 
-    def _taken(self, kind: str, values: dict[str, Json]) -> list[str]:
+    def _pack_changes(self, kind: str, values: dict[str, Json]) -> list[str]:
         """Packs values; the names of those of which the message changed. One that cannot be read changes none."""
         packed = self._packed[kind]
         changed = []
@@ -102,7 +102,7 @@ class ResourceSnapshot:
     def replace_some(self, kind: str, values: dict[str, Json]) -> bool:
         """Takes some resources of a type; whether anything changed."""
         self._values[kind] |= values
-        changed = self._taken(kind, values)
+        changed = self._pack_changes(kind, values)
         self._note(kind, tuple(changed))
         return bool(changed)
 
