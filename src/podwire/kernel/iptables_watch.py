@@ -105,7 +105,7 @@ class _NftWatch:
         self._chains: dict[tuple[str, str], set[str]] = {}
         self._deleted: dict[tuple[str, str], dict[str, list[bytes]]] = {}
         """Deleted rules by chain, as the kernel encoded them."""
-        self._taken: dict[tuple[str, str], dict[str, list[bytes]]] = {}
+        self._restorable: dict[tuple[str, str], dict[str, list[bytes]]] = {}
         """Those of the chains that were taken last."""
         self.ignore_process = self._monitor.ignore_port
         self.fileno = self._monitor.fileno
@@ -125,11 +125,11 @@ class _NftWatch:
     def take_chains(self) -> Mapping[tuple[str, str], frozenset[str]]:
         with self._lock:
             chains, self._chains = self._chains, {}
-            self._taken, self._deleted = self._deleted, {}
+            self._restorable, self._deleted = self._deleted, {}
         return {table: frozenset(names) for table, names in chains.items()}
 
     def put_back(self, family: str, table: str, desired: Mapping[str, ChainSize]) -> tuple[RestoreRules, ...]:
-        deleted = {name: rules for name, rules in self._taken.pop((family, table), {}).items() if name in desired}
+        deleted = {name: rules for name, rules in self._restorable.pop((family, table), {}).items() if name in desired}
         if not deleted:
             return ()
         try:
@@ -143,7 +143,7 @@ class _NftWatch:
         return restorations
 
     def empty_chains(self, family: str, table: str, chains: Iterable[str]) -> frozenset[str]:
-        return frozenset(chain for chain in chains if not self._nft.has_rules(family, table, chain))
+        return frozenset(chain for chain in chains if not self._nft.rule_counts(family, table, chain))
 
     def restore(self, tool: Iptables, text: str) -> None:
         tool.restore(text, self.ignore_process)

@@ -161,18 +161,6 @@ class Nft:
         answers = (read_rule(body) for body in self._socket.dump(uapi.NFT_MSG_GETRULE, FAMILIES[family], request))
         return tuple(delinearize(e, family, sets, c) for t, owner, _, e, c in answers if (t, owner) == (table, chain))
 
-    def has_rules(self, family: str, table: str, chain: str) -> bool:
-        """Whether a chain exists and holds a rule.
-
-        Raises: KernelError.
-        """
-        request = nl.text(uapi.NFTA_RULE_TABLE, table) + nl.text(uapi.NFTA_RULE_CHAIN, chain)
-        try:
-            answers = map(read_rule, self._socket.dump(uapi.NFT_MSG_GETRULE, FAMILIES[family], request))
-        except KernelNotFound:
-            return False
-        return any((of, owner) == (table, chain) for of, owner, *_ in answers)
-
     def rule_counts(self, family: str, table: str, chain: str = "") -> dict[str, int]:
         """The number of rules of each chain, or of one chain; a chain without rules is left out.
 

@@ -281,9 +281,9 @@ def compatibility(rule: bytes) -> bytes:
     Matches and targets of iptables check the protocol of their rule there. iptables writes the protocol as a comparison
     of ``meta l4proto`` too, which this is read from.
     """
-    found = rule.find(_PROTOCOL)
-    name = found + len(_PROTOCOL) + _TO_NAME
-    if found < 0 or not rule.startswith(_COMPARISON, name):
+    offset = rule.find(_PROTOCOL)
+    name = offset + len(_PROTOCOL) + _TO_NAME
+    if offset < 0 or not rule.startswith(_COMPARISON, name):
         return b""
     operator = name + len(_COMPARISON) + _TO_OPERATOR
     flags = 0 if nl.number(rule[operator + 4 : operator + 8]) == uapi.NFT_CMP_EQ else uapi.NFT_RULE_COMPAT_F_INV

@@ -169,14 +169,6 @@ class L2Speaker:
             self._is_due = True
         self._given_up.clear()
         self._contact = max(contact, self._contact)
-        self._extend()
-
-    def _extend(self) -> None:
-        """Extends the lifetimes in the kernel as far as the last contact allows.
-
-        They are whole seconds, so a renewal of the Lease that takes long shortens them; a moment later they can be
-        longer again.
-        """
         now = self._clock.monotonic()
         valid_s = lifetime_s(self._contact, now)
         addresses = [leased for group in self.held.values() for leased in group]
@@ -256,7 +248,7 @@ class L2Speaker:
             self._drop(tuple(self.held))
             self._is_due = True
         if self.held and now + lifetime_s(self._contact, now) > self._valid_until + _LONGER_S:
-            self._extend()
+            self._confirm(self._contact)  # Lifetimes are whole seconds: after a slow renewal they can be longer now.
         self._announce_again(now)
         if not self._view.is_known or not self.has_contact():
             return

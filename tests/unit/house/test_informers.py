@@ -19,6 +19,7 @@ SILENT = {
     "local/readiness.py": "a command that waits for objects; the API server of the cluster has checked them",
     "local/serving.py": "a command that waits for nodes; the API server of the cluster has checked them",
     "policy/informers.py": _FOLLOWED_ELSEWHERE,
+    "routing/backends/bgp/servicefollow.py": "the part of Services reports Services and slices",
     "routing/egress/view.py": _FOLLOWED_ELSEWHERE,
 }
 """Modules that construct informers without Events for objects that cannot be decoded, and why."""
