@@ -33,8 +33,9 @@ types:
 layers:
 	@.venv/bin/lint-imports --no-cache
 
-test: lint ## the gates of lint, then the whole suite: unit, kernel, thorough, uml, e2e
-	@$(PY) scripts/suite.py unit kernel thorough uml e2e
+test: setup ## the gates of lint, and the whole suite: unit, kernel, thorough, uml, e2e
+	@$(MAKE) --no-print-directory -j2 style layers
+	@$(PY) scripts/suite.py unit types kernel thorough uml e2e
 
 unit: setup ## pure tests, no root
 	@$(PY) scripts/suite.py unit

@@ -3,10 +3,10 @@
 Usage: ``python scripts/suite.py [TIER ...]``, all tiers without arguments. The exit status is 0 when every test passed,
 1 when one failed, 2 for a tier that does not exist.
 
-A tier is one or more jobs, each a process of pytest. The jobs of a tier run side by side, the tiers one after the
-other (but for those of ``TOGETHER``): with all tiers at once on two processors, tests waited for each other and the
-whole took longer. The output of a
-job is shown whole, in the order of the jobs; that of the first unfinished job as it comes.
+A tier is one or more jobs, each a process of pytest, or of mypy in the tier ``types``. The jobs of a tier run side by
+side, the tiers one after the other (but for those of ``TOGETHER``): with all tiers at once on two processors, tests
+waited for each other and the whole took longer. The output of a job is shown whole, in the order of the jobs; that of
+the first unfinished job as it comes.
 
 A few failed tests of a tier that depends on the machine run once more, alone, after all tiers. Those that pass then are
 named as unstable and do not fail the suite; ``docs/adr/0017-second-run.md`` says why.
@@ -55,7 +55,7 @@ REPEATED_TESTS = 6
 
 @dataclass
 class Job:
-    """One process of pytest."""
+    """One process of pytest or mypy."""
 
     tier: str
     command: tuple[str, ...]
@@ -83,6 +83,11 @@ def unit_jobs() -> Iterator[Job]:
     half = [f"tests/unit/{folder}" for folder in UNIT_HALF]
     yield Job("unit", (*quick, *half))
     yield Job("unit", (*quick, "tests/unit", *(f"--ignore={folder}" for folder in half)))
+
+
+def types_jobs() -> Iterator[Job]:
+    """mypy, which needs one processor for as long as the unit tests need two when it has no cache."""
+    yield Job("types", (".venv/bin/mypy",))
 
 
 def thorough_jobs() -> Iterator[Job]:
@@ -154,9 +159,17 @@ def e2e_jobs() -> Iterator[Job]:
     yield Job("e2e", (*again, "tests/e2e", "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"), again)
 
 
-TIERS = {"unit": unit_jobs, "kernel": kernel_jobs, "thorough": thorough_jobs, "uml": uml_jobs, "e2e": e2e_jobs}
-TOGETHER = (("unit",), ("kernel",), ("uml", "thorough"), ("e2e",))
-"""The tiers in their order; those of one tuple run side by side: the guests leave processors idle at the end."""
+TIERS = {
+    "unit": unit_jobs,
+    "types": types_jobs,
+    "kernel": kernel_jobs,
+    "thorough": thorough_jobs,
+    "uml": uml_jobs,
+    "e2e": e2e_jobs,
+}
+TOGETHER = (("unit", "types"), ("kernel",), ("uml", "thorough"), ("e2e",))
+"""The tiers in their order; those of one tuple run side by side: mypy has one thread, and the guests leave processors
+idle at the end."""
 
 
 def run_jobs(jobs: Sequence[Job], folder: Path) -> None:

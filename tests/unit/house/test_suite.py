@@ -85,7 +85,7 @@ def test_a_suite_in_which_all_pass_succeeds(
 
 def test_an_unknown_tier_is_refused(suite: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert suite.main(["unit", "uint"]) == 2
-    assert capsys.readouterr().err == "suite: no tier uint; the tiers are unit, kernel, thorough, uml, e2e\n"
+    assert capsys.readouterr().err == "suite: no tier uint; the tiers are unit, types, kernel, thorough, uml, e2e\n"
 
 
 def test_every_test_of_the_tier_uml_has_its_marker(suite: ModuleType) -> None:
