@@ -86,10 +86,10 @@ class _Run:
             ready = wait([worker.connection for worker in self._workers])
             for worker in [worker for worker in self._workers if worker.connection in ready]:
                 self._receive(worker)
-            if self._session.shouldfail:
-                raise self._session.Failed(self._session.shouldfail)
-            if self._session.shouldstop:
-                raise self._session.Interrupted(self._session.shouldstop)
+                if self._session.shouldfail:
+                    raise self._session.Failed(self._session.shouldfail)
+                if self._session.shouldstop:
+                    raise self._session.Interrupted(self._session.shouldstop)
 
     def end(self) -> None:
         """Ends the workers that are left after their present test."""
