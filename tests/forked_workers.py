@@ -162,6 +162,7 @@ class _Reporter:
         self._connection = connection
         self._messages: list[Message] = []
         self._sent = 0.0
+        self._pid = os.getpid()
 
     def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
         self._messages.append(("pytest_runtest_logstart", {"nodeid": nodeid, "location": location}))
@@ -176,7 +177,9 @@ class _Reporter:
             self.send()
 
     def send(self) -> None:
-        """Sends what has been reported."""
+        """Sends what has been reported; a process that a test forked and did not end is no worker, and ends here."""
+        if os.getpid() != self._pid:
+            os._exit(1)
         if self._messages:
             self._connection.send(self._messages)
             self._messages, self._sent = [], time.monotonic()

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from functools import cached_property
 from pathlib import Path
 
 from podwire.kernel import netns
@@ -20,9 +21,12 @@ class MarkedNamespaces:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
 
-    @property
+    @cached_property
     def mark(self) -> str:
-        """The mark of this process; workers that are forks have read this module before they began."""
+        """The mark of this process, which processes that a test forks keep.
+
+        Workers that are forks have imported this module before they began, so it follows from the first use.
+        """
         return f"{self._prefix}-{os.getpid()}"
 
     def path(self, name: str) -> Path:
