@@ -36,8 +36,12 @@ FORKS = ("-p", "no:xdist", "-p", "tests.forked_workers", "--forks")
 GUEST = ("scripts/uml", "pytest")
 UNIT_HALF = ("cli", "cni", "dns", "embedded", "house")
 """Folders of ``tests/unit`` with half of its time."""
-WITH_TESTS_OF_GUESTS = ("test_routing_ipvlan.py", "test_routing_segment.py")
+WITH_TESTS_OF_GUESTS = (
+    "test_routing_ipvlan.py", "test_routing_segment.py", "test_routing_segments.py", "test_routing_trunk.py",
+)  # fmt: skip
 """Files for the guest of ``tests/uml``, so that the three guests have about the same time to run."""
+GUEST_OF_ROUTING = ("test_routing_nodes.py", "test_routing_ovs.py")
+"""Files for the second guest; the third one has all others."""
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::[^\[ ]+(?:\[.*?\])?)?)(?: - .*)?$")
 HEADING = re.compile(r"^_+ (?:ERROR (?:at \w+ of|collecting) )?(\S.*?) _+$")
@@ -91,8 +95,11 @@ def types_jobs() -> Iterator[Job]:
 
 
 def thorough_jobs() -> Iterator[Job]:
-    """The unit tests with very many random cases, or with a whole control plane (``tests/unit/conftest.py``)."""
-    yield Job("thorough", ("nice", *PYTEST, "-m", "thorough", "tests/unit"))
+    """The unit tests with very many random cases, or with a whole control plane (``tests/unit/conftest.py``).
+
+    When the guests have ended, two workers keep both processors busy.
+    """
+    yield Job("thorough", ("nice", *PYTEST, *FORKS, "2", "-m", "thorough", "tests/unit"))
 
 
 def compile_tests(folder: str) -> bool:
@@ -142,7 +149,7 @@ def uml_jobs() -> Iterator[Job]:
         print(listed.stdout, listed.stderr)
     again = (*GUEST, "-p", "no:randomly", "-m", "uml")
     first = [file for file in files if file.endswith(WITH_TESTS_OF_GUESTS)]
-    routing = [file for file in files if "routing" in file and file not in first]
+    routing = [file for file in files if file.endswith(GUEST_OF_ROUTING)]
     yield Job("uml", (*again, "tests/uml", *first), again)
     yield Job("uml", (*again, *routing), again)
     yield Job("uml", (*again, *(file for file in files if file not in (*first, *routing))), again)

@@ -60,8 +60,9 @@ def test_rules_that_come_and_go_leave_other_ranges(blocks: list[tuple[int, IPBlo
         assert {rules for _, _, rules in created.intervals} == {
             rules for _, _, rules in (*before, *created.intervals) if created.uses(rules)
         }
-        for address in range(1024):
-            at = (10 << 24) + address
+        borders = {border for first, last, _ in (*before, *created.intervals) for border in (first, last + 1)}
+        borders |= {border for first, last in ranges for border in (first, last + 1)}
+        for at in (10 << 24, *borders):  # nothing differs between two borders
             changed = any(first <= at <= last for first, last in ranges)
             assert changed or rules_at(before, at) == rules_at(created.intervals, at)
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ WITHOUT_EFFECT = ("covered", "never-reached", "overruled")
 PEERS = ("peer-matches-nothing", "own-namespace-only", "host-network-only")
 
 
+@cache
 def random_world(seed: int) -> World:
     """One of the random clusters; every other one has a policy that denies all pods, and goes first."""
     world = RandomPolicies(BASE, seed).world()
@@ -34,6 +36,12 @@ def random_world(seed: int) -> World:
     spec = {"tier": "Admin", "priority": 0, "subject": {"namespaces": {}}, "ingress": [rule], "egress": [rule]}
     deny = msgspec.convert({"metadata": {"name": "a"}, "spec": spec}, ClusterNetworkPolicy)
     return msgspec.structs.replace(world, cluster_policies=(deny, *world.cluster_policies))
+
+
+@cache
+def findings(seed: int) -> tuple[Finding, ...]:
+    """The findings in one of the random clusters."""
+    return tuple(check(random_world(seed)))
 
 
 def without(world: World, positions: set[tuple[str, str, int]], spec: str = "") -> World:
@@ -82,7 +90,7 @@ def in_force(world: World) -> World:
 def test_rules_without_effect(seed: int) -> None:
     """Of a policy in audit, when all are in force."""
     world = random_world(seed)
-    every = check(world)
+    every = findings(seed)
     audited = {item.name for item in every if item.id == "in-audit"}
     results = [item for item in every if item.id in WITHOUT_EFFECT]
     for finding in results:
@@ -95,7 +103,7 @@ def test_rules_without_effect(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
 def test_policies_and_sections_without_effect(seed: int) -> None:
     world = random_world(seed)
-    for finding in check(world):
+    for finding in findings(seed):
         if finding.id == "section-ignored":
             section = finding.field.removeprefix("spec.")
             gone = without(world, {(finding.name, section, -1)}, section)
@@ -112,6 +120,6 @@ def test_policies_and_sections_without_effect(seed: int) -> None:
 
 
 def test_random_worlds_contain_each_finding() -> None:
-    results = [item.id for seed in range(60) for item in check(random_world(seed))]
+    results = [item.id for seed in range(60) for item in findings(seed)]
     for name in (*WITHOUT_EFFECT, "section-ignored", "peer-matches-nothing"):
         assert results.count(name) >= 5, name
