@@ -45,6 +45,13 @@ def test_modules_load_on_demand() -> None:
     assert "openvswitch" in Path("/proc/modules").read_text()
 
 
+def test_vector_registers_are_kept_while_others_run(tmp_path: Path) -> None:
+    """The ptrace(2) of ``tests/uml/registers.c`` leaves out writes; the program fails when one is missing."""
+    source, program = Path(__file__).with_name("vector_registers.c"), tmp_path / "vector_registers"
+    subprocess.run(("gcc", "-O1", "-pthread", "-o", program, source), check=True)
+    assert subprocess.run((program,), check=False).returncode == 0
+
+
 def test_files_written_in_the_guest_stay_in_the_guest() -> None:
     mounts = {splitline[1]: splitline[2] for splitline in map(str.split, Path("/proc/mounts").read_text().splitlines())}
     assert mounts["/"] == "overlay"
