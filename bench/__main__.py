@@ -28,6 +28,7 @@ BENCHMARKS = (
     "routing",
     "bgp",
     "tunnels",
+    "datagrams",
     "services",
     "service_changes",
     "repairs",

@@ -30,6 +30,7 @@ from podwire.cni.repair import AttachmentRepair
 from podwire.cni.spec import NetConf, RuntimeConfig, parse_result
 from podwire.cni.wiring import WiringFacts, wiring_facts
 from podwire.kernel import netns, sysctl
+from podwire.kernel.features import Features
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.routing.backend import Backend
@@ -127,6 +128,8 @@ class ClusterNode:
         self.number = number
         self.segment = number % cluster.segments
         self.labels: dict[str, str] = {}
+        self.features: Features | None = None
+        """What the kernel has for the next agent; None: what it has indeed."""
         self._further: dict[str, tuple[IPv4Network | IPv6Network, ...]] = {}
         self.shares: dict[str, tuple[str, ...]] = {}
         """Ranges of pod networks that no backend has made."""
@@ -136,19 +139,8 @@ class ClusterNode:
         self.cluster = cluster
         netns.create(self.place)
         sysctl.write("net/ipv6/conf/default/accept_dad", "0", self.place)
-        ip_batch(
-            cluster.fabric,
-            f"link add n{number} type veth peer name eth0 netns {self.place}",
-            f"link set n{number} master br{self.segment} up",
-        )
-        ip_batch(
-            self.place,
-            "link set lo up",
-            "link set eth0 up",
-            f"address add {self.ip}/24 dev eth0",
-            f"route add default via 10.89.{self.segment}.1",
-            *([f"address add {self.ip6}/64 dev eth0 nodad"] if cluster.v6 else []),
-        )
+        ip_batch(self.place, "link set lo up")
+        self.add_card()
         self.plumber = KernelPlumber(self.place)
         self.leases = Leases(Ledger(cluster.root / f"{self.name}.db"), SystemClock().now)
         self.leases.serve([ip_network(cidr) for cidr in self.cidrs])
@@ -157,6 +149,21 @@ class ClusterNode:
         self.start_agent()
         self.repair = AttachmentRepair(attachments, self.wiring_facts, self.plumber.lost, self.plumber.sysctls)
         self.pods = PodNetwork(attachments, self.wiring_facts, str)
+
+    def add_card(self) -> None:
+        """Gives the node its first card, eth0, with the addresses of its Node."""
+        ip_batch(
+            self.cluster.fabric,
+            f"link add n{self.number} type veth peer name eth0 netns {self.place}",
+            f"link set n{self.number} master br{self.segment} up",
+        )
+        ip_batch(
+            self.place,
+            "link set eth0 up",
+            f"address add {self.ip}/24 dev eth0",
+            f"route add default via 10.89.{self.segment}.1",
+            *([f"address add {self.ip6}/64 dev eth0 nodad"] if self.cluster.v6 else []),
+        )
 
     def join(self, segment: int) -> None:
         """Gives the node a card in another segment, and the address there as that of its Node; the first card stays."""
@@ -177,7 +184,7 @@ class ClusterNode:
 
     def start_agent(self) -> None:
         """Starts routing with empty memory, as a new agent does."""
-        self.machine = KernelMachine(self.place)
+        self.machine = KernelMachine(self.place, self.features)
         nodes, registry = self.cluster.nodes, self.cluster.registry
         self.router = Router(self.name, lambda: nodes, self.machine, self.cluster.clock, registry)
         self.router.cidrs = (ip_network("10.244.0.0/16"),)

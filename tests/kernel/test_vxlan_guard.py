@@ -16,8 +16,10 @@ from tests.kernel.checksums import checksum
 from tests.kernel.routing_nodes import ECHO_SERVER, Cluster, ClusterNode, Pod, Talk
 
 from podwire.kernel import netns
-from podwire.kernel.conntrack import Conntrack
+from podwire.kernel.conntrack import Conntrack, Flow
+from podwire.kernel.features import Features
 from podwire.routing.settings import RoutingSettings
+from podwire.routing.tables import INGRESS
 from podwire.routing.tunnels import tunnel_mac
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -121,19 +123,61 @@ def test_only_nodes_send_into_tunnels(make: Make, kind: str) -> None:
         assert sink.recv(100).rstrip(b"\0") == b"unguarded"
 
 
+class OldKernel(Features):
+    """The features of a kernel before 5.10."""
+
+    def lacks(self, name: str) -> str:
+        return "the kernel has none" if name == INGRESS else super().lacks(name)
+
+
+def tracked(node: ClusterNode, addresses: tuple[str, ...], protocol: str) -> list[Flow]:
+    with Conntrack(node.place) as conntrack:
+        return list(conntrack.flows(addresses, protocol))
+
+
+def untracked_outer_packets(cluster: Cluster, a: Pod, b: Pod) -> None:
+    """Packets of pods are tracked on both nodes, and those between the nodes are not."""
+    ends = tuple(node.ip for node in cluster.all)
+    with b.running(ECHO_SERVER):
+        Talk(a, b).end()
+    for node in cluster.all:
+        inner, outer = tracked(node, (a.address,), "TCP"), tracked(node, ends, "UDP")
+        assert {flow.original.dst for flow in inner} == {b.address}
+        assert [flow for flow in outer if VXLAN_PORT in (flow.original.dport, flow.original.sport)] == []
+
+
 def test_outer_packets_are_not_tracked(make: Make) -> None:
     cluster = make(2)
     cluster.settle()
     first, second = cluster.all
-    a, b = first.pod("a"), second.pod("b")
-    with b.running(ECHO_SERVER):
-        Talk(a, b).end()
+    untracked_outer_packets(cluster, first.pod("a"), second.pod("b"))
+
+
+def test_outer_packets_pass_untracked_by_a_new_card(make: Make) -> None:
+    """The kernel takes the chain of a device away together with the device."""
+    cluster = make(2)
+    cluster.settle()
+    first, second = cluster.all
+    second.shows("ip", "link", "del", "eth0")
+    second.add_card()
+    first.shows("ip", "neigh", "flush", "dev", "eth0")  # the new card has another hardware address
+    second.reconcile()
+    second.reconcile()
+    assert not second.machine.drifted()
+    assert 'hook ingress device "eth0"' in second.shows("nft", "list", "table", "inet", "podwire-routing")
+    untracked_outer_packets(cluster, first.pod("a"), second.pod("b"))
+
+
+def test_kernel_without_ingress_has_the_same_guard(make: Make) -> None:
+    cluster = make(2)
+    first, second = cluster.all
     for node in cluster.all:
-        with Conntrack(node.place) as conntrack:
-            inner = list(conntrack.flows((a.address,), "TCP"))
-            outer = list(conntrack.flows((first.ip, second.ip), "UDP"))
-        assert [flow.original.dst for flow in inner] == [b.address]
-        assert [flow for flow in outer if VXLAN_PORT in (flow.original.dport, flow.original.sport)] == []
+        node.machine.close()
+        node.features = OldKernel()
+        node.start_agent()
+    cluster.settle()
+    assert "ingress" not in first.shows("nft", "list", "table", "inet", "podwire-routing")
+    untracked_outer_packets(cluster, first.pod("a"), second.pod("b"))
 
 
 def test_direct_routing_is_switched_without_loss(make: Make) -> None:

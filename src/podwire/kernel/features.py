@@ -144,6 +144,17 @@ def _nftables() -> None:
         os.close(descriptor)
 
 
+def _ingress() -> None:
+    """A table for all families can see packets before routing and connection tracking, bound to a device."""
+    descriptor = netns.create_anonymous()
+    try:
+        with Nft(descriptor) as scratch:
+            chain = Chain(name="probe", type="filter", hook="ingress", device="lo")
+            scratch.commit(Transaction("inet", "probe", (AddTable(), AddChain(chain))))
+    finally:
+        os.close(descriptor)
+
+
 def _statement(feature: str, statement: Statement) -> Callable[[], None]:
     """A rule can have the statement; for a log to a group, nft_log and nfnetlink_log are both needed."""
 
@@ -272,6 +283,7 @@ FEATURES: dict[str, Feature] = {
     "ipv6": Feature("2.2", _file("/proc/sys/net/ipv6", "ipv6")),
     "br_netfilter": Feature("2.6", _file("/proc/sys/net/bridge/bridge-nf-call-iptables", "br_netfilter")),
     "nftables": Feature("3.13", _nftables),
+    "nftables-ingress": Feature("5.10", _ingress),
     "nflog": Feature("3.14", _statement("nflog", LogStatement(prefix="probe", group=1))),
     "synproxy": Feature("5.3", _statement("synproxy", SynProxy())),
     "conntrack": Feature("2.6.18", _dump(NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET)),

@@ -37,6 +37,7 @@ def read_chain(body: bytes, family: str) -> tuple[str, Chain]:
         name=name,
         type=string(attrs.get(uapi.NFTA_CHAIN_TYPE)),
         hook=hooks.get(number(hook.get(uapi.NFTA_HOOK_HOOKNUM)), "unknown"),
+        device=string(hook.get(uapi.NFTA_HOOK_DEV)),
         priority=priority,
         policy="accept" if number(attrs.get(uapi.NFTA_CHAIN_POLICY), 1) else "drop",
         comment=comment,

@@ -37,6 +37,7 @@ HOOKS: dict[str, dict[str, int]] = {
     family: {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}
     for family in ("ip", "ip6", "inet", "bridge")
 }
+HOOKS["inet"]["ingress"] = 5  # NF_INET_INGRESS
 POLICIES = {"drop": 0, "accept": 1}
 SET_FLAGS = {
     "anonymous": uapi.NFT_SET_ANONYMOUS,
@@ -140,6 +141,7 @@ class Batch:
             hook = u32(uapi.NFTA_HOOK_HOOKNUM, HOOKS[self.transaction.family][chain.hook]) + u32(
                 uapi.NFTA_HOOK_PRIORITY, chain.priority
             )
+            hook += text(uapi.NFTA_HOOK_DEV, chain.device) if chain.device else b""
             body += (
                 nested(uapi.NFTA_CHAIN_HOOK, hook)
                 + u32(uapi.NFTA_CHAIN_POLICY, POLICIES[chain.policy])

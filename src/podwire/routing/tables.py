@@ -4,10 +4,12 @@
 
 A guard accepts the packets of a backend only from nodes, and forwards them to nodes only from nodes. They are checked
 once, behind the translation of Services, which may turn another packet into such a one. The packets bypass connection
-tracking (one flow per pair of nodes, at the rate of all pods).
+tracking (one flow per pair of nodes, at the rate of all pods). A received packet is told to bypass it at the ingress of
+the node's device, where the kernel has this hook: in ``prerouting``, the packets of pods would pass the rule, too, on
+both nodes. Outer packets that come by another device are tracked then, and pass all the same.
 
 Cost: four rules and one set element per node. An outer packet passes two of the rules and looks up one address on each
-of both nodes.
+of both nodes; a packet of a pod passes the rule in ``forward`` (30 ns, measured on Linux 6.18).
 """
 
 from collections.abc import Sequence
@@ -21,6 +23,8 @@ from podwire.state.nft_rules import Field, LiteralValue, Masquerade, Match, Notr
 
 MASQUERADE = MASQUERADE_TABLE
 FAMILY = {4: ("ip", "ipv4_addr"), 6: ("ip6", "ipv6_addr")}
+INGRESS = "nftables-ingress"
+"""The kernel feature; a backend that guards a port names it in ``features``."""
 _PRIORITY_RAW, _PRIORITY_SRCNAT = -300, 100
 
 
@@ -54,13 +58,17 @@ def masquerade_table(scopes: Sequence[MasqueradeScope]) -> Table:
     return Table(family="inet", name=MASQUERADE, comment="podwire routing", chains=(chain,), sets=tuple(sets))
 
 
-def guard_udp_port(name: str, port: int, me: LocalNode, cluster: ClusterView, *, version: int = 0) -> Table:
+def guard_udp_port(
+    name: str, port: int, me: LocalNode, cluster: ClusterView, *, version: int = 0, ingress: bool = True
+) -> Table:
     """The guard of the UDP port at which nodes unpack the packets of a backend, as the table ``name``.
 
-    ``version`` is that of outer packets; 0: that of the node's first address.
+    ``version`` is that of outer packets; 0: that of the node's first address. Without ``ingress``, the table has the
+    chain ``prerouting`` on every kernel.
     """
+    device = me.underlay.link if ingress and INGRESS in me.features else ""
     outer = Match(Field("udp dport"), LiteralValue(str(port)))
-    return _guard(name, (outer,), _outer_address(me, version), sets_of(me, cluster))
+    return _guard(name, (outer,), _outer_address(me, version), sets_of(me, cluster), device)
 
 
 def guard_protocols(name: str, protocols: Sequence[int], me: LocalNode, cluster: ClusterView) -> Table:
@@ -74,8 +82,8 @@ def _outer_address(me: LocalNode, version: int) -> Address:
     return me.addresses[0] if not version else me.address(version) or me.addresses[0]
 
 
-def _guard(name: str, outers: Sequence[Match], own: Address, sets: ClusterSets) -> Table:
-    """The guard of a node to which peers send outer packets at ``own``."""
+def _guard(name: str, outers: Sequence[Match], own: Address, sets: ClusterSets, device: str = "") -> Table:
+    """The guard of a node to which peers send outer packets at ``own``; ``device``: that of the chain ``ingress``."""
     word, kind = FAMILY[own.version]
     nodes = networks_set("nodes", kind, sets.nodes[own.version], "addresses of nodes")
     source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
@@ -83,10 +91,11 @@ def _guard(name: str, outers: Sequence[Match], own: Address, sets: ClusterSets) 
     foreign = Match(source, SetRef("nodes"), "!=")
     chains = (
         Chain(
-            name="prerouting",
+            name="ingress" if device else "prerouting",
             type="filter",
-            hook="prerouting",
-            priority=_PRIORITY_RAW,
+            hook="ingress" if device else "prerouting",
+            device=device,
+            priority=0 if device else _PRIORITY_RAW,
             rules=tuple(Rule((outer, to_node, Notrack()), "outer packets") for outer in outers),
         ),
         Chain(

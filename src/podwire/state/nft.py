@@ -184,11 +184,12 @@ def interval_text(type_name: str, first: bytes, last: bytes) -> str:
 
 
 class Chain(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A chain; with ``hook`` a base chain."""
+    """A chain; with ``hook`` a base chain, which at the hook ``ingress`` sees the packets of one ``device``."""
 
     name: str
     type: str = ""
     hook: str = ""
+    device: str = ""
     priority: int = 0
     policy: str = "accept"
     comment: str = ""
@@ -201,7 +202,8 @@ class Chain(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             yield f'\t\tcomment "{self.comment}"'
         if self.hook:
             priority = priority_text(self.priority, self.hook)
-            yield f"\t\ttype {self.type} hook {self.hook} priority {priority}; policy {self.policy};"
+            hook = f'{self.hook} device "{self.device}"' if self.device else self.hook
+            yield f"\t\ttype {self.type} hook {hook} priority {priority}; policy {self.policy};"
         for rule in self.rules:
             yield f"\t\t{rule}"
         yield "\t}"

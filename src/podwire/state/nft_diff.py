@@ -232,8 +232,8 @@ def _same_frame(present: Table, desired: Table) -> bool:
     return all(old_sets.get(declared_set.name, declared_set) == declared_set for declared_set in declared)
 
 
-def _frame(chain: Chain) -> tuple[str, str, int, str]:
-    return (chain.type, chain.hook, chain.priority, chain.comment)
+def _frame(chain: Chain) -> tuple[str, str, str, int, str]:
+    return (chain.type, chain.hook, chain.device, chain.priority, chain.comment)
 
 
 def _change(present: Table, desired: Table) -> Iterable[Operation]:

@@ -409,7 +409,8 @@ def _block_end(lines: list[str], start: int) -> int:
     raise ConfigError("nft", "", f"no line `}}` closes the block {lines[start]!r}")
 
 
-_BASE = re.compile(r"type (?P<type>\w+) hook (?P<hook>\w+) priority (?P<priority>[^;]+); policy (?P<policy>\w+);")
+_HOOK = r'hook (?P<hook>\w+)( device "(?P<device>[^"]+)")?'
+_BASE = re.compile(rf"type (?P<type>\w+) {_HOOK} priority (?P<priority>[^;]+); policy (?P<policy>\w+);")
 
 
 def _chain(name: str, body: list[str]) -> Chain:
@@ -428,6 +429,7 @@ def _chain(name: str, body: list[str]) -> Chain:
         name=name,
         type=base["type"],
         hook=base["hook"],
+        device=base["device"] or "",
         priority=_priority(base["priority"]),
         policy=base["policy"],
         comment=comment,

@@ -30,7 +30,7 @@ def test_features_are_asked_for_while_their_backend_is_in_use() -> None:
         asked.append(feature)
         return ""
 
-    assert with_equipment(ME, [], {"vxlan": BACKENDS["vxlan"]}, OneKey(), lacks) == ME
+    assert with_equipment(ME, [], {"hostgw": BACKENDS["hostgw"]}, OneKey(), lacks) == ME
     assert asked == [], "a probe may load a module"
     assert with_equipment(ME, [], {"ovs": BACKENDS["ovs"]}, OneKey(), lacks).features == {"openvswitch"}
     assert with_equipment(ME, [], {"ovs": BACKENDS["ovs"]}, OneKey(), lambda feature: f"no {feature}") == ME

@@ -2,10 +2,12 @@
 
 from ipaddress import ip_address, ip_interface, ip_network
 
+from msgspec.structs import replace
+
 from podwire.routing.clustersets import sets_of
 from podwire.routing.masquerade import masquerade_scopes
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, Underlay
-from podwire.routing.tables import guard_udp_port, masquerade_table
+from podwire.routing.tables import INGRESS, guard_udp_port, masquerade_table
 from podwire.state.nft import Table
 from podwire.state.nft_text import parse_table
 
@@ -79,6 +81,18 @@ def test_guard() -> None:
         'udp dport 8472 ip daddr @nodes ip saddr != @nodes drop comment "not from a node"',
     ]
     assert "10.90.0.1" in str(table)
+    assert parse_table(str(table)) == table.canonical()
+
+
+def test_guard_tells_received_packets_at_the_device() -> None:
+    table = guard_udp_port(
+        "podwire-routing", 8472, replace(ME, features=frozenset([INGRESS])), ClusterView(PEERS, PODS)
+    )
+    assert squeezed("\n".join(table.chain("ingress").lines())) == (
+        'chain ingress { type filter hook ingress device "eth0" priority filter; policy accept;'
+        ' udp dport 8472 ip daddr 10.89.0.11 notrack comment "outer packets" }'
+    )
+    assert [chain.name for chain in table.chains] == ["ingress", "output", "input", "forward"]
     assert parse_table(str(table)) == table.canonical()
 
 

@@ -20,7 +20,7 @@ from podwire.routing.mtu import device_mtu
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to, next_neighbour, shown
 from podwire.routing.peerstates import PeerStates
-from podwire.routing.tables import guard_udp_port
+from podwire.routing.tables import INGRESS, guard_udp_port
 from podwire.routing.tunnels import (
     announced_mac,
     gateways,
@@ -70,6 +70,7 @@ class GeneveTunnel:
 
     name = "geneve"
     feature = "geneve"
+    features = (INGRESS,)
     options = GeneveOptions
     tables = (GUARD,)
     announced = True

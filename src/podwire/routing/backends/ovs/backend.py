@@ -213,7 +213,7 @@ class OpenVSwitch:
 
 def _guard(port: int, datapath: Datapath, me: LocalNode, cluster: ClusterView) -> Table:
     """The guard of the port; for the datapath ``netdev`` it also leads outer packets from nodes to ovs-vswitchd."""
-    table = guard_udp_port(GUARD, port, me, cluster)
+    table = guard_udp_port(GUARD, port, me, cluster, ingress=False)
     if datapath == "system":
         return table
     version = me.addresses[0].version

@@ -25,7 +25,7 @@ from podwire.routing.mtu import device_mtu
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to
 from podwire.routing.peerstates import PeerStates
-from podwire.routing.tables import guard_udp_port
+from podwire.routing.tables import INGRESS, guard_udp_port
 from podwire.routing.tunnels import no_outer_address, tunnel_addresses, tunnel_routes, tunnel_sources, tunnel_sysctls
 from podwire.runtime.program import Child
 from podwire.state.ipvs import endpoint_text
@@ -64,6 +64,7 @@ class UdpProcess:
 
     name = NAME
     feature = "tun"
+    features = (INGRESS,)
     options = UdpOptions
     tables = (GUARD,)
     announced = True

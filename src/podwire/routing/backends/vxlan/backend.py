@@ -34,7 +34,7 @@ from podwire.routing.paths import (
     next_neighbour,
 )
 from podwire.routing.peerstates import PeerStates
-from podwire.routing.tables import guard_udp_port
+from podwire.routing.tables import INGRESS, guard_udp_port
 from podwire.routing.tunnels import (
     announced_mac,
     gateways,
@@ -77,6 +77,7 @@ class VxlanTunnel:
 
     name = "vxlan"
     feature = "vxlan"
+    features = (INGRESS,)
     options = VxlanOptions
     tables = (GUARD, SECOND_GUARD)
     announced = True
