@@ -1,6 +1,7 @@
 """Open vSwitch between nodes, with real packets and both datapaths: that of the kernel runs in the tier ``uml``."""
 
 import os
+import re
 import signal
 import socket
 import struct
@@ -26,6 +27,7 @@ from tests.kernel.routing_nodes import (
 from tests.kernel.test_routing_loss import queue_drops
 
 from podwire.kernel import comparison, netns
+from podwire.routing.backends.ovs.switch import RENEWALS, UNDERLAY
 from podwire.routing.machine import OWNER
 from podwire.routing.settings import RoutingSettings, parse_settings
 from podwire.routing.tunnels import tunnel_mac
@@ -266,6 +268,32 @@ def test_devices_that_come_and_go_lose_no_packet(make: Make) -> None:
             ip_batch(node.place, "link add above type veth peer name below", "link del above")
     until(lambda: min(stream.arrived for stream in streams) > 500)
     assert sum(stream.lost() for stream in streams) <= queue_drops(cluster)
+
+
+def renewals(node: ClusterNode) -> list[int]:
+    """How many packets each of the flows has seen that give a packet its time to live again, the first one first."""
+    target = f"unix:{folder(node)}/{UNDERLAY}.mgmt"
+    command = ["ovs-ofctl", "-O", "OpenFlow14", "dump-flows", target, "udp,nw_ttl=1"]
+    environment = {**os.environ, "OVS_RUNDIR": folder(node)}
+    lines = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    counts = re.findall(r"n_packets=(\d+),.*nw_tos=(\d+),nw_ttl=1", lines)
+    return [int(packets) for packets, _ in sorted(counts, key=lambda count: int(count[1]))]
+
+
+def expired(node: ClusterNode) -> int:
+    """The packets that the node dropped at the end of their time to live."""
+    names, values = node.shows("cat", "/proc/net/snmp").splitlines()[:2]
+    return int(values.split()[names.split().index("InHdrErrors")])
+
+
+def test_packets_wait_for_the_end_of_the_tunnel(make: Make) -> None:
+    cluster = make("netdev")
+    first, second = cluster.all
+    assert renewals(second) == [0] * RENEWALS
+    vsctl(second, "del-port", BRIDGE, "podwire-ovs-t")
+    send(first.place, encapsulated(second.name, "10.244.1.9", "10.244.2.9", b"late"), second.ip, 6082)
+    until(lambda: expired(second) == 1)
+    until(lambda: renewals(second) == [1] * RENEWALS)
 
 
 def test_only_nodes_send_into_the_tunnel(make: Make) -> None:

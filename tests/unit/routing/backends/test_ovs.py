@@ -55,6 +55,17 @@ OUTSIDE = (
     "actions=set_field:{},set_field:0x70->pkt_mark,output:2"
 )
 TURNED = "ovs-flow podwire-ovs-u priority=100,{},in_port=LOCAL,{},tp_dst=6082 actions=set_field:{},IN_PORT"
+RENEWED = (
+    "ovs-flow podwire-ovs-u priority=110,{0},in_port=LOCAL,{1},nw_tos={3},nw_ttl=1,tp_dst=6082 "
+    "actions=set_field:255->nw_ttl,set_field:{4}->ip_dscp,set_field:{2},IN_PORT"
+)
+
+
+def renewed(protocol: str, match: str, action: str) -> str:
+    """The flows of packets at the end of their time to live, in the order of their text."""
+    return "\n".join(sorted(RENEWED.format(protocol, match, action, number << 2, number + 1) for number in range(7)))
+
+
 USERSPACE = f"""\
 ovs /run/test/ovs
 ovs-bridge podwire-ovs-br datapath netdev
@@ -69,6 +80,7 @@ ovs-bridge podwire-ovs-u datapath netdev address 02:a8:55:a4:86:fd
 ovs-flow podwire-ovs-u priority=0 actions=drop
 {TURNED.format("udp", "nw_dst=169.254.82.3", "169.254.82.1->ip_dst")}
 {TURNED.format("udp", "nw_src=169.254.82.1", "10.89.0.11->ip_src")}
+{renewed("udp", "nw_dst=169.254.82.3", "169.254.82.1->ip_dst")}
 ovs-route 0.0.0.0/0 bridge podwire-ovs-u via 169.254.82.2 address 02:a8:55:a4:86:fd mark 112\
 """
 KERNELS = """\
@@ -93,6 +105,7 @@ ovs-bridge podwire-ovs-u datapath netdev address 02:a8:55:a4:86:fd
 ovs-flow podwire-ovs-u priority=0 actions=drop
 {TURNED.format("udp6", "ipv6_dst=fd70:6f64:7769:7265::3", "fd70:6f64:7769:7265::1->ipv6_dst")}
 {TURNED.format("udp6", "ipv6_src=fd70:6f64:7769:7265::1", "fd89::11->ipv6_src")}
+{renewed("udp6", "ipv6_dst=fd70:6f64:7769:7265::3", "fd70:6f64:7769:7265::1->ipv6_dst")}
 ovs-route ::/0 bridge podwire-ovs-u via fd70:6f64:7769:7265::2 address 02:a8:55:a4:86:fd mark 112\
 """
 

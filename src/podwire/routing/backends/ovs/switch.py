@@ -25,7 +25,12 @@ flow, and the destination of those that arrive to :data:`INBOUND` by a rule of t
 When a device of the node comes or goes, ovs-vswitchd reads the ends of its tunnels again, and for some milliseconds it
 has none (lib/tnl-ports.c, ``tnl_port_map_run``). Outer packets that arrive then go from the bridge to the kernel and
 back until the end of the tunnel is there. So they begin with a time to live of :data:`OUTER_TTL`: with 64, one in a
-thousand was lost while devices came and went all the time.
+thousand was lost while devices came and went all the time. On a busy machine the end is away for longer. A packet at
+the end of its time to live gets it again, :data:`RENEWALS` times, which its DSCP counts; then it is dropped, so that no
+packet goes round for ever::
+
+    priority=110,udp,in_port=LOCAL,nw_dst=INBOUND,nw_tos=0,nw_ttl=1,tp_dst=PORT
+        actions=set_field:255->nw_ttl,set_field:1->ip_dscp,set_field:OWN->ip_dst,IN_PORT          and so on from 1 to 2
 
 Sources: ovs-actions(7), ofproto/tunnel.c, lib/ovs-router.c and lib/tnl-ports.c of Open vSwitch 3.1.
 """
@@ -52,6 +57,7 @@ VETH_PORT = "podwire-ovs-p"
 UNDERLAY = "podwire-ovs-u"
 OUTER_TTL = 255
 """The time to live of outer packets that ovs-vswitchd makes itself."""
+RENEWALS = 7
 MARK = 112
 """The mark of packets for the tunnel inside ovs-vswitchd: it selects the route of the outer packets."""
 _GATEWAY, _TUNNEL = 1, 2
@@ -59,6 +65,7 @@ _PRIORITY = 100
 _PRIORITY_OUTSIDE = 90
 _PRIORITY_LENT = 110
 """Of a single address, which lies in the range of the node that lends it."""
+_PRIORITY_RENEWED = 110
 _ALIAS = "podwire/routing ovs"
 
 
@@ -164,6 +171,10 @@ def _turning(me: LocalNode, tunnel: TunnelSettings, outside: OuterAddresses) -> 
     yield OvsFlow(_PRIORITY, f"{head},{match}_src={outside.own},{end}", sent)
     received = f"set_field:{outside.own}->{field}_dst,IN_PORT"
     yield OvsFlow(_PRIORITY, f"{head},{match}_dst={outside.inbound},{end}", received)
+    for number in range(RENEWALS):
+        expiring = f"{head},{match}_dst={outside.inbound},nw_tos={number << 2},nw_ttl=1,{end}"
+        renewed = f"set_field:{OUTER_TTL}->nw_ttl,set_field:{number + 1}->ip_dscp,{received}"
+        yield OvsFlow(_PRIORITY_RENEWED, expiring, renewed)
 
 
 def way(peer: Peer, sources: Mapping[int, str]) -> Iterator[Object]:
