@@ -93,9 +93,11 @@ def test_password_communities_and_filters_in_both_directions(make: Make) -> None
 def test_bfd_informs_the_router_about_a_hung_node(make: Make) -> None:
     async def body(cluster: Cluster, nodes: Nodes) -> None:
         (first,) = cluster.all
-        with frr_router(cluster, configuration(cluster, neighbour=["bfd"])) as router:
+        # BIRD's own 0.3 s end sessions on a busy machine, on which a process may wait for a second.
+        with frr_router(cluster, configuration(cluster, neighbour=["bfd 3 1000 1000"])) as router:
             await nodes.use(settings(peers=router_peers(cluster, bfd=True)))
             await until(lambda: [item["status"] for item in router.ask("show bfd peers")] == ["up"])
+            assert router.ask("show bfd peers")[0]["receive-interval"] == 1000
             await until(lambda: "10.244.1.0/24" in router.routes())
             os.kill(pid(first), signal.SIGSTOP)
             try:
