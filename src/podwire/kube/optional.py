@@ -1,6 +1,6 @@
 """Kinds that an API may not serve, such as those of a CustomResourceDefinition that is not installed.
 
-Such a kind has no objects until the API serves it. Cost while it is missing: one request every 30 s.
+Such a kind has no objects until the API serves it. Cost while it is missing: one request every 5 s.
 """
 
 from typing import TypeVar
@@ -13,7 +13,7 @@ from podwire.runtime.backoff import Backoff
 
 T = TypeVar("T")
 
-_RETRY_S = (0.25, 30.0)
+_RETRY_S = (0.25, 5.0)
 """Shortest and longest delay between two requests that ask whether the API serves the kind."""
 
 
