@@ -85,7 +85,7 @@ def test_address_of_two_nodes_belongs_to_the_first() -> None:
     assert str(created.program_values[0]) == (f"{TUNNEL}\nudp-peer podwire-udp 10.89.0.14:9000 networks 10.89.0.14/32")
 
 
-def test_changes_of_peers_lead_to_the_plan_of_a_new_backend() -> None:
+def test_changed_peers_lead_to_the_plan_of_a_new_backend() -> None:
     kept, peers = backend(), [peer_number(number) for number in range(8)]
     steps: tuple[list[Peer], ...] = (
         peers,
