@@ -380,4 +380,5 @@ def test_nothing_is_left_after_another_backend_is_chosen(make: Make, datapath: s
     for node, pid in zip(cluster.all, pids, strict=True):
         links = node.shows("ip", "-br", "link")
         assert [word for word in ("podwire", "ovs-", "genev") if word in links] == []
-        assert node.children() == {} and not Path(f"/proc/{pid}/exe").exists()
+        until(lambda ended=Path(f"/proc/{pid}/exe"): not ended.exists())  # type: ignore[misc]
+        assert node.children() == {}
