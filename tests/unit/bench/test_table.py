@@ -14,8 +14,9 @@ COST = Row("wire a pod", "ms", (2.0, 4.0, 3.0), (("ip", (30.0, 33.0, 36.0)),), a
 RATE = Row("writes", "/s", (1500.0,), (("disk alone", (3000.0,)),), aim=2000)
 PLAIN = Row("lost", "", (0.0, 0.0))
 _PARTS = {
-    "__main__", "alone", "compare", "dns_peers", "dns_size", "executions", "gateway_objects", "gateway_peers",
-    "gateway_replacement", "iptables_repairs", "joining", "machine", "policy_growth", "table", "wrk",
+    "__main__", "alone", "compare", "dns_peers", "dns_size", "engines", "executions", "gateway_objects",
+    "gateway_peers", "gateway_replacement", "iptables_repairs", "joining", "machine", "podsysctls", "policy_growth",
+    "table", "wrk",
 }  # fmt: skip
 """Modules of bench/ that are no benchmark by themselves."""
 
