@@ -6,7 +6,6 @@
 import gc
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Generator, Iterator
 from itertools import count
@@ -15,23 +14,19 @@ from pathlib import Path
 import pytest
 from tests import longest_first
 from tests.e2e import leftovers
-from tests.e2e.clusters import PAIR, own_name, running, server
+from tests.e2e.clusters import PAIR, done, own_name, run, running, server
 from tests.e2e.connection import Connection
-from tests.e2e.driver import Cluster, podwire
+from tests.e2e.driver import Cluster
 from tests.e2e.handwritten_endpoints import manifest
-from tests.e2e.shared_clusters import ByCluster, in_groups
+from tests.e2e.shared_clusters import ByCluster, SharedClusters, in_groups
 from xdist.remote import Producer
 
 _GIVEN = "PODWIRE_E2E_KUBECONFIG"
-_ROOT = Path(__file__).parents[2]
-_UP_S = 180
 _LONGEST = (
     "test_upgrade_apply.py",
     "test_upgrade_local.py",
     "test_service_mode_under_load.py",
     "test_api_away.py",
-    "test_client_libraries.py",
-    "test_every_kubectl.py",
     "test_gateway_api.py",
     "test_documented_commands.py",
     "test_changing_a_running_cluster.py",
@@ -51,9 +46,12 @@ _LONGEST = (
     "test_load_balancer.py",
     "test_what_a_user_sees.py",
     "test_machine_as_it_was.py",
+    "test_every_kubectl.py",
+    "test_client_libraries.py",
 )
 _NUMBERS = count()
 _FAILED = pytest.StashKey[bool]()
+_SHARED = SharedClusters()
 _SETTINGS = """
 nodes: 2
 metrics: {resolutionS: 3}
@@ -87,6 +85,20 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None]:
+    """Removes shared clusters after their last test."""
+    try:
+        yield
+    finally:
+        _SHARED.end_all_but(nextitem.path if nextitem is not None else None)
+
+
+def pytest_sessionfinish() -> None:
+    """Removes the clusters of tests that were interrupted."""
+    _SHARED.end_all_but(None)
+
+
 @pytest.fixture(autouse=True)
 def _leftovers_of_failures_removed(request: pytest.FixtureRequest) -> Iterator[None]:
     if "cluster" not in request.fixturenames or _GIVEN in os.environ:
@@ -118,52 +130,41 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     try:
         settings = home / "cluster.yaml"
         settings.write_text(_SETTINGS)
-        up = [*podwire(), "up", "--name", name, "--state-dir", str(state), "--config", str(settings)]
-        done = subprocess.run(up, capture_output=True, text=True, timeout=_UP_S, cwd=_ROOT, check=False)
-        assert done.returncode == 0, f"{' '.join(up)}: exit {done.returncode}\n{done.stdout}{done.stderr}"
-        text = subprocess.run(
-            [*podwire(), "kubeconfig", "--name", name, "--text"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        ).stdout
+        done("up", "--name", name, "--state-dir", str(state), "--config", str(settings))
+        text = done("kubeconfig", "--name", name, "--text")
         own = home / "config"
         own.write_text(text)
         yield Cluster(name, str(own))
     finally:
-        subprocess.run([*podwire(), "down", "--name", name], capture_output=True, timeout=120, check=False)
+        run("down", "--name", name, timeout=120)
 
 
-@pytest.fixture(scope="session")
-def services_cluster() -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def services_cluster() -> Cluster:
     """Two nodes with three servers behind a Service, and a client, for files that disturb Services."""
-    with running(own_name("services"), "--nodes", "2", stdin=manifest()) as created:
-        yield created
+    return _SHARED.enter("services", running(own_name("services"), "--nodes", "2", stdin=manifest()))
 
 
-@pytest.fixture(scope="session")
-def guarded_cluster() -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def guarded_cluster() -> Cluster:
     """Two nodes with a database and a client on each, for files that write policies."""
     databases = "".join(server(f"db-{n}", f"node-{n}", f"app: db, name: db-{n}") for n in (1, 2))
     clients = server("web", "node-1") + server("other", "node-2")
-    with running(own_name("guarded"), "--nodes", "2", stdin=databases + clients) as created:
-        created.ready("db-1", "db-2", "web", "other")
-        yield created
+    cluster = _SHARED.enter("guarded", running(own_name("guarded"), "--nodes", "2", stdin=databases + clients))
+    cluster.ready("db-1", "db-2", "web", "other")
+    return cluster
 
 
-@pytest.fixture(scope="session")
-def pair_cluster() -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def pair_cluster() -> Cluster:
     """Two nodes with a server on each behind the Service ``both``, and a client."""
-    with running(own_name("pair"), "--nodes", "2", stdin=PAIR) as created:
-        yield created
+    return _SHARED.enter("pair", running(own_name("pair"), "--nodes", "2", stdin=PAIR))
 
 
-@pytest.fixture(scope="session")
-def small_cluster() -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def small_cluster() -> Cluster:
     """One node, for files about commands."""
-    with running(own_name("small"), "--nodes", "1") as created:
-        yield created
+    return _SHARED.enter("small", running(own_name("small"), "--nodes", "1"))
 
 
 def _take_down_what_was_left() -> None:
@@ -171,7 +172,7 @@ def _take_down_what_was_left() -> None:
     for folder in Path("/run/podwire").glob("e2e-*"):
         owner = folder.name.removeprefix("e2e-")
         if owner.isdecimal() and not Path("/proc", owner).exists():
-            subprocess.run([*podwire(), "down", "--name", folder.name], capture_output=True, timeout=120, check=False)
+            run("down", "--name", folder.name, timeout=120)
 
 
 @pytest.fixture

@@ -187,7 +187,8 @@ def eventually(check: Callable[..., Any], *, within: float = 60, every: float = 
 
     The limit is for a machine that has much else to do. What is put right in half a minute anyway, because everything
     is looked at again then, needs a shorter one to show that it was noticed: :data:`NOTICED_S`. The pause between two
-    checks is ``every`` seconds, or as long as the last check took: what is waited for needs the processor, too.
+    checks is ``every`` seconds, or three times as long as the last check took: what is waited for needs the processor,
+    too.
     """
     deadline = time.monotonic() + within
     while True:
@@ -198,7 +199,7 @@ def eventually(check: Callable[..., Any], *, within: float = 60, every: float = 
         now = time.monotonic()
         if now > deadline:
             pytest.fail(f"not within {within} s: {check.__qualname__} gave {result!r}")
-        time.sleep(max(every, min(now - began, LONGEST_PAUSE_S)))
+        time.sleep(max(every, min(3 * (now - began), LONGEST_PAUSE_S)))
 
 
 def podwire() -> list[str]:

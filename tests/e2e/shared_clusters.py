@@ -1,7 +1,13 @@
-"""Clusters that several files of tests use: their files run one after the other in the same worker."""
+"""Clusters that several files of tests use: their files run one after the other in the same worker.
 
-from pathlib import PurePath
+A cluster begins with the first file and ends with the last one: a cluster of two nodes that nobody uses needs 2 % of a
+processor.
+"""
 
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path, PurePath
+
+from tests.e2e.driver import Cluster
 from xdist.scheduler import LoadFileScheduling
 
 GROUPS = {
@@ -26,6 +32,29 @@ def in_groups(files: tuple[str, ...]) -> tuple[str, ...]:
     for file in files:
         names |= dict.fromkeys(GROUPS.get(_GROUP_OF.get(file, ""), (file,)))
     return tuple(names)
+
+
+class SharedClusters:
+    """The clusters of groups that run now."""
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, Cluster] = {}
+        self._ends: dict[str, ExitStack] = {}
+
+    def enter(self, group: str, start: AbstractContextManager[Cluster]) -> Cluster:
+        """The cluster of a group, which ``start`` makes where it does not run."""
+        if group not in self._clusters:
+            with ExitStack() as stack:
+                self._clusters[group] = stack.enter_context(start)
+                self._ends[group] = stack.pop_all()
+        return self._clusters[group]
+
+    def end_all_but(self, file: Path | None) -> None:
+        """Removes the clusters that the tests of a file do not use; without a file, all clusters."""
+        used = _GROUP_OF.get(file.name) if file is not None else None
+        for group in self._clusters.keys() - {used}:
+            del self._clusters[group]
+            self._ends.pop(group).close()
 
 
 class ByCluster(LoadFileScheduling):  # type: ignore[misc]

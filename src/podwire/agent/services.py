@@ -29,6 +29,9 @@ from podwire.proxy.tuning import Tuning
 from podwire.routing.settings import RoutingSettings
 from podwire.runtime import memory
 
+_LARGE_LOAD = 500
+"""Services and EndpointSlices; a load of fewer leaves little to collect, and a collection takes 20 ms (``memory``)."""
+
 
 def add(shared: Shared) -> None:
     """Adds the Service proxy; without any available mode, the agent reports why and programs no Services."""
@@ -113,7 +116,8 @@ class ServicePart:
         missing = unavailable(*problem, self.shared.features.lacks) if problem is not None else ""
         self.shared.degraded.report("proxy", FEATURE_MISSING, f"{missing}; {mode} is used" if missing else "")
         self.report_hidden_clients()
-        memory.settle(later=not first)
+        if len(self.services.objects) + len(self.slices.objects) >= _LARGE_LOAD:
+            memory.settle(later=not first)
         await self.shared.announcer.insist({NODE_PROXY: mode})
 
     def report_hidden_clients(self) -> None:
