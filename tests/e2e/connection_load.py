@@ -12,7 +12,7 @@ from tests.e2e.driver import eventually
 from tests.e2e.traffic import connect_from
 
 LINE = b"podwire-probe\n"
-PACE_S = 0.002
+PACE_S = 0.004
 PATIENCE_S = 5.0
 _RETRANSMISSIONS = 100
 """Where tcp_info (linux/tcp.h) has how many segments were sent again."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.documented import NOT_RUN, ROOT, Documented, commands_of, pages
-from tests.e2e.clusters import done, own_name, run, running, server
+from tests.e2e.clusters import done, own_name, run, running, server, topology
 from tests.e2e.driver import Cluster, eventually, podwire
 
 NAME = own_name("docs")
@@ -57,7 +57,7 @@ podwire() {{
     esac
     {" ".join(podwire())} $verb $name "$@"
 }}
-for program in {ON_NODE}; do eval "$program() {{ podwire exec node-1 $program \\"\\$@\\"; }}"; done
+for program in {ON_NODE}; do eval "$program() {{ nsenter --net=\\$NODE_NETNS $program \\"\\$@\\"; }}"; done
 address() {{ kubectl get node "$1" -o jsonpath='{{.status.addresses[0].address}}'; }}
 """
 
@@ -109,7 +109,7 @@ def problem(documented: Documented, cluster: Cluster, folder: Path) -> str:
     endless = any(word in text for word in ENDLESS)
     process = subprocess.Popen(
         ["bash", "-c", PRELUDE + text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        cwd=folder, env=cluster.environment(), start_new_session=True,
+        cwd=folder, env=cluster.environment(NODE_NETNS=str(topology(cluster).netns("node-1"))), start_new_session=True,
     )  # fmt: skip
     try:
         output, _ = process.communicate(timeout=2 if endless else 90)
