@@ -8,6 +8,9 @@ The holder of an address stops to answer :data:`HOLD_S` after it began its last 
 at the latest :data:`KERNEL_S` after that moment, also when the agent is gone. Another node takes over :data:`EXPIRY_S`
 after it observed the last renewal, which is later. So no two nodes answer at once.
 
+While no Service has an address, nodes renew every :data:`IDLE_RENEW_S`, and those that were alive last stay so. With
+the first address all renew at once, and a node that died meanwhile is dead :data:`EXPIRY_S` later.
+
 While the API is away, no node can renew, and none can take over either. A node keeps its addresses then, as long as all
 other nodes that were alive say that they have no contact to the API, too (:func:`all_without_contact`).
 """
@@ -15,7 +18,9 @@ other nodes that were alive say that they have no contact to the API, too (:func
 from collections.abc import Collection, Mapping
 
 RENEW_S = 1.0
-"""The time between two renewals of a Lease."""
+"""The time between two renewals of a Lease while a Service has an address."""
+IDLE_RENEW_S = 10.0
+"""The time between two renewals while no Service has one: then there is nothing to take over, and nobody is dead."""
 HOLD_S = 3.0
 """How long a node holds its addresses after the begin of its last renewal that succeeded."""
 _GRANT_S = 3.3

@@ -8,7 +8,8 @@ until the successor has renewed the Lease, and nothing moves; 5. while the API i
 as long as the agents of all nodes say that it is away; where they say so too late, the node gives the addresses up and
 takes them back. ``docs/adr/0022-balancer-addresses.md`` has the reasons.
 
-Cost: one write a second on each node that an L2Advertisement selects; nothing else while nothing changes.
+Cost: one write a second on each node that an L2Advertisement selects, and one in ten seconds while no Service has an
+address; nothing else while nothing changes.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from podwire.loadbalancer.liveness import (
     EXPIRY_S,
     HEARD_S,
     HOLD_S,
+    IDLE_RENEW_S,
     RENEW_S,
     SpeakerLiveness,
     all_without_contact,
@@ -112,6 +114,10 @@ class L2Speaker:
         self._is_due = True
         """Whether holders may differ from the choices."""
         self._adopted = asyncio.Event()
+        self._is_busy = True
+        """Whether a Service has an address, or something is left to do for earlier ones."""
+        self._needed = asyncio.Event()
+        """Set when this node has to renew its Lease before long."""
         view.subscribe(self._wake.set)
 
     def tasks(self) -> dict[str, Callable[[], Awaitable[None]]]:
@@ -131,8 +137,11 @@ class L2Speaker:
         return self._clock.monotonic() - self._contact < CONTACT_S
 
     def tell_contact(self) -> bool:
-        """As :meth:`has_contact`, for another node; without contact this node takes over nothing for a while."""
-        if not self.has_contact():
+        """As :meth:`has_contact`, for another node; without contact this node takes over nothing for a while.
+
+        A node that renews seldom, because no Service has an address, says nothing.
+        """
+        if self._is_busy and not self.has_contact():
             self.liveness.disconnect()
             return False
         return True
@@ -156,6 +165,13 @@ class L2Speaker:
                     self._log.debug("cannot renew the lease", problem=failure)
                 else:
                     self._confirm(began)
+            if not self._is_busy:
+                self._needed.clear()
+                try:
+                    async with asyncio.timeout(IDLE_RENEW_S):
+                        await self._needed.wait()
+                except TimeoutError:
+                    continue
             await self._clock.sleep(max(0.0, RENEW_S - (self._clock.monotonic() - began)))
 
     def _confirm(self, contact: float) -> None:
@@ -212,12 +228,15 @@ class L2Speaker:
         self._adopted.set()
         while True:
             await self._round()
-            busy = self._view.balanced or self.held or self._repeats or self._is_due
+            self._is_busy = bool(self._view.balanced or self.held or self._repeats or self._is_due)
             try:
-                async with asyncio.timeout(_CHECK_S if busy else _IDLE_S):  # a change of an object wakes the loop
+                async with asyncio.timeout(
+                    _CHECK_S if self._is_busy else _IDLE_S
+                ):  # a change of an object wakes the loop
                     await self._wake.wait()
                 self._wake.clear()
-                self._is_due = True
+                self._is_busy = self._is_due = True
+                self._needed.set()
                 await self._clock.sleep(_QUIET_S)
             except TimeoutError:
                 continue

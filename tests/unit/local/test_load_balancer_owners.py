@@ -5,6 +5,7 @@ After each step of time the test looks at all kernels: two of them never have th
 """
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
@@ -154,15 +155,17 @@ class Speakers:
 
 
 @asynccontextmanager
-async def speakers(plane: ControlPlane, late_s: float = 1.0) -> AsyncIterator[Speakers]:
-    """Three nodes, one Service with endpoints on all of them; kernels remove addresses ``late_s`` too late."""
+async def speakers(plane: ControlPlane, late_s: float = 1.0, *, with_service: bool = True) -> AsyncIterator[Speakers]:
+    """Three nodes, one Service with endpoints on all of them, or none yet.
+
+    Kernels remove addresses ``late_s`` too late.
+    """
     await prepare(plane)
     await make_pool(plane)
     advertisement = {"apiVersion": "metallb.io/v1beta1", "kind": "L2Advertisement", "metadata": {"name": "all"}}
     await plane.client.create(L2ADVERTISEMENTS, advertisement, "metallb-system")
-    await make_service(plane, "web")
-    await until_shown(plane, "web", [VIP])
-    await put_endpoints(plane, *plane.nodes.names)
+    if with_service:
+        await make_served(plane)
     created = Speakers(plane, plane.nodes.names, late_s)
     watch = asyncio.ensure_future(created.watch())
     try:
@@ -171,6 +174,13 @@ async def speakers(plane: ControlPlane, late_s: float = 1.0) -> AsyncIterator[Sp
     finally:
         watch.cancel()
         await asyncio.gather(watch, *(agent.kill() for agent in created.agents.values()), return_exceptions=True)
+
+
+async def make_served(plane: ControlPlane) -> None:
+    """Makes the Service, with endpoints on all nodes."""
+    await make_service(plane, "web")
+    await until_shown(plane, "web", [VIP])
+    await put_endpoints(plane, *plane.nodes.names)
 
 
 async def put_endpoints(plane: ControlPlane, *nodes: str) -> None:
@@ -359,5 +369,38 @@ def test_a_node_that_alone_lacks_the_api_gives_up(plane: StartControlPlane) -> N
             s.agents[first].client.cut = True
             await s.until(lambda: bool(s.owners()) and s.owners() != (first,))
             talk.cancel()
+
+    asyncio.run(run())
+
+
+def test_nodes_renew_seldom_until_a_service_has_an_address(plane: StartControlPlane) -> None:
+    async def run() -> None:
+        async with plane(nodes=3, config=CONFIG) as p, speakers(p, with_service=False) as s:
+            await s.until(lambda: all(len(agent.speaker.alive()) == 3 for agent in s.agents.values()))
+            await s.wait(3)
+            renewals: list[str] = []
+            s.agents["node-1"].speaker.leases.informer.subscribe(lambda key, *_: renewals.append(key), replay=False)
+            await s.wait(30)
+            assert 6 <= len(renewals) <= 12, renewals
+            await make_served(p)
+            first = await s.owner()
+            await s.wait(6)
+            assert s.owners() == (first,)
+            assert sum(agent.speaker.moves for agent in s.agents.values()) == 1
+
+    asyncio.run(run())
+
+
+def test_node_that_died_without_addresses_gets_none(plane: StartControlPlane) -> None:
+    async def run() -> None:
+        async with plane(nodes=3, config=CONFIG) as p, speakers(p, with_service=False) as s:
+            await s.until(lambda: all(len(agent.speaker.alive()) == 3 for agent in s.agents.values()))
+            chosen = min(s.agents, key=lambda name: hashlib.sha256(f"{name}#{VIP}".encode()).digest())
+            await s.agents[chosen].kill()
+            await s.wait(20)
+            await make_served(p)
+            await s.until(lambda: bool(s.owners()))
+            await s.wait(6)
+            assert chosen not in {name for _, owners in s.history for name in owners}, s.history
 
     asyncio.run(run())
