@@ -180,7 +180,7 @@ def _filter(prefix: str, rules: Iterable[str]) -> tuple[str, str]:
     BIRD needs quadratic time for the filters of a file: 200 ms for 2,000, and 7 ms for 1,000 sessions with two filters.
     """
     lines = list(rules)
-    name = f"{prefix}_{blake2b(_lines(lines).encode(), digest_size=4).hexdigest()}"
+    name = f"{prefix}_{blake2b(_lines(lines).encode(), digest_size=8).hexdigest()}"
     return name, _lines([f"filter {name} {{", *lines, "}"])
 
 
@@ -219,14 +219,14 @@ def _bfd_option(times: BfdTimes | None) -> str:
 
 
 _UNPRINTABLE = re.compile(r"[^ !#-~]")
-_DESCRIPTION = 128
-"""Characters of a description, of which the API server allows no odd ones, and fewer."""
+_DESCRIPTION_LENGTH = 128
+"""A description is cut after so many characters, since only the API server limits the names of objects."""
 
 
 def _session_options(config: BgpConfiguration, session: BgpSession) -> Iterable[str]:
     """The lines of a session that not every session has."""
     if session.peer:
-        yield f'  description "{_UNPRINTABLE.sub("?", session.peer)[:_DESCRIPTION]}";'
+        yield f'  description "{_UNPRINTABLE.sub("?", session.peer)[:_DESCRIPTION_LENGTH]}";'
     if config.strict_bind and session.has_source:
         yield "  strict bind on;"
     if session.waits:

@@ -12,7 +12,8 @@ Not restored: what a program in a pod changes of routes, addresses and neighbour
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.repair import AttachmentRepair
@@ -50,9 +51,10 @@ class PodHealing:
         logged = ""
         with self._plumber.watch() as monitor:
             monitor.attach(self._changed)
-            self._plumber.ports.table.watch(self._heal_ports)
-            self._plumber.guards.bridge.watch(self._heal_guard)
-            self._plumber.guards.devices.watch(self._heal_sources)
+            guards = self._plumber.guards
+            self._plumber.ports.table.watch(partial(self._heal_table, "hostPorts", self.repair.heal_ports))
+            guards.bridge.watch(partial(self._heal_table, "bridge guard", self.repair.heal_guard))
+            guards.devices.watch(partial(self._heal_table, "source guard", self.repair.heal_sources))
             while True:
                 await self.disturbed.wait()
                 await self._clock.sleep(HEAL_S)
@@ -92,29 +94,13 @@ class PodHealing:
         except TimeoutError:
             return False
 
-    def _heal_ports(self) -> None:
+    def _heal_table(self, name: str, heal: Callable[[], None]) -> None:
         try:
-            self.repair.heal_ports()
+            heal()
         except KernelError as failure:
-            self._log.warning("cannot restore the hostPorts of pods; trying again", problem=failure)
+            self._log.warning("cannot restore a table of pods; trying again", table=name, problem=failure)
         else:
-            self._log.info("restored the hostPorts of pods after a change by another program")
-
-    def _heal_guard(self) -> None:
-        try:
-            self.repair.heal_guard()
-        except KernelError as failure:
-            self._log.warning("cannot restore the source guard of the bridge of pods; trying again", problem=failure)
-        else:
-            self._log.info("restored the source guard of the bridge of pods after a change by another program")
-
-    def _heal_sources(self) -> None:
-        try:
-            self.repair.heal_sources()
-        except KernelError as failure:
-            self._log.warning("cannot restore the source guard of pods; trying again", problem=failure)
-        else:
-            self._log.info("restored the source guard of pods after a change by another program")
+            self._log.info("restored a table of pods after a change by another program", table=name)
 
     def _changed(self, events: Sequence[Event]) -> None:
         if any(map(self._concerns_pods, events)):

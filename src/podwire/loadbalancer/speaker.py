@@ -345,14 +345,10 @@ class L2Speaker:
         self._report(failures)
         if len(failures) == len(leased):
             return
-        self._valid_until = (
-            min(self._valid_until, self._clock.monotonic() + valid_s)
-            if self.held
-            else (self._clock.monotonic() + valid_s)
-        )
+        now = self._clock.monotonic()
+        self._valid_until = min(self._valid_until, now + valid_s) if self.held else now + valid_s
         self.held[address] = leased
         self.moves += 1
-        now = self._clock.monotonic()
         self.announcements += self._kernel.announce(leased)
         self._repeats[address] = (now + _REPEAT_S, now + _ANNOUNCE_S)
         self.announced(choice)

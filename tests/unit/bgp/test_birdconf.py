@@ -91,12 +91,12 @@ protocol kernel kernel4 {
   ipv4 { import where krt_source != 112 && krt_source != 113; export filter kernel_out4; };
 }
 
-filter in_b3814215 {
+filter in_e1c011fe1214024b {
   if net ~ [ 10.244.1.0/24+ ] then reject;
   accept;
 }
 
-filter out_b4877585 {
+filter out_189935cf575aedc2 {
   if source = RTS_STATIC then accept;
   reject;
 }
@@ -108,18 +108,18 @@ protocol bgp node_10_89_0_12 {
   graceful restart on; graceful restart time 120;
   connect delay time 1; connect retry time 2; error wait time 1, 10;
   description "Node node-2";
-  ipv4 { import filter in_b3814215; export filter out_b4877585; gateway recursive; };
+  ipv4 { import filter in_e1c011fe1214024b; export filter out_189935cf575aedc2; gateway recursive; };
 }
 """
 
 EXTERNAL = """\
-filter in_6b9eceef {
+filter in_ebc2ea4fcd2af188 {
   if net ~ [ 10.244.1.0/24+ ] then reject;
   if !(net ~ [ 10.244.0.0/16+, 198.51.100.0/24+ ]) then reject;
   accept;
 }
 
-filter out_65e4d5a9 {
+filter out_3df28058b4edfc8b {
   if source = RTS_STATIC then { bgp_community.add((64512, 100)); bgp_large_community.add((64512, 1, 7)); \
 bgp_path.prepend(64512); bgp_path.prepend(64512); accept; }
   if source = RTS_BGP && net ~ [ 10.244.0.0/16+ ] then { bgp_community.add((64512, 100)); \
@@ -136,7 +136,7 @@ protocol bgp peer_10_89_0_1 {
   password "a secret";
   allow local as 1;
   bfd on;
-  ipv4 { import filter in_6b9eceef; export filter out_65e4d5a9; };
+  ipv4 { import filter in_ebc2ea4fcd2af188; export filter out_3df28058b4edfc8b; };
 }
 """
 
@@ -149,7 +149,7 @@ protocol bgp node_fd89__12 {
   connect delay time 1; connect retry time 2; error wait time 1, 10;
   passive on;
   rr client; rr cluster id 224.0.0.1;
-  ipv6 { import filter in_9dbf5880; export filter out_db017570; gateway recursive; next hop self ebgp; \
+  ipv6 { import filter in_8746827dadfaa6f4; export filter out_c1438dd4b5421905; gateway recursive; next hop self ebgp; \
 add paths on; };
 }
 """
@@ -189,7 +189,7 @@ WITH_RULES = replace(
     gateways=((ip_address("192.0.2.9"), ip_address("10.89.0.254")), (ip_address("fd00::9"), ip_address("fd89::1"))),
 )
 RULES = """\
-filter in_c88bb148 {
+filter in_70abba98dc6222fb {
   if net ~ [ 10.244.1.0/24+ ] then reject;
   if net ~ [ 10.0.0.0/8{16,24} ] && bgp_community ~ [(64512, 7)] then { bgp_community.add((64512, 8)); accept; }
   if !(net ~ [ 10.0.0.0/8+ ]) && defined(ifname) && ifname ~ "eth*" && source = RTS_BGP then reject;
@@ -199,7 +199,7 @@ filter in_c88bb148 {
   accept;
 }
 
-filter out_5ef93c52 {
+filter out_8fcea70e9b66a125 {
   if proto = "gateways4" then reject;
   if net ~ [ 10.0.0.0/8+ ] then { bgp_community.add((64512, 7)); bgp_large_community.add((64512, 1, 7)); }
   if net ~ [ 10.0.0.0/8+ ] then { bgp_path.prepend(64701); bgp_path.prepend(64700); accept; }
@@ -217,7 +217,7 @@ protocol bgp peer_192_0_2_9 {
   connect delay time 1; connect retry time 2; error wait time 1, 10;
   ttl security on;
   hold time 60; keepalive time 20;
-  ipv4 { import filter in_c88bb148; export filter out_5ef93c52; gateway recursive; next hop keep; };
+  ipv4 { import filter in_70abba98dc6222fb; export filter out_8fcea70e9b66a125; gateway recursive; next hop keep; };
 }
 """
 
@@ -272,12 +272,12 @@ def test_sessions_with_the_same_rules_share_their_filters() -> None:
     nodes = tuple(replace(NODE, name=f"node_{n}", remote=ip_address(f"10.89.0.{n}")) for n in range(20, 25))
     text = render(replace(CONFIG, sessions=(*nodes, ROUTER)))
     assert [line for line in text.splitlines() if line.startswith(("filter in_", "filter out_"))] == [
-        "filter in_6b9eceef {",
-        "filter in_b3814215 {",
-        "filter out_65e4d5a9 {",
-        "filter out_b4877585 {",
+        "filter in_e1c011fe1214024b {",
+        "filter in_ebc2ea4fcd2af188 {",
+        "filter out_189935cf575aedc2 {",
+        "filter out_3df28058b4edfc8b {",
     ]
-    assert text.count("import filter in_b3814215; export filter out_b4877585;") == 5
+    assert text.count("import filter in_e1c011fe1214024b; export filter out_189935cf575aedc2;") == 5
 
 
 def test_kept_texts_are_those_of_a_new_rendering() -> None:
