@@ -40,7 +40,7 @@ _LIMIT_S = 60.0
 BY_HAND, ROUTES_ALONE, WITHOUT_TABLES = "by hand", "routes alone", "without tables"
 
 
-class Way:
+class Subject:
     """One subject: two nodes with a setup, and the sockets of their pods."""
 
     def __init__(self, folder: Path, backend: str, kind: str) -> None:
@@ -116,19 +116,19 @@ def _measure(folder: Path, backend: str, turns: int, count: int) -> list[Row]:
     folder.mkdir()
     kinds = ("", WITHOUT_TABLES, BY_HAND, ROUTES_ALONE)
     with contextlib.ExitStack() as opened:
-        ways = {
-            kind: opened.enter_context(contextlib.closing(Way(folder / str(number), backend, kind)))
+        subjects = {
+            kind: opened.enter_context(contextlib.closing(Subject(folder / str(number), backend, kind)))
             for number, kind in enumerate(kinds)
         }
         opened.enter_context(_on_one_processor())
         for turn in range(turns):
-            for way in list(ways.values())[:: 1 if turn % 2 else -1]:
-                way.take_turn(count)
-    beside = tuple((kind, tuple(ways[kind].values)) for kind in (BY_HAND, ROUTES_ALONE))
-    turns_of_both = zip(ways[""].values, ways[BY_HAND].values, strict=True)
+            for subject in list(subjects.values())[:: 1 if turn % 2 else -1]:
+                subject.take_turn(count)
+    beside = tuple((kind, tuple(subjects[kind].values)) for kind in (BY_HAND, ROUTES_ALONE))
+    turns_of_both = zip(subjects[""].values, subjects[BY_HAND].values, strict=True)
     return [
-        Row(f"{backend}: CPU of a datagram", "us", tuple(ways[""].values), beside),
-        Row(f"{backend} without tables: CPU of a datagram", "us", tuple(ways[WITHOUT_TABLES].values), beside),
+        Row(f"{backend}: CPU of a datagram", "us", tuple(subjects[""].values), beside),
+        Row(f"{backend} without tables: CPU of a datagram", "us", tuple(subjects[WITHOUT_TABLES].values), beside),
         Row(f"{backend}: times by hand", "", tuple(own / other for own, other in turns_of_both), (), MOST),
     ]
 

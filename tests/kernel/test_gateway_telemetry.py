@@ -83,7 +83,7 @@ def test_metrics_count_requests_of_listeners_and_backends(site: Site) -> None:
     assert _page(site, "/ready") == ""
 
 
-def test_an_engine_without_an_access_log_writes_none() -> None:
+def test_an_engine_serves_without_an_access_log() -> None:
     with TemporaryDirectory(prefix="gw") as directory:
         engine = Engine(Path(directory), msgspec.structs.replace(SETTINGS, access_log=""))
         try:

@@ -5,8 +5,8 @@
 A guard accepts the packets of a backend only from nodes, and forwards them to nodes only from nodes. They are checked
 once, behind the translation of Services, which may turn another packet into such a one. The packets bypass connection
 tracking (one flow per pair of nodes, at the rate of all pods). Where the kernel has the hook ``ingress``, the rule for
-received packets is at the node's device: in ``prerouting``, the packets of pods would pass it, too, on both nodes. Outer
-packets that come by another device are tracked then, and pass all the same.
+received packets is at the node's device: in ``prerouting``, the packets of pods would pass it, too, on both nodes.
+Outer packets that come by another device are tracked then, and pass all the same.
 
 Cost: four rules and one set element per node. An outer packet passes two of the rules and looks up one address on each
 of both nodes; a packet of a pod passes the rule in ``forward`` (30 ns, measured on Linux 6.18).
