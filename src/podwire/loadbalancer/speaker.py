@@ -230,10 +230,8 @@ class L2Speaker:
             await self._round()
             self._is_busy = bool(self._view.balanced or self.held or self._repeats or self._is_due)
             try:
-                async with asyncio.timeout(
-                    _CHECK_S if self._is_busy else _IDLE_S
-                ):  # a change of an object wakes the loop
-                    await self._wake.wait()
+                async with asyncio.timeout(_CHECK_S if self._is_busy else _IDLE_S):
+                    await self._wake.wait()  # for a change of an object
                 self._wake.clear()
                 self._is_busy = self._is_due = True
                 self._needed.set()

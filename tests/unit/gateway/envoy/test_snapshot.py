@@ -322,8 +322,8 @@ def test_an_engine_that_is_far_behind_gets_everything(snapshot: ResourceSnapshot
         pass
     snapshot.replace(_resources("b", "c"))
     for number in range(2000):
-        values = [{"clusterName": "c", "endpoints": [{"priority": 0}] * (2 + number % 2)}]
-        snapshot.replace_some(ENDPOINTS, {"c": values[0]})
+        endpoints = {"clusterName": "c", "endpoints": [{"priority": 0}] * (2 + number % 2)}
+        snapshot.replace_some(ENDPOINTS, {"c": endpoints})
     while follower.take():
         pass
     assert follower.has[CLUSTER].keys() == {"b", "c"} and follower.has[HOST].keys() == {"table/b", "table/c"}
