@@ -12,10 +12,11 @@ import msgspec
 import pytest
 
 from podwire.errors import KernelError
-from podwire.kernel import netns
+from podwire.kernel import netns, uapi
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_families import FAMILIES, FamilyTables, clear
 from podwire.kernel.nft_monitor import NftMonitor
+from podwire.kernel.nft_socket import NftSocket
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_diff import AddElements, AddTable, DeleteElements, Transaction
 from podwire.state.nft_text import parse_rule, parse_table
@@ -117,6 +118,22 @@ def test_every_change_between_two_tables_is_applied(kernel: Nft, everything: Tab
     for want in (everything, smaller, everything, msgspec.structs.replace(everything, sets=(), chains=())):
         kernel.apply(want)
         assert parse_table(nft("list", "table", "ip", "everything")) == want.canonical()
+
+
+class SilentSocket(NftSocket):
+    """A socket whose requests do not get to the kernel."""
+
+    def _send(self, data: bytes, operation: str) -> None:
+        pass
+
+
+def test_an_answer_that_does_not_come_is_an_error() -> None:
+    """An agent that waited for it would never do anything again."""
+    with contextlib.closing(SilentSocket(answer_s=0.05)) as silent:
+        with pytest.raises(KernelError, match="receive nftables generation: errno 110"):
+            silent.generation()
+        with pytest.raises(KernelError, match="errno 110"):
+            silent.dump(uapi.NFT_MSG_GETTABLE, socket.AF_INET)
 
 
 def test_foreign_tables_stay(kernel: Nft, everything: Table) -> None:

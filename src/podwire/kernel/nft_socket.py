@@ -16,7 +16,9 @@ from podwire.kernel import uapi
 from podwire.kernel.failure import refusal
 from podwire.kernel.netns import inside
 
-_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_SO_RCVTIMEO, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 20, 32, 33
+ANSWER_S = 5.0
+"""The kernel answers inside ``sendmsg`` and ``recvmsg``; an answer that does not come in this time never does."""
 _BUFFER = 64 << 20
 _RECEIVE = 8 << 20
 _TRIES = 16
@@ -30,8 +32,8 @@ class Refusal(Exception):
         self.sequence, self.number, self.text, self.offset = sequence, number, text, offset
 
 
-def open_socket(netns: Path | str | int | None) -> socket.socket:
-    """An nfnetlink socket that lives in the namespace.
+def open_socket(netns: Path | str | int | None, answer_s: float = ANSWER_S) -> socket.socket:
+    """An nfnetlink socket that lives in the namespace, and waits so long for an answer.
 
     Raises: KernelError when it cannot be opened.
     """
@@ -41,6 +43,7 @@ def open_socket(netns: Path | str | int | None) -> socket.socket:
         except OSError as failure:
             raise refusal("open", "nfnetlink socket", failure.errno or 0) from failure
     sock.bind((0, 0))
+    sock.setsockopt(socket.SOL_SOCKET, _SO_RCVTIMEO, struct.pack("@ll", *divmod(int(answer_s * 1e6), 10**6)))
     sock.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_CAP_ACK, 1)
     sock.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_EXT_ACK, 1)
     for forced, plain, size in (
@@ -57,8 +60,8 @@ def open_socket(netns: Path | str | int | None) -> socket.socket:
 class NftSocket:
     """Requests to nftables in one network namespace."""
 
-    def __init__(self, netns: Path | str | int | None = None) -> None:
-        self._sock = open_socket(netns)
+    def __init__(self, netns: Path | str | int | None = None, answer_s: float = ANSWER_S) -> None:
+        self._sock = open_socket(netns, answer_s)
         self._sequence = 0
 
     @property
@@ -109,7 +112,8 @@ class NftSocket:
         try:
             return self._sock.recv(1 << 18)
         except OSError as failure:
-            raise refusal("receive", operation, failure.errno or 0) from failure
+            number = errno.ETIMEDOUT if failure.errno == errno.EAGAIN else failure.errno or 0
+            raise refusal("receive", operation, number) from failure
 
     def dump(self, kind: int, family: int, body: bytes = b"") -> list[bytes]:
         """The bodies (behind the nfnetlink header) of all answers to a dump request.

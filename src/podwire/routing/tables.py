@@ -19,13 +19,15 @@ from podwire.routing.masquerade import INTO_TUNNEL, MASQUERADE_TABLE, OUT_OF_CLU
 from podwire.routing.networks import ClusterSets, MergedNetworks
 from podwire.routing.nodes import Address, ClusterView, LocalNode
 from podwire.state.nft import Chain, Set, Table
-from podwire.state.nft_rules import Field, LiteralValue, Masquerade, Match, Notrack, Rule, SetRef, Verdict
+from podwire.state.nft_rules import Field, LiteralValue, Masked, Masquerade, Match, Notrack, Rule, SetRef, Verdict
 
 MASQUERADE = MASQUERADE_TABLE
 FAMILY = {4: ("ip", "ipv4_addr"), 6: ("ip6", "ipv6_addr")}
 INGRESS = "nftables-ingress"
 """The kernel feature; a backend that guards a port names it in ``features``."""
 _PRIORITY_RAW, _PRIORITY_SRCNAT = -300, 100
+_WHOLE = Match(Masked(Field("ip frag-off"), "&", LiteralValue("16383")), LiteralValue("0"))
+"""A packet that is no fragment: neither the bit for more fragments nor an offset (RFC 791)."""
 
 
 def masquerade_table(scopes: Sequence[MasqueradeScope]) -> Table:
@@ -66,9 +68,10 @@ def guard_udp_port(
     ``version`` is that of outer packets; 0: that of the node's first address. Without ``ingress``, the table has the
     chain ``prerouting`` on every kernel.
     """
-    device = me.underlay.link if ingress and INGRESS in me.features else ""
+    own = _outer_address(me, version)
+    device = me.underlay.link if ingress and INGRESS in me.features and own.version == 4 else ""
     outer = Match(Field("udp dport"), LiteralValue(str(port)))
-    return _guard(name, (outer,), _outer_address(me, version), sets_of(me, cluster), device)
+    return _guard(name, (outer,), own, sets_of(me, cluster), device)
 
 
 def guard_protocols(name: str, protocols: Sequence[int], me: LocalNode, cluster: ClusterView) -> Table:
@@ -89,6 +92,7 @@ def _guard(name: str, outers: Sequence[Match], own: Address, sets: ClusterSets, 
     source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
     to_node = Match(destination, LiteralValue(str(own)))
     foreign = Match(source, SetRef("nodes"), "!=")
+    whole = (_WHOLE,) if device else ()
     chains = (
         Chain(
             name="ingress" if device else "prerouting",
@@ -96,7 +100,7 @@ def _guard(name: str, outers: Sequence[Match], own: Address, sets: ClusterSets, 
             hook="ingress" if device else "prerouting",
             device=device,
             priority=0 if device else _PRIORITY_RAW,
-            rules=tuple(Rule((outer, to_node, Notrack()), "outer packets") for outer in outers),
+            rules=tuple(Rule((*whole, outer, to_node, Notrack()), "outer packets") for outer in outers),
         ),
         Chain(
             name="output",

@@ -50,6 +50,7 @@ FIELDS: dict[str, FieldType] = {
     for field in (
         FieldType("ip saddr", "payload", NETWORK_HEADER, 12, "ipv4_addr", family="ip"),
         FieldType("ip daddr", "payload", NETWORK_HEADER, 16, "ipv4_addr", family="ip"),
+        FieldType("ip frag-off", "payload", NETWORK_HEADER, 6, "inet_service", family="ip"),
         FieldType("ip protocol", "payload", NETWORK_HEADER, 9, "inet_proto", family="ip"),
         FieldType("ip6 saddr", "payload", NETWORK_HEADER, 8, "ipv6_addr", family="ip6"),
         FieldType("ip6 daddr", "payload", NETWORK_HEADER, 24, "ipv6_addr", family="ip6"),

@@ -90,8 +90,8 @@ def test_guard_tells_received_packets_at_the_device() -> None:
     )
     assert squeezed("\n".join(table.chain("ingress").lines())) == (
         'chain ingress { type filter hook ingress device "eth0" priority filter; policy accept;'
-        ' udp dport 8472 ip daddr 10.89.0.11 notrack comment "outer packets" }'
-    )
+        ' ip frag-off & 16383 == 0 udp dport 8472 ip daddr 10.89.0.11 notrack comment "outer packets" }'
+    ), "connection tracking needs all fragments of a packet, and only the first one has the port"
     assert [chain.name for chain in table.chains] == ["ingress", "output", "input", "forward"]
     assert parse_table(str(table)) == table.canonical()
 
