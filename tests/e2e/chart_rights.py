@@ -6,8 +6,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+_SERVICES_OF_BGP = "addresses of Services that BGP announces; routing.backend can become bgp while pods run"
 UNUSED: Mapping[str, str] = {
     "agent: * *.projectcalico.org": "objects of BGP; routing.backend can become bgp while pods run",
+    "agent: list services": _SERVICES_OF_BGP,
+    "agent: watch services": _SERVICES_OF_BGP,
+    "agent: * endpointslices.discovery.k8s.io": _SERVICES_OF_BGP,
     "agent: * secrets": "passwords of BGP sessions, the Secret bgp-secrets and those that the values name",
     "agent: * configmaps": "the report of the policies in force, which follows them",
     "agent: patch nodes/status": "conditions of nodes that routing does not reach",

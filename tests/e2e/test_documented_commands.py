@@ -4,6 +4,7 @@ Words in capital letters and addresses of the reader's are replaced; programs th
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,8 @@ ENDLESS = ("tcpdump ", "nft monitor", "--follow")
 MAY_FAIL = ("policy check", "policy diff", "auth can-i", "--as ", "| grep web")
 """Commands whose exit status is 1 where they find something, where the answer is no, or where nothing is found."""
 MODES = {"docs/dataplanes/iptables.md": "iptables", "docs/dataplanes/userspace.md": "userspace"}
+POLICY_MODE = re.compile(r'"policy\.mode": "(\w+)"')
+"""A change of the data plane of policies; the next command may look at its rules, so the test waits for all nodes."""
 WITHOUT_NAME = "list|version|completion|conformance|upgrade"
 ON_NODE = "ip nft tcpdump iptables-save conntrack"
 EXTRA = f"""{server("web")}{server("client")}{server("db")}
@@ -121,6 +124,9 @@ def problem(documented: Documented, cluster: Cluster, folder: Path) -> str:
             if endless and b"Traceback" not in output
             else f"{documented.command}: did not end\n{output.decode()[-1500:]}"
         )
+    if mode := POLICY_MODE.search(text):
+        announced = "jsonpath={.items[*].metadata.annotations.podwire\\.io/policy}"
+        eventually(lambda: set(cluster.kubectl("get", "nodes", "-o", announced).split()) == {mode[1]})
     allowed = (0, 1) if any(word in text for word in MAY_FAIL) else (0,)
     if process.returncode in allowed and b"Traceback" not in output and not endless:
         return ""

@@ -1,6 +1,7 @@
 """kr8s: its WebSocket for port-forward names no subprotocol."""
 
 import asyncio
+import socket
 import time
 
 import httpx
@@ -90,7 +91,9 @@ async def execute_with_input() -> None:
 
 async def forward_port() -> None:
     web = await Pod.get("web", namespace=NAMESPACE)
-    async with web.portforward(remote_port=80, local_port=None) as port, httpx.AsyncClient() as client:
+    with socket.create_server(("127.0.0.1", 0)) as probe:  # kr8s chooses one that may be in use
+        free = probe.getsockname()[1]
+    async with web.portforward(remote_port=80, local_port=free) as port, httpx.AsyncClient() as client:
         answer = await client.get(f"http://127.0.0.1:{port}/")
         assert answer.status_code == 200, answer
 
