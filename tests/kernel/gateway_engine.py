@@ -125,7 +125,7 @@ class Engine:
         wanted[LISTENER] |= {READY_LISTENER: ready_listener("127.0.0.1", self.ready_port)}
         self._loop.call_soon_threadsafe(self.discovery.publish, wanted)
         ports = [listener.port for listener in entry.listeners if listener.protocol != "UDP"]
-        assert wait_until(lambda: self._served(wanted) and all(map(_open, ports)), 30)
+        assert wait_until(lambda: self.run(self._has(wanted)) and all(map(_open, (self.ready_port, *ports))), 30)
 
     def serve_endpoints(self, backends: Mapping[str, EntryBackend]) -> None:
         """Publishes the endpoints of backends alone, as the gateway does, and returns when the engine has them."""
@@ -136,9 +136,9 @@ class Engine:
     async def _publish_endpoints(self, wanted: dict[str, dict[str, Any]]) -> None:
         self.discovery.publish_some(ENDPOINTS, wanted)
 
-    def _served(self, wanted: dict[str, dict[str, Any]]) -> bool:
+    async def _has(self, wanted: dict[str, dict[str, Any]]) -> bool:
         discovery = self.discovery
-        return bool(discovery.engines) and discovery.has(wanted) and discovery.in_step and _open(self.ready_port)
+        return bool(discovery.engines) and discovery.has(wanted) and discovery.in_step
 
     def ask(self, port: int, request: "ClientRequest") -> Answer:
         """Sends a request on a connection of its own."""
