@@ -451,15 +451,6 @@ def test_peer_gets_its_options_and_the_rules_of_its_type() -> None:
     assert "net ~ [ 198.51.100.0/24+ ] then reject;" in text and "192.0.2.0/24" not in text
 
 
-def test_own_number_of_a_session_decides_its_type() -> None:
-    values = msgspec.structs.replace(
-        peer_values({**TOR, "localASNumber": 64600}),
-        imports=(RouteRule(version=4, accept=False, peer_type="iBGP", network=ip_network("192.0.2.0/24")),),
-    )
-    text = conf(BgpObjects(peers=(values,)), me())
-    assert "local 10.89.0.11 port 179 as 64600;" in text and "net ~ [ 192.0.2.0/24+ ] then reject;" in text
-
-
 def test_peer_that_is_reachable_by_a_router_gets_a_route() -> None:
     objects = BgpObjects(peers=(peer_values({**TOR, "peerIP": "192.0.2.9", "reachableBy": "10.89.0.254"}),))
     routing = BgpRouting(BgpOptions())
@@ -504,10 +495,3 @@ def test_settings_of_nodes_decide_numbers_and_ports() -> None:
     routing = BgpRouting(BgpOptions())
     routing.take_objects(objects)
     assert routing.announce(me()) == {"bgp": {"asNumber": 64513}}
-
-
-def test_peer_at_the_address_of_a_node_replaces_the_mesh() -> None:
-    objects = BgpObjects(peers=(peer_values({"peerIP": "10.89.0.12", "password": PASSWORD}),))
-    text = conf(objects, me(), node(2))
-    assert neighbours(text) == ["10.89.0.12"] and '  password "s3cret";' in text
-    assert "as 64512;" in block(text, "peer_10_89_0_12")

@@ -1,11 +1,13 @@
 """Which sessions follow from BGPPeers in the forms that Calico's documentation and tests have."""
 
+from ipaddress import ip_network
 from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.routing.backends.test_bgp_objects import TOR, block, conf, me, neighbours, node, peer_values
+from tests.unit.routing.backends.test_bgp_objects import PASSWORD, TOR, block, conf, me, neighbours, node, peer_values
 
+from podwire.bgp.configuration import RouteRule
 from podwire.errors import ConfigError
 from podwire.routing.backends.bgp.objects import REFLECTOR, BgpObjects, ConfigurationValues, PeerValues
 from podwire.routing.backends.bgp.options import BgpSection
@@ -91,3 +93,19 @@ def test_sessions_of_peers_have_several_paths() -> None:
 def test_number_of_a_session_needs_an_address() -> None:
     with pytest.raises(ConfigError, match=r"spec\.localASNumber: cannot be set"):
         peer_values({"peerSelector": "all()", "localASNumber": 64700})
+
+
+def test_own_number_of_a_session_decides_its_type() -> None:
+    values = msgspec.structs.replace(
+        peer_values({**TOR, "localASNumber": 64600}),
+        imports=(RouteRule(version=4, accept=False, peer_type="iBGP", network=ip_network("192.0.2.0/24")),),
+    )
+    text = conf(BgpObjects(peers=(values,)), me())
+    assert "local 10.89.0.11 port 179 as 64600;" in text and "net ~ [ 192.0.2.0/24+ ] then reject;" in text
+
+
+def test_peer_at_the_address_of_a_node_replaces_the_mesh() -> None:
+    objects = BgpObjects(peers=(peer_values({"peerIP": "10.89.0.12", "password": PASSWORD}),))
+    text = conf(objects, me(), node(2))
+    assert neighbours(text) == ["10.89.0.12"] and '  password "s3cret";' in text
+    assert "as 64512;" in block(text, "peer_10_89_0_12")
