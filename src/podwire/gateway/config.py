@@ -9,6 +9,9 @@ from podwire.errors import ConfigError
 from podwire.gateway.api.services import TrafficPolicy
 from podwire.model.document import not_yaml, wrong
 
+COMPONENT = "podwire-gateway"
+"""The name of the gateway in Events and in its loops."""
+
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """Settings; the defaults suit a pod with the gateway and the engine as containers.

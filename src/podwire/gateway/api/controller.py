@@ -20,9 +20,9 @@ from podwire.gateway.api.services import addresses_of_service, engine_ports, gat
 from podwire.gateway.api.translate import ApiTranslation, GatewayApiFacts, translate_api
 from podwire.gateway.backends import Place
 from podwire.gateway.certificates import system_authorities
+from podwire.gateway.config import COMPONENT
 from podwire.gateway.engines import EngineFeed
 from podwire.gateway.envoy.settings import EngineSettings
-from podwire.gateway.ingress.controller import COMPONENT
 from podwire.gateway.refusals import RefusalSearch
 from podwire.gateway.upstreams import Upstreams
 from podwire.kube.controller import Environment
@@ -97,8 +97,8 @@ class GatewayApiController:
         """Called after each translation."""
         self._references = 0
         """Counts changes of policies and grants, which decide what routes refer to."""
-        for of_references in (self.policies, self.grants):
-            of_references.subscribe(lambda _key, _old, _new: self._count_references(), replay=False)
+        for targets in (self.policies, self.grants):
+            targets.subscribe(lambda _key, _old, _new: self._count_references(), replay=False)
         followed: tuple[Informer[Any], ...] = (self._namespaces, self._services, secrets, config_maps, *self._own)
         for informer in followed:
             informer.subscribe(lambda _key, _old, _new: self._loop.touch(_ALL), replay=False)

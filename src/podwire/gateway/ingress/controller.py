@@ -16,6 +16,7 @@ import msgspec
 from podwire.gateway.acceptance import ObjectKey
 from podwire.gateway.backends import Place
 from podwire.gateway.certificates import secret_values
+from podwire.gateway.config import COMPONENT
 from podwire.gateway.engines import EngineFeed
 from podwire.gateway.envoy.settings import EngineSettings
 from podwire.gateway.ingress.actions import users_of
@@ -35,7 +36,6 @@ from podwire.model.ingress import Ingress, IngressSpec
 from podwire.model.meta import ObjectMeta, key_of
 from podwire.runtime.supervise import Supervisor
 
-COMPONENT = "podwire-gateway"
 PART = "ingress"
 _ALL = "all"
 _INTERVAL_S = 0.05

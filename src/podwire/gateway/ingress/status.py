@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from podwire.gateway.ingress.controller import COMPONENT, IngressController
+from podwire.gateway.config import COMPONENT
+from podwire.gateway.ingress.controller import IngressController
 from podwire.kube.client import MERGE_PATCH
 from podwire.kube.controller import Environment
 from podwire.kube.index import Index
