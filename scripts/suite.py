@@ -11,11 +11,15 @@ the first unfinished job as it comes.
 A few failed tests of a tier that depends on the machine run once more, alone, after all tiers. Those that pass then are
 named as unstable and do not fail the suite; ``docs/adr/0017-second-run.md`` says why.
 
+Nothing waits for ever: a test that does not end fails alone (``tests/forked_workers.py``), a job without output for ten
+minutes is ended, and so is what still runs after 75 minutes. The end of the output names what it was.
+
 Python may keep the compiled tests (``__pycache__``), whatever the environment says: each process of pytest, the guests
 and every later run would compile them again, a third of the time that it takes them to begin.
 """
 
 import itertools
+import math
 import os
 import re
 import shlex
@@ -26,13 +30,20 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PYTEST = (".venv/bin/python", "-m", "pytest")
-FORKS = ("-p", "no:xdist", "-p", "tests.forked_workers", "--forks")
+FORKS = ("-p", "tests.forked_workers", "--forks")
 """Workers that are forks of the process that has collected the tests; their number follows."""
+SILENT_S = 600.0
+"""Seconds without output after which a job is ended; a test of a worker has half of them."""
+WHOLE_S = 75 * 60.0
+"""Seconds after which the suite ends what still runs: less than CI waits, which shows nothing then."""
+LAST_S = 5.0
+"""Seconds in which a job that is ended can write where it was."""
 GUEST = ("scripts/uml", "pytest")
 UNIT_HALF = ("cli", "cni", "dns", "embedded", "house")
 """Folders of ``tests/unit`` with half of its time."""
@@ -97,30 +108,9 @@ def types_jobs() -> Iterator[Job]:
 def thorough_jobs() -> Iterator[Job]:
     """The unit tests with very many random cases, or with a whole control plane (``tests/unit/conftest.py``).
 
-    When the guests have ended, two workers keep both processors busy.
+    They take what the kernel tests leave of the processors.
     """
     yield Job("thorough", ("nice", *PYTEST, *FORKS, "2", "-m", "thorough", "tests/unit"))
-
-
-def compile_tests(folder: str) -> bool:
-    """Collects the tests of a folder once where some are not compiled yet; whether it did.
-
-    The workers of a job collect all files at the same time. In a new checkout each of them would rewrite the assertions
-    of every file, half a minute of processor time.
-    """
-    files = [path for pattern in ("test_*.py", "conftest.py") for path in (ROOT / folder).glob(pattern)]
-    if all(is_compiled(path) for path in files):
-        return False
-    command = (*PYTEST, "--collect-only", "-qq", folder)
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=False, env=ENVIRONMENT)
-    return True
-
-
-def is_compiled(path: Path) -> bool:
-    """Whether pytest has kept a file of tests as compiled, as it is now."""
-    kept = (path.parent / "__pycache__").glob(f"{path.stem}.*-pytest-*.pyc")
-    changed = path.stat().st_mtime
-    return any(file.stat().st_mtime >= changed for file in kept)
 
 
 def kernel_jobs() -> Iterator[Job]:
@@ -150,9 +140,10 @@ def uml_jobs() -> Iterator[Job]:
     again = (*GUEST, "-p", "no:randomly", "-m", "uml")
     first = [file for file in files if file.endswith(WITH_TESTS_OF_GUESTS)]
     routing = [file for file in files if file.endswith(GUEST_OF_ROUTING)]
-    yield Job("uml", (*again, "tests/uml", *first), again)
-    yield Job("uml", (*again, *routing), again)
-    yield Job("uml", (*again, *(file for file in files if file not in (*first, *routing))), again)
+    guest = (*again, *FORKS, "1")
+    yield Job("uml", (*guest, "tests/uml", *first), again)
+    yield Job("uml", (*guest, *routing), again)
+    yield Job("uml", (*guest, *(file for file in files if file not in (*first, *routing))), again)
 
 
 def e2e_jobs() -> Iterator[Job]:
@@ -161,9 +152,8 @@ def e2e_jobs() -> Iterator[Job]:
     A single worker waits for half of its time. Four keep two processors busy; with six, tests with limits of time fail
     on a slow machine.
     """
-    compile_tests("tests/e2e")
     again = (*PYTEST, "-p", "no:randomly")
-    yield Job("e2e", (*again, "tests/e2e", "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"), again)
+    yield Job("e2e", (*again, *FORKS, "4", "tests/e2e"), again)
 
 
 TIERS = {
@@ -174,12 +164,11 @@ TIERS = {
     "uml": uml_jobs,
     "e2e": e2e_jobs,
 }
-TOGETHER = (("unit", "types"), ("kernel",), ("uml", "thorough"), ("e2e",))
-"""The tiers in their order; those of one tuple run side by side: mypy has one thread, and the guests leave processors
-idle at the end."""
+TOGETHER = (("unit", "types"), ("kernel", "thorough"), ("uml",), ("e2e",))
+"""The tiers in their order; those of one tuple run side by side: mypy has one thread, and tests of packets wait."""
 
 
-def run_jobs(jobs: Sequence[Job], folder: Path) -> None:
+def run_jobs(jobs: Sequence[Job], folder: Path, deadline: float = math.inf) -> None:
     """Runs jobs side by side and shows their output.
 
     Each has a folder of its own for temporary files: at its end, a process of pytest fails when another one deletes old
@@ -202,12 +191,12 @@ def run_jobs(jobs: Sequence[Job], folder: Path) -> None:
             )
     for job in jobs:
         print(f"== {job.tier}: {shlex.join(job.command)}", flush=True)
-        show(job)
+        show(job, deadline)
         read_result(job)
 
 
-def show(job: Job) -> None:
-    """Copies the output of a job to standard output until the job has ended."""
+def show(job: Job, deadline: float) -> None:
+    """Copies the output of a job to standard output until the job has ended; ends one that gets stuck."""
     assert job.process is not None
     with job.output.open("rb") as output:
         while True:
@@ -216,7 +205,36 @@ def show(job: Job) -> None:
             sys.stdout.flush()
             if ended:
                 return
+            if time.monotonic() > deadline:
+                end(job.process, f"the suite has run for {WHOLE_S / 60:.0f} minutes")
+            elif time.time() - job.output.stat().st_mtime > SILENT_S:
+                end(job.process, f"this job has printed nothing for {SILENT_S:.0f} s")
             time.sleep(0.2)
+
+
+def end(process: "subprocess.Popen[bytes]", reason: str) -> None:
+    """Ends a process and those below it; Python writes before where its threads are."""
+    print(f"\n== ended, since {reason}", flush=True)
+    below = descendants(process.pid)
+    process.send_signal(signal.SIGABRT)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(LAST_S)
+    for number in (process.pid, *below):
+        with suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+    process.wait()
+
+
+def descendants(number: int) -> list[int]:
+    """The numbers of the processes below one, as they are now."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
+    found = [number]
+    for parent in found:
+        found += parents.get(parent, [])
+    return found[1:]
 
 
 def read_result(job: Job) -> None:
@@ -252,7 +270,7 @@ def failure_texts(output: str, test: str) -> list[str]:
     return [text for text in whole if f"{file}:" in text] or whole
 
 
-def repeat_failed(jobs: Sequence[Job], folder: Path) -> None:
+def repeat_failed(jobs: Sequence[Job], folder: Path, deadline: float = math.inf) -> None:
     """Runs the failed tests of ``jobs`` once more, one job at a time, if they are few and all depend on the machine."""
     failed = [job for job in jobs if job.failed]
     few = sum(len(job.failed) for job in failed) <= REPEATED_TESTS
@@ -263,7 +281,7 @@ def repeat_failed(jobs: Sequence[Job], folder: Path) -> None:
         first = job.output.read_text(errors="replace")
         second = Job(job.tier, (*job.again, *job.failed_tests), job.again)
         print(f"\n== {job.tier}: the failed tests once more, alone", flush=True)
-        run_jobs([second], folder)
+        run_jobs([second], folder, deadline)
         if second.counts["passed"] + second.counts["failed"] < len(job.failed_tests):
             continue
         passed = [test for test in job.failed_tests if test not in second.failed_tests]
@@ -300,14 +318,15 @@ def main(tiers: Sequence[str]) -> int:
     os.chdir(ROOT)
     wanted = tiers or tuple(TIERS)
     done: list[Job] = []
+    deadline = time.monotonic() + WHOLE_S
     with tempfile.TemporaryDirectory(prefix="pw-", ignore_cleanup_errors=True) as folder:
         for group in TOGETHER:
             if chosen := [tier for tier in group if tier in wanted]:
                 began, jobs = time.monotonic(), [job for tier in chosen for job in TIERS[tier]()]
-                run_jobs(jobs, Path(folder))
+                run_jobs(jobs, Path(folder), deadline)
                 print(f"== {', '.join(chosen)}: {time.monotonic() - began:.0f} s", flush=True)
                 done += jobs
-        repeat_failed(done, Path(folder))
+        repeat_failed(done, Path(folder), deadline)
     return report(done)
 
 

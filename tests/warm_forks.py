@@ -20,6 +20,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_END_S = 10.0
+"""Seconds for the process that forks to end."""
+
 
 class WarmForks:
     """The process of a module with ``prepare()``, and ``run_order(order, files)`` that does not return."""
@@ -63,7 +66,11 @@ class WarmForks:
 
         def end() -> None:
             kept.close()
-            process.wait()
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:  # another process that a test left has the other end
+                process.kill()
+                process.wait()
             shutil.rmtree(folder)
 
         atexit.register(end)

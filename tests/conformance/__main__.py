@@ -41,7 +41,7 @@ def show_by_tests(rows: Sequence[Row], reports: Path) -> list[verdicts.Verdict]:
     """Runs the tests that rows name, each once; their verdicts."""
     tests = list(dict.fromkeys(f"tests/{test}" for row in rows for test in row.tests))
     report = reports / "tests.xml"
-    parallel = ("-n", "2", "--dist", "loadfile")
+    parallel = ("-p", "tests.forked_workers", "--forks", "2")
     tokens = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", *parallel, f"--junitxml={report}", *tests)
     subprocess.run(tokens, cwd=ROOT, check=False)
     return verdicts.of_tests(rows, read_pytest(report) if report.exists() else {})

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 from tests import longest_first
-from tests.e2e import leftovers
-from tests.e2e.clusters import PAIR, done, own_name, run, running, server
+from tests.e2e import leftovers, shared_clusters, warm_commands
+from tests.e2e.clusters import PAIR, done, run, running, server
 from tests.e2e.connection import Connection
 from tests.e2e.driver import Cluster
 from tests.e2e.handwritten_endpoints import manifest
-from tests.e2e.shared_clusters import ByCluster, SharedClusters, in_groups
-from xdist.remote import Producer
+from tests.e2e.shared_clusters import NAMES, SharedClusters, in_groups
 
 _GIVEN = "PODWIRE_E2E_KUBECONFIG"
 _LONGEST = (
@@ -62,18 +61,16 @@ os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    shared_clusters.mark(items)
     longest_first.sort(items, Path(__file__).parent, in_groups(_LONGEST))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """The tests themselves, and all that they import, are not searched for garbage again and again."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByCluster | None:
-    return ByCluster(config, log) if config.getoption("dist") == "loadfile" else None
+    if session.config.getoption("forks", 0) > 1:
+        warm_commands.begin()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -142,7 +139,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def services_cluster() -> Cluster:
     """Two nodes with three servers behind a Service, and a client, for files that disturb Services."""
-    return _SHARED.enter("services", running(own_name("services"), "--nodes", "2", stdin=manifest()))
+    return _SHARED.enter("services", running(NAMES["services"], "--nodes", "2", stdin=manifest()))
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +147,7 @@ def guarded_cluster() -> Cluster:
     """Two nodes with a database and a client on each, for files that write policies."""
     databases = "".join(server(f"db-{n}", f"node-{n}", f"app: db, name: db-{n}") for n in (1, 2))
     clients = server("web", "node-1") + server("other", "node-2")
-    cluster = _SHARED.enter("guarded", running(own_name("guarded"), "--nodes", "2", stdin=databases + clients))
+    cluster = _SHARED.enter("guarded", running(NAMES["guarded"], "--nodes", "2", stdin=databases + clients))
     cluster.ready("db-1", "db-2", "web", "other")
     return cluster
 
@@ -158,13 +155,13 @@ def guarded_cluster() -> Cluster:
 @pytest.fixture(scope="module")
 def pair_cluster() -> Cluster:
     """Two nodes with a server on each behind the Service ``both``, and a client."""
-    return _SHARED.enter("pair", running(own_name("pair"), "--nodes", "2", stdin=PAIR))
+    return _SHARED.enter("pair", running(NAMES["pair"], "--nodes", "2", stdin=PAIR))
 
 
 @pytest.fixture(scope="module")
 def small_cluster() -> Cluster:
     """One node, for files about commands."""
-    return _SHARED.enter("small", running(own_name("small"), "--nodes", "1"))
+    return _SHARED.enter("small", running(NAMES["small"], "--nodes", "1"))
 
 
 def _take_down_what_was_left() -> None:

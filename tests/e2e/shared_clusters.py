@@ -5,10 +5,11 @@ processor.
 """
 
 from contextlib import AbstractContextManager, ExitStack
-from pathlib import Path, PurePath
+from pathlib import Path
 
+import pytest
+from tests.e2e.clusters import own_name
 from tests.e2e.driver import Cluster
-from xdist.scheduler import LoadFileScheduling
 
 GROUPS = {
     "services": (
@@ -23,6 +24,8 @@ GROUPS = {
     "small": ("test_refusals.py", "test_commands.py"),
 }
 """The files of each cluster, in the order in which they run where the order is not random."""
+NAMES = {group: own_name(group) for group in GROUPS}
+"""The names of the clusters, the same in every worker."""
 _GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
 
 
@@ -32,6 +35,13 @@ def in_groups(files: tuple[str, ...]) -> tuple[str, ...]:
     for file in files:
         names |= dict.fromkeys(GROUPS.get(_GROUP_OF.get(file, ""), (file,)))
     return tuple(names)
+
+
+def mark(items: list[pytest.Item]) -> None:
+    """Has the files of each group run in the same worker (``tests/forked_workers.py``)."""
+    for item in items:
+        if group := _GROUP_OF.get(item.path.name):
+            item.add_marker(pytest.mark.worker(group))
 
 
 class SharedClusters:
@@ -55,11 +65,3 @@ class SharedClusters:
         for group in self._clusters.keys() - {used}:
             del self._clusters[group]
             self._ends.pop(group).close()
-
-
-class ByCluster(LoadFileScheduling):  # type: ignore[misc]
-    """Gives each file, or each group of files with the same cluster, to one worker."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = str(super()._split_scope(nodeid))
-        return _GROUP_OF.get(PurePath(file).name, file)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from tests.e2e.clusters import done, own_name, run, running
 from tests.e2e.driver import Cluster, Lines, eventually, podwire
+from tests.e2e.shared_clusters import NAMES
 
-NAME = own_name("small")
+NAME = NAMES["small"]
 """Of the cluster of one node."""
 
 

@@ -71,8 +71,8 @@ def requests(cluster: Cluster) -> float:
 
 def test_kernel_answers_names_of_the_cluster(local_dns: Cluster) -> None:
     place = netns_of(local_dns, "client")
-    agent = done("exec", "--name", local_dns.name, "node-1", "curl", "-s", "localhost:9440/metrics")
-    assert "podwire_dns_kernel_answering 1.0" in agent
+    metrics = ("exec", "--name", local_dns.name, "node-1", "curl", "-s", "localhost:9440/metrics")
+    eventually(lambda: "podwire_dns_kernel_answering 1.0" in done(*metrics))
     before = requests(local_dns)
     for name, rcode in (("kubernetes.default.svc.cluster.local", 0), ("example.com.default.svc.cluster.local", 3)):
         reply = ask(place, name)

@@ -5,8 +5,9 @@ import subprocess
 import pytest
 from tests.e2e.clusters import PAIR, done, flows, own_name, run, running, topology, up
 from tests.e2e.driver import Cluster, podwire
+from tests.e2e.shared_clusters import NAMES
 
-A, B = own_name("pair"), own_name("side-b")
+A, B = NAMES["pair"], own_name("side-b")
 
 
 @pytest.fixture

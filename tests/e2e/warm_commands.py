@@ -75,6 +75,11 @@ def _status(handle: int, receives: int, timeout: float) -> int | None:
     return int(os.read(receives, 8) or -signal.SIGKILL)
 
 
+def begin() -> None:
+    """Starts the process that forks, for all workers that are forks of this one."""
+    _FORKS.begin()
+
+
 def prepare() -> None:
     """Imports the modules of all commands, and of the components of clusters."""
     assert isinstance(root, LazyGroup)

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from tests.kernel import warm_processes
 from tests.kernel.agent_cluster import Machine
 from tests.kernel.cni_node import NodeAgent
 
+from podwire.errors import Unsupported
+from podwire.kernel import bpf_state
 from podwire.runtime.clock import Clock
 
 _LONGEST = (
@@ -58,6 +61,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     if session.config.getoption("forks", 0) > 1:
         warm_processes.begin()
+
+
+def pytest_sessionstart() -> None:
+    """Programs in the kernel need their file system, which not every machine has mounted at its start."""
+    with suppress(Unsupported):
+        bpf_state.mount_file_system()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -237,3 +239,23 @@ def test_probes_say_what_the_kernel_has() -> None:
     features = Features()
     for name in ("bpf", "bpffs", "tcx", "libbpf"):
         assert features.probe(name).verdict == "yes", name
+
+
+def test_a_missing_file_system_is_mounted_once() -> None:
+    script = """
+import ctypes
+from podwire.kernel import bpf_state
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.unshare(0x20000) == 0 and libc.mount(b"none", b"/", None, 16384 | 1 << 18, None) == 0
+while libc.umount2(b"/sys/fs/bpf", 2) == 0:
+    pass
+try:
+    bpf_state.check_file_system()
+except Exception as missing:
+    print(missing)
+print(bpf_state.mount_file_system(), bpf_state.mount_file_system())
+bpf_state.check_file_system()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "no BPF file system is mounted on /sys/fs/bpf" in done.stdout and done.stdout.endswith("True False\n")

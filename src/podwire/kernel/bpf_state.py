@@ -9,6 +9,7 @@ Cost: reading takes 20 us for an attachment; loading 20 ms.
 """
 
 import contextlib
+import ctypes
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,8 +22,10 @@ from podwire.kernel.bpf_attach import BpfAttachments, index_of
 from podwire.kernel.bpf_syscall import BPF_PROG_TYPE_SCHED_CLS, BPF_TCX_INGRESS, BpfMapTable
 from podwire.kernel.failure import refusal
 from podwire.kernel.netns import NetnsPath
+from podwire.kernel.uapi import MS_NODEV, MS_NOEXEC, MS_NOSUID
 from podwire.state.bpf import BpfAttachment, BpfFolder, BpfMap, BpfProgram
 
+_LIBC = ctypes.CDLL(None, use_errno=True)
 BPF_FILE_SYSTEM = Path("/sys/fs/bpf")
 OWNED = "podwire"
 """The folder of everything that podwire keeps there."""
@@ -32,9 +35,29 @@ _PASS = b"\xb7\x00\x00\x00\xff\xff\xff\xff" + b"\x95" + bytes(7)
 
 def check_file_system() -> None:
     """Raises: Unsupported when no BPF file system is mounted where pins are expected."""
-    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
-    if not any(line.split()[1:3] == [str(BPF_FILE_SYSTEM), "bpf"] for line in mounts):
+    if not _is_mounted():
         raise Unsupported("bpffs", detail=f"no BPF file system is mounted on {BPF_FILE_SYSTEM}")
+
+
+def mount_file_system() -> bool:
+    """Mounts a BPF file system where pins are expected, unless one is there; whether it did.
+
+    For programs in the machine's own mount namespace: a mount that a container makes for itself ends with it.
+
+    Raises: Unsupported when the kernel has none, or the right is missing.
+    """
+    if _is_mounted():
+        return False
+    folder, kind = os.fsencode(BPF_FILE_SYSTEM), b"bpf"
+    if _LIBC.mount(kind, folder, kind, MS_NOSUID | MS_NODEV | MS_NOEXEC, b"mode=700") != 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise Unsupported("bpffs", detail=f"a BPF file system cannot be mounted on {BPF_FILE_SYSTEM}: {reason}")
+    return True
+
+
+def _is_mounted() -> bool:
+    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+    return any(line.split()[1:3] == [str(BPF_FILE_SYSTEM), "bpf"] for line in mounts)
 
 
 def check_tcx() -> None:

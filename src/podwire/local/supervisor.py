@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from podwire.dns.forward import read_resolv_conf
-from podwire.errors import ApiUnreachable, ClusterError
+from podwire.errors import ApiUnreachable, ClusterError, Unsupported
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.local import builds, cgroup, components, credentials
@@ -178,6 +178,8 @@ class ClusterSupervisor:
         self._relay()
         await self._keep(components.apiserver(topology, config, port))
         build.nodes(topology, fabric)
+        if config.dns.kernel:
+            _mount_bpf(progress)
         lab.apply(topology, size, conditions)
         if topology.segment_count > 1 and Path(BIRD).exists():
             await self._children.ensure(router_child(topology, config.pod_cidrs))
@@ -243,6 +245,17 @@ class ClusterSupervisor:
             drain.remove(self._topology, name)
         await drain.forget(client, gone)
         lab.rebuild(self._topology, config.nodes, read_conditions(self._topology, config.links))
+
+
+def _mount_bpf(progress: Progress) -> None:
+    """Makes sure that programs can be kept in the kernel; where that fails, the agents say what works without them."""
+    from podwire.kernel import bpf_state
+
+    try:
+        if bpf_state.mount_file_system():
+            progress(f"BPF file system mounted on {bpf_state.BPF_FILE_SYSTEM}")
+    except Unsupported as missing:
+        progress(str(missing))
 
 
 def _last_line(log: Path) -> str:

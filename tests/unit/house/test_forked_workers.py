@@ -1,6 +1,7 @@
 """``tests/forked_workers.py``: real runs of pytest on small files."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -41,6 +42,18 @@ def test_dies():
     os.kill(os.getpid(), 9)
 
 def test_later():
+    pass
+"""
+_WAITING = """
+import time
+
+def test_before():
+    pass
+
+def test_waits():
+    time.sleep(600)
+
+def test_after():
     pass
 """
 _TEARDOWN = """
@@ -86,6 +99,20 @@ def test_a_worker_that_dies_fails_its_tests_alone(tmp_path: Path) -> None:
     assert status == 1, output
     assert "6 failed, 1 passed" in output
     assert f"the worker ended with signal {int(signal.SIGKILL)} in one of the tests of test_c.py" in output
+
+
+def test_a_test_that_does_not_end_fails_alone(tmp_path: Path) -> None:
+    status, output = run(tmp_path, {"test_a": _WAITING, "test_b": "def test_good():\n    pass\n"}, "--test-limit", "1")
+    assert status == 1, output
+    assert "1 failed, 3 passed" in output and "FAILED test_a.py::test_waits - the test took longer than 1 s" in output
+    assert re.search(r'test_a.py", line 8 in test_waits', output), "the place where it waits"
+
+
+def test_session_fixtures_that_do_not_end_fail_the_run(tmp_path: Path) -> None:
+    broken = _TEARDOWN.replace('raise OSError("the device is busy")', "import time; time.sleep(600)")
+    status, output = run(tmp_path, {"test_a": broken, "test_b": "def test_good():\n    pass\n"}, "--test-limit", "1")
+    assert status == 1, output
+    assert "2 passed, 1 error" in output and "the end of the session's fixtures took longer than 1 s" in output
 
 
 def test_a_failure_of_a_session_fixture_fails_the_run(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """``scripts/suite.py``: what it says about failed tests. The jobs are real runs of pytest on small files."""
 
 import importlib.util
-import os
 import signal
 import sys
 import time
@@ -174,16 +173,20 @@ def test_tests_get_sigint_where_the_suite_ignores_it(suite: ModuleType, tmp_path
     assert job.counts == Counter(passed=1)
 
 
-def test_tests_are_compiled_once_before_workers_collect_them(
-    suite: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("limit", ["SILENT_S", "WHOLE_S"])
+def test_a_job_that_does_not_end_is_ended_with_its_processes(
+    suite: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], limit: str
 ) -> None:
+    below = tmp_path / "below"
+    monkeypatch.setattr(suite, limit, 0.5)
+    code = f"sleep 600 & echo $! > {below}; echo begun; wait"
+    monkeypatch.setattr(suite, "TIERS", {"kernel": lambda: iter([suite.Job("kernel", ("bash", "-c", code))])})
+    monkeypatch.setattr(suite, "TOGETHER", (("kernel",),))
     monkeypatch.setattr(suite, "ROOT", tmp_path)
-    monkeypatch.setattr(suite, "PYTEST", pytest_command(tmp_path))
-    (tmp_path / "tests").mkdir()
-    file = tmp_path / "tests/test_it.py"
-    file.write_text(_TESTS)
-    assert suite.compile_tests("tests")
-    assert suite.is_compiled(file)
-    assert not suite.compile_tests("tests")
-    os.utime(file, (time.time() + 10, time.time() + 10))
-    assert suite.compile_tests("tests")
+    monkeypatch.chdir(tmp_path)
+    assert suite.main(["kernel"]) == 1
+    output = capsys.readouterr().out
+    assert "begun" in output and "== ended, since" in output and "exit status -6, no test named" in output
+    process = Path("/proc", below.read_text().strip())
+    while process.exists() and " Z " not in (process / "stat").read_text():
+        time.sleep(0.02)
