@@ -185,6 +185,7 @@ def run_jobs(jobs: Sequence[Job], folder: Path, deadline: float = math.inf) -> N
         with job.output.open("wb") as output:
             job.process = subprocess.Popen(
                 job.command,
+                stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=ENVIRONMENT | {"PYTEST_DEBUG_TEMPROOT": str(temporary)},
