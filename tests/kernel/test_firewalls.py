@@ -148,3 +148,15 @@ def test_a_table_of_nftables_that_rejects_is_reported(firewalled: Firewalled) ->
     )
     firewalled.subject.check()
     assert firewalled.passes() and firewalled.reports[-1] == ""
+
+
+def test_a_legacy_policy_that_keeps_the_size_is_followed(firewalled: Firewalled) -> None:
+    programs = find("legacy")
+    assert programs is not None
+    firewalled.run(programs.restore["ip"], text="*filter\n:FORWARD ACCEPT [0:0]\nCOMMIT\n")
+    firewalled.subject.check()
+    assert firewalled.titles == []
+    firewalled.run(programs.restore["ip"], "--noflush", text="*filter\n:FORWARD DROP [0:0]\nCOMMIT\n")
+    firewalled.subject.check()
+    assert firewalled.titles == ["iptables filter"]
+    assert firewalled.passes()

@@ -4,6 +4,8 @@ import contextlib
 import fcntl
 import os
 import select
+import socket
+import subprocess
 import time
 from collections.abc import Iterator
 
@@ -13,6 +15,7 @@ from podwire.errors import KernelError, Unsupported
 from podwire.kernel import netns
 from podwire.kernel.iptables import Iptables, Kind, Ticker, choose, find, locked, nft_tables
 from podwire.kernel.iptables_tables import drop_tables, make_tables
+from podwire.kernel.legacy_rules import MOST_BYTES, KnownTables, LegacyTables
 from podwire.kernel.xtables_lock import LockUses
 from podwire.state.iptables import parse_save
 
@@ -167,3 +170,64 @@ def test_programs_of_legacy_iptables_are_noticed_as_they_end(place: str) -> None
         tool.restore("*filter\n:ONE - [0:0]\nCOMMIT\n")
         assert select.select([uses.fileno()], [], [], 30)[0]
         assert uses.used()
+
+
+@pytest.fixture
+def legacy(place: str) -> Iterator[tuple[KnownTables, dict[str, Iptables]]]:
+    """The tables ``filter`` of both families, and the tools that change them."""
+    programs = find("legacy")
+    assert programs is not None
+    with contextlib.ExitStack() as stack:
+        tools = {family: stack.enter_context(Iptables(family, programs, place)) for family in ("ip", "ip6")}
+        for tool in tools.values():
+            tool.restore("*filter\n-A INPUT -p tcp -m tcp --dport 80 -m comment --comment own -j ACCEPT\nCOMMIT\n")
+        tables = stack.enter_context(contextlib.closing(LegacyTables(place, ("filter", "nat"))))
+        known = KnownTables(tables)
+        known.read()
+        yield known, tools
+
+
+@pytest.mark.parametrize("family", ["ip", "ip6"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-R INPUT 1 -p tcp -m tcp --dport 81 -m comment --comment own -j ACCEPT",
+        "-R INPUT 1 -p tcp -m tcp --dport 80 -m comment --comment own -j DROP",
+        "-P FORWARD DROP",
+    ],
+)
+def test_a_legacy_rule_of_the_same_size_differs(
+    legacy: tuple[KnownTables, dict[str, Iptables]], family: str, line: str
+) -> None:
+    known, tools = legacy
+    assert known.differing(rules=True) == frozenset()
+    text = ":FORWARD DROP [0:0]" if line.startswith("-P") else line
+    tools[family].restore(f"*filter\n{text}\nCOMMIT\n")
+    assert known.differing(rules=False) == frozenset(), "the size and the number of rules are as before"
+    assert known.differing(rules=True) == {(family, "filter")}
+    known.accept([(family, "filter")])
+    assert known.differing(rules=True) == frozenset()
+
+
+def test_counters_of_legacy_rules_make_no_difference(
+    legacy: tuple[KnownTables, dict[str, Iptables]], place: str
+) -> None:
+    known, tools = legacy
+    with netns.inside(place):
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        with socket.create_server(("127.0.0.1", 80)) as server, socket.create_connection(server.getsockname()):
+            pass
+    assert "[0:0] -A INPUT" not in tools["ip"].save("filter", counters=True)
+    assert known.differing(rules=True) == frozenset()
+
+
+def test_a_legacy_table_above_the_limit_has_no_digest(
+    legacy: tuple[KnownTables, dict[str, Iptables]], place: str
+) -> None:
+    _, tools = legacy
+    rules = [f"-A INPUT -s 10.0.{number >> 8}.{number & 255}/32 -j ACCEPT" for number in range(256)]
+    with contextlib.closing(LegacyTables(place, ("filter",))) as tables:
+        for times, expected in ((1, True), (MOST_BYTES // 256 // 150, False)):
+            tools["ip"].restore("\n".join(("*filter", *(rules * times), "COMMIT\n")))
+            info = tables.infos()["ip", "filter"]
+            assert bool(tables.digest(("ip", "filter"), info)) == expected

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import select
+import shlex
 import time
 from collections.abc import Iterator
 
@@ -55,6 +56,26 @@ def test_lost_legacy_rules_are_noticed_by_table_sizes(
         first, *compared = plane.heal()
         assert first.startswith("*nat"), "the table that changed is read and written first"
         assert not any(compared)
+        assert in_kernel(plane) == desired_rulesets(plane)
+        assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
+        plane.remove()
+
+
+def test_an_equally_long_legacy_rule_is_replaced_within_two_seconds(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iptables_data_plane = IptablesDataPlane(NODE, path("node"), programs("legacy"))
+    with contextlib.closing(ServiceOwner(iptables_data_plane)) as plane:
+        monkeypatch.setattr(iptables_data_plane._watch, "_compare_at", float("inf"))
+        plane.load(by_name("ClusterIP").resolved())
+        _, chain, *rule = shlex.split(iptables(plane, "-t", "nat", "-S", "KUBE-SERVICES", "1"))
+        iptables(plane, "-t", "nat", "-R", chain, "1", *(argument.replace("10.96.", "10.97.") for argument in rule))
+        assert in_kernel(plane) != desired_rulesets(plane)
+        began = time.monotonic()
+        assert reported(plane)
+        first, *compared = plane.heal()
+        assert time.monotonic() - began < 2
+        assert first.startswith("*nat") and not any(compared)
         assert in_kernel(plane) == desired_rulesets(plane)
         assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
         plane.remove()

@@ -1,7 +1,8 @@
 """The firewalls of other programs at the hooks forward and input: read, and podwire's rules in iptables written.
 
 A reading costs two processes for each kind of iptables with a table ``filter``, 3 ms each. The check for possible
-changes since the last reading costs 0.1 ms: the generation of nf_tables, and the sizes of legacy tables.
+changes since the last reading costs 0.1 ms: the generation of nf_tables, and the rules of legacy tables
+(:mod:`podwire.kernel.legacy_rules`: more with thousands of rules there).
 """
 
 import re
@@ -11,7 +12,7 @@ import msgspec
 
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel.iptables import FAMILIES, Iptables, Kind, Programs, find, legacy_tables, nft_tables
-from podwire.kernel.iptables_watch import TableInfos
+from podwire.kernel.legacy_rules import LegacyTables
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.state.chain_marks import FORWARD
@@ -41,27 +42,29 @@ class FirewallChains:
 
     def __init__(self, netns_path: NetnsPath = None) -> None:
         self._netns_path = netns_path
-        self._infos: TableInfos | None = None
+        self._legacy: LegacyTables | None = None
         self._nft: Nft | None = None
         try:
-            self._infos = TableInfos(netns_path, (_TABLE,))
+            self._legacy = LegacyTables(netns_path, (_TABLE,))
             self._nft = Nft(netns_path)
         except KernelError:
             return  # A kernel without nf_tables has no generation, and no tables of it.
 
     def close(self) -> None:
         """Closes the sockets; everything in the kernel stays."""
-        for opened in (self._infos, self._nft):
+        for opened in (self._legacy, self._nft):
             if opened is not None:
                 opened.close()
 
     def fingerprint(self) -> object:
-        """A value that differs when a rule or a policy may have changed; small changes of legacy tables keep it.
+        """A value that differs when a rule or a policy may have changed.
+
+        A change that keeps the size of a legacy table does not show where the table is too large for a digest.
 
         Raises: KernelError.
         """
         generation = self._nft.generation() if self._nft is not None else 0
-        return generation, self._infos.read() if self._infos is not None else {}
+        return generation, self._legacy.digests() if self._legacy is not None else {}
 
     def tables(self) -> tuple[FilterTables, ...]:
         """The tables ``filter`` that exist, of both kinds of iptables.

@@ -3,23 +3,21 @@
 For the nft kind the kernel sends notifications. For legacy rules it sends none. There the numbers of entries, the sizes
 and the hook offsets of the tables are compared with those after the last write of podwire, by one system call for each
 table: when a program of legacy iptables ends (:mod:`podwire.kernel.xtables_lock`), and every 0.05 s. A change that
-keeps all of them, such as a rule that takes the place of an equally long one, is not seen; for these ``changed`` also
-returns True every 30 s. While changes follow one another, the pause after each doubles up to 30 s.
+keeps all of them, such as a rule that takes the place of an equally long one, shows in a digest of the rules, which is
+compared every second (:mod:`podwire.kernel.legacy_rules`). The rules of tables that are too large for that have no
+digest; for these ``changed`` also returns True every 30 s. While changes follow one another, the pause after each
+doubles up to 30 s.
 """
 
-import ctypes
 import select
-import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from podwire.errors import KernelError
-from podwire.kernel import netns
-from podwire.kernel.failure import refusal
-from podwire.kernel.iptables import FAMILIES, Iptables, Programs, Ticker, legacy_tables_of
+from podwire.kernel.iptables import FAMILIES, Iptables, Programs, Ticker
+from podwire.kernel.legacy_rules import KnownTables, LegacyTables
 from podwire.kernel.looks import LOOK_S
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
@@ -29,11 +27,8 @@ from podwire.state.iptables import ChainSize
 from podwire.state.nft_diff import RestoreRules, Transaction
 
 POLL_S = 30.0  # as kube-proxy's syncPeriod
-_SO_GET_INFO = 64  # IPT_SO_GET_INFO and IP6T_SO_GET_INFO, linux/netfilter_ipv4/ip_tables.h
-_INFO = struct.Struct("=32s52x")
-"""struct ipt_getinfo: the name of the table, then hooks, offsets, the number of entries and their size."""
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_FAMILIES = {"ip": (socket.AF_INET, socket.SOL_IP), "ip6": (socket.AF_INET6, 41)}  # SOL_IPV6, linux/socket.h
+RULES_S = 1.0
+"""Between two comparisons of the rules of legacy tables."""
 
 
 class ChainWatch(Protocol):
@@ -182,55 +177,12 @@ def _restorations(
                 yield RestoreRules(name, last)
 
 
-class TableInfos:
-    """What the kernel says of legacy tables in one network namespace, without their rules."""
-
-    def __init__(self, netns_path: NetnsPath, tables: Iterable[str]) -> None:
-        self._netns_path = netns_path
-        self._tables = frozenset(tables)
-        self._sockets: dict[str, socket.socket] = {}
-        with netns.inside(netns_path):
-            for family, (number, _) in _FAMILIES.items():
-                try:
-                    self._sockets[family] = socket.socket(number, socket.SOCK_RAW, socket.IPPROTO_RAW)
-                except OSError as failure:
-                    if family == FAMILIES[0]:
-                        raise refusal("open", "raw socket", failure.errno or 0) from failure
-
-    def close(self) -> None:
-        """Closes the sockets."""
-        for opened in self._sockets.values():
-            opened.close()
-
-    def read(self) -> dict[tuple[str, str], bytes]:
-        """By family and table: hooks, offsets, the number of entries and their size, as the kernel encodes them.
-
-        Tables that do not exist are left out; asking for one would create it.
-        """
-        with netns.inside(self._netns_path):
-            present = {family: legacy_tables_of(family) & self._tables for family in self._sockets}
-        return {
-            (family, table): self._info(family, table) for family, tables in present.items() for table in sorted(tables)
-        }
-
-    def again(self, known: Mapping[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
-        """The result of :meth:`read` for the same tables; empty for a table that is gone."""
-        return {(family, table): self._info(family, table) for family, table in known}
-
-    def _info(self, family: str, table: str) -> bytes:
-        """Python's getsockopt cannot pass the name of the table."""
-        info = ctypes.create_string_buffer(_INFO.pack(table.encode()), _INFO.size)
-        level, length = _FAMILIES[family][1], ctypes.c_uint(_INFO.size)
-        descriptor = self._sockets[family].fileno()
-        refused = _LIBC.getsockopt(descriptor, level, _SO_GET_INFO, info, ctypes.byref(length))
-        return b"" if refused else info.raw
-
-
 class Poll:
     """Polling, since the kernel sends no notifications for legacy rules."""
 
     def __init__(self, netns_path: NetnsPath, tables: Iterable[str]) -> None:
-        self._infos = TableInfos(netns_path, tables)
+        self._tables = LegacyTables(netns_path, tables)
+        self._known = KnownTables(self._tables)
         self._ticker = Ticker(LOOK_S)
         self._lock_uses = LockUses()
         self._events = select.epoll()
@@ -239,17 +191,18 @@ class Poll:
         self.fileno = self._events.fileno
         self._lock = threading.Lock()
         """Held while podwire writes, because another thread calls :meth:`changed`."""
-        self._known: dict[tuple[str, str], bytes] = {}
         self._missed = False
         self._changed: set[tuple[str, str]] = set()
         self._compare_at = time.monotonic() + POLL_S
+        self._read_at = 0.0
+        """When the rules are compared next."""
         self._pause_s, self._rested_at = LOOK_S, 0.0
 
     def close(self) -> None:
         self._events.close()
         self._ticker.close()
         self._lock_uses.close()
-        self._infos.close()
+        self._tables.close()
 
     def changed(self) -> bool:
         ticked, used = self._ticker.period_ended(), self._lock_uses.used()
@@ -257,9 +210,8 @@ class Poll:
             return False
         try:
             now = time.monotonic()
-            if now >= self._rested_at and (self._missed or self._differs()):
-                before, self._known, self._missed = self._known, self._infos.again(self._known), False
-                self._changed.update(table for table, info in self._known.items() if info != before.get(table))
+            if now >= self._rested_at and (self._look(rules=now >= self._read_at) or self._missed):
+                self._missed = False
                 quiet = now - self._rested_at > 2 * self._pause_s
                 self._pause_s = LOOK_S if quiet else min(2 * self._pause_s, POLL_S)
                 self._rested_at = now + self._pause_s
@@ -271,8 +223,14 @@ class Poll:
         self._compare_at = now + POLL_S
         return True
 
-    def _differs(self) -> bool:
-        return self._infos.again(self._known) != self._known
+    def _look(self, *, rules: bool) -> bool:
+        """Whether a table differs from what was known of it; it is known then."""
+        if rules:
+            self._read_at = time.monotonic() + RULES_S
+        differing = self._known.differing(rules=rules)
+        self._known.accept(differing)
+        self._changed |= differing
+        return bool(differing)
 
     def take_chains(self) -> Mapping[tuple[str, str], frozenset[str]]:
         with self._lock:
@@ -293,11 +251,11 @@ class Poll:
         if not text:
             return
         with self._lock:
-            self._missed = self._missed or self._differs()
+            self._missed = self._look(rules=True) or self._missed
             try:
                 tool.restore(text)
             finally:
-                self._known = self._infos.read()
+                self._known.read()
                 self._lock_uses.watch()
 
     def notifications_off(self, write: Callable[[], int]) -> None:
@@ -305,7 +263,8 @@ class Poll:
             try:
                 write()
             finally:
-                self._known, self._missed = self._infos.read(), False
+                self._known.read()
+                self._missed = False
                 self._lock_uses.watch()
 
 

@@ -1,9 +1,9 @@
 """The masquerade rules of iptables in a network namespace: held, and watched for changes by other programs.
 
 Changes are asked for, not notified of: of the kind ``nft`` the kernel's notifications that wait are read, of the kind
-``legacy`` the sizes of the tables are compared (:mod:`podwire.kernel.iptables_watch`). Other parts and programs write
-the table ``nat`` too; only changes of these chains and of the chain that jumps to them count. Cost of a question: one
-system call, or two for each family in the kind ``legacy``; while no rules are held nothing.
+``legacy`` the tables are compared (:mod:`podwire.kernel.iptables_watch`). Other parts and programs write the table
+``nat`` too; only changes of these chains and of the chain that jumps to them count. Cost of a question: one system
+call, or two for each family in the kind ``legacy``; while no rules are held nothing.
 """
 
 import contextlib

@@ -6,10 +6,10 @@ read the kernel: usually only elements of sets; if chains are added or removed, 
 3. After a refused step, everything is loaded again; if the load fails too, the rules in force stay, the error is
 raised, and the next call loads again. 4. ``heal`` restores what another program changed and moves the jumps to the
 first place again. The kernel reports changes of nft rules at once, but not changes of legacy rules and of sets. So
-``disturbed`` compares the sizes of legacy tables and the numbers of set elements five times a second (less often where
-that would take more than 0.1 % of one CPU), the rules every 30 s, and returns True every 10 minutes so that the
-elements themselves are compared. 5. ``close`` leaves all rules in force, ``remove`` deletes them. 6. Without IPv6 on
-the machine, IPv4 is still enforced.
+``disturbed`` compares the sizes of legacy tables and the numbers of set elements 20 times a second (the latter less
+often where that would take more than 0.1 % of one CPU), the rules every second, and returns True every 10 minutes so
+that the elements themselves are compared. 5. ``close`` leaves all rules in force, ``remove`` deletes them. 6. Without
+IPv6 on the machine, IPv4 is still enforced.
 
 Calls block until iptables-restore ends: 27 ms (legacy) to 56 ms (nft) for a changed policy among 1,000, and for the
 first pod of its policies; 11 ms of these are Python code. A change that only changes elements starts no program (4 ms).

@@ -7,8 +7,8 @@
 3. A refused text is followed by a full load. When that fails too, the error is raised and the next call loads again.
 4. ``heal`` puts back the rules that other programs deleted from our chains, writes the other chains that the kernel's
    notifications name, and the jumps of chains that were flushed; then it reads the kernel and writes what else another
-   program changed. Rules of the nft kind notify of changes at once; the
-   sizes of legacy tables are compared every 0.05 s, and ``disturbed`` is true every 30 s for changes that keep them.
+   program changed. Rules of the nft kind notify of changes at once; the sizes of legacy tables are compared every
+   0.05 s and their rules every second, and ``disturbed`` is true every 30 s for rules of tables above 4 MiB.
 5. ``close`` leaves everything in force; ``remove`` removes our chains, of both kinds, and nothing else.
 6. Where node ports answer on loopback, ``route_localnet`` is turned on after the rules that guard it exist, and turned
    off before they are removed.

@@ -11,7 +11,8 @@
 5. ``heal`` reads and writes what another program changed. iptables' nft rules and addresses notify of changes; IPVS,
    sets and legacy rules do not. Five times a second, or less often so that it takes at most 0.1 % of one CPU, the
    schedulers, real servers and weights of virtual servers, the numbers of set elements and the sizes of legacy tables
-   are compared. Everything is read every 30 s, or less often when reading takes more than 0.3 s.
+   are compared; every second, the rules of legacy tables. Everything is read every 30 s, or less often when reading
+   takes more than 0.3 s.
 6. ``close`` leaves everything in force; ``remove`` removes podwire's state and nothing else.
 """
 
