@@ -2,14 +2,22 @@
 
 import contextlib
 import json
+import os
+import signal
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.e2e.clusters import address_of, done, flows, in_node, own_name, run, running, server, topology
 from tests.e2e.driver import Cluster, eventually
 
 from podwire.kernel import netns
+from podwire.local import builds
+from podwire.local.briefs import processes_of
+from podwire.local.config import recall_config
+from podwire.local.rollout.components import Swapper, every_build
+from podwire.runtime.childrecord import read_record
 
 NAME = own_name("lab")
 CONFIG = """
@@ -103,6 +111,27 @@ def test_bgp_carries_pods_across_the_router(healed: Cluster) -> None:
     assert not hears(healed, "node-1", "node-2")
     lab("heal")
     eventually(lambda: run("probe", "--name", NAME).returncode == 0)
+
+
+def test_an_adopted_router_is_started_again(healed: Cluster, tmp_path: Path) -> None:
+    """The supervisor of an upgrade adopts all processes, the router's BIRD too, whose routes stay in the kernel."""
+    lab_topology = topology(healed)
+    config = recall_config(lab_topology)
+    assert config is not None
+
+    def router() -> int:
+        record = read_record(Path(lab_topology.run, "processes", "router.json"))
+        return record.pid if record is not None and record.running else 0
+
+    running_builds = every_build([process.name for process in processes_of(lab_topology)], builds.own())
+    with flows(healed, [("near", "far")]) as (client,):
+        Swapper(lab_topology, config, tmp_path / "backup").start_supervisor(builds.own(), running_builds)
+        first = router()
+        assert first
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: router() not in (0, first))
+        client.go_on()
+    assert client.problems == []
 
 
 def test_a_lossy_link_loses_some_frames(healed: Cluster) -> None:

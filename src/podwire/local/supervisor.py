@@ -140,6 +140,14 @@ class ClusterSupervisor:
         self._relay()
         for child in components.every(self._topology, config, self._cgroup.parent if self._cgroup else None):
             await self._keep(components.as_configured(child))
+        for child in self._routers(config):
+            await self._children.ensure(components.as_configured(child))
+
+    def _routers(self, config: ClusterConfig) -> tuple[Child, ...]:
+        """The routing programs of the fabric's routers; they belong to no build, and no upgrade replaces them."""
+        if self._topology.segment_count == 1 or not Path(BIRD).exists():
+            return ()
+        return (router_child(self._topology, config.pod_cidrs),)
 
     async def _swap(self, order: "SwapOrder") -> None:
         """Ends one component and starts it in another build, after all components were adopted."""
@@ -181,8 +189,8 @@ class ClusterSupervisor:
         if config.dns.kernel:
             _mount_bpf(progress)
         lab.apply(topology, size, conditions)
-        if topology.segment_count > 1 and Path(BIRD).exists():
-            await self._children.ensure(router_child(topology, config.pod_cidrs))
+        for child in self._routers(config):
+            await self._children.ensure(child)
         progress(f"fabric: {count(config.nodes, 'node')} on {count(topology.segment_count, 'segment')}")
         client = Client(load_kubeconfig(credentials.kubeconfig_path(topology, "admin")), self._clock)
         try:
