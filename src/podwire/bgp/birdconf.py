@@ -15,7 +15,7 @@ Sessions with the same rules share their filters: the name of a filter follows f
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -37,11 +37,15 @@ _LOG_CLASSES = {
 }
 
 
+Filters = tuple[tuple[str, str], tuple[str, str]]
+"""Name and text of the filter for routes of a neighbour, and of the one for routes to it."""
+
+
 class SessionText(NamedTuple):
-    """The text of a session, and the texts of its filters by their names."""
+    """The text of a session, and its filters."""
 
     session: BgpSession
-    filters: Mapping[str, str]
+    filters: Filters
     text: str
 
 
@@ -51,6 +55,8 @@ class SessionTexts:
     def __init__(self) -> None:
         self._basis: object = None
         self._known: dict[str, SessionText] = {}
+        self._filters: dict[object, Filters] = {}
+        """By the values of a session that make them."""
 
     def of(self, config: BgpConfiguration, sessions: Sequence[BgpSession]) -> list[str]:
         """The texts of the filters of sessions in the order of their names, then those of the sessions."""
@@ -59,18 +65,33 @@ class SessionTexts:
             *(config.networks, config.service_networks, config.restart_time_s, config.strict_bind),
             *(config.gateways, config.tags, config.unsent, pods),
         )
-        known = self._known if basis == self._basis else {}
-        self._basis, self._known = basis, {}
+        if basis != self._basis:
+            self._known, self._filters = {}, {}
+        known, self._basis, self._known = self._known, basis, {}
         filters: dict[str, str] = {}
         texts = []
+        last: Filters | None = None
         for session in sessions:
             entry = known.get(session.name)
             if entry is None or (entry.session is not session and entry.session != session):
-                entry = _session(config, session)
+                entry = _session(config, session, self._filters_of(config, session))
             self._known[session.name] = entry
-            filters.update(entry.filters)
+            if entry.filters is not last:
+                last = entry.filters
+                filters.update(last)
             texts.append(entry.text)
         return [*(filters[name] for name in sorted(filters)), *texts]
+
+    def _filters_of(self, config: BgpConfiguration, session: BgpSession) -> Filters:
+        """The filters of a session; made once for the sessions of a configuration that have the same."""
+        key = (
+            *(session.local.version, session.local_as, session.sends, session.accepts),
+            *(session.communities, session.prepends, session.imports, session.exports),
+        )
+        if key not in self._filters:
+            imports, exports = _import_rules(config, session), _export_rules(config, session)
+            self._filters[key] = (_filter("in", imports), _filter("out", exports))
+        return self._filters[key]
 
 
 def render(config: BgpConfiguration, texts: SessionTexts | None = None) -> str:
@@ -152,16 +173,17 @@ def _family(config: BgpConfiguration, version: int) -> str:
     return _lines(lines)
 
 
-def _session(config: BgpConfiguration, session: BgpSession) -> SessionText:
+def _session(config: BgpConfiguration, session: BgpSession, filters: Filters) -> SessionText:
     name, version = session.name, session.local.version
-    imports, exports = _filter("in", _import_rules(config, session)), _filter("out", _export_rules(config, session))
+    imports, exports = filters
+    source = f"{address_text(session.local)} " if session.has_source else ""
     direct = bool(session.interface) or (session.on_link and not session.is_internal)
     restart_s = session.restart_time_s or config.restart_time_s
     lines = [
         *_second_filter(session),
         f"protocol bgp {name} {{",
         *([f'  vrf "{session.vrf}";'] if session.vrf else []),
-        f"  local {f'{session.local} ' if session.has_source else ''}port {session.local_port} as {session.local_as};",
+        f"  local {source}port {session.local_port} as {session.local_as};",
         *_neighbor(session),
         "  direct;" if direct else f"  multihop {session.hops};" if session.hops else "  multihop;",
         f"  graceful restart {f'on; graceful restart time {restart_s}' if session.keeps_routes else 'off'};",
@@ -171,7 +193,7 @@ def _session(config: BgpConfiguration, session: BgpSession) -> SessionText:
         *_second_channel(session),
         "}",
     ]
-    return SessionText(session, dict((imports, exports)), _lines(lines))
+    return SessionText(session, filters, _lines(lines))
 
 
 def _filter(prefix: str, rules: Iterable[str]) -> tuple[str, str]:
@@ -190,7 +212,7 @@ def _neighbor(session: BgpSession) -> Iterable[str]:
         yield f'  interface "{session.interface}"; neighbor range fe80::/10 {_remote_as(session)};'
         yield f'  dynamic name "{session.name}_";'
     else:
-        yield f"  neighbor {session.remote} port {session.remote_port} {_remote_as(session)};"
+        yield f"  neighbor {address_text(session.remote)} port {session.remote_port} {_remote_as(session)};"
 
 
 def _advertisements(interface: str, number: int) -> str:
@@ -367,4 +389,4 @@ def _of(networks: Iterable[Network], version: int) -> list[Network]:
 
 
 def _lines(lines: Iterable[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
+    return "\n".join((*lines, ""))

@@ -108,7 +108,7 @@ class Node(Fact, frozen=True):
     @property
     def pod_networks(self) -> tuple[Network, ...]:
         """The ranges of the node's pods, in the order of the object; texts that are not ranges are left out."""
-        return tuple(network for text in self._written_cidrs if (network := _network(text)) is not None)
+        return tuple([network for text in self._written_cidrs if (network := _network(text)) is not None])
 
     @property
     def _written_cidrs(self) -> tuple[str, ...]:

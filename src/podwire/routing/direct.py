@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from podwire.routing.entries import route_to
 from podwire.routing.nodes import LocalNode, Peer
 from podwire.routing.peerstates import PeerStates
-from podwire.state.address import address_text, prefix_text
+from podwire.state.address import address_text
 from podwire.state.network import NetworkState
 from podwire.state.route import Route
 
@@ -26,7 +27,7 @@ def _routes(me: LocalNode, peer: Peer) -> Iterator[Route]:
         gateway, source = peer.address(cidr.version), me.address(cidr.version)
         if gateway is not None and me.underlay.reaches(gateway):
             link, own = me.underlay.link, address_text(source) if source is not None else ""
-            yield Route(dst=prefix_text(cidr), via=address_text(gateway), link=link, src=own)
+            yield route_to(cidr, address_text(gateway), link=link, src=own)
 
 
 def no_address(peer: Peer) -> str:

@@ -1,6 +1,6 @@
 """The peers of one node, each read from its Node object once.
 
-Cost: 0.2 us for each Node that is the same object as before; reading a Node takes 30 us.
+Cost: 0.2 us for each Node that is the same object as before; reading a Node takes 8 us.
 """
 
 from collections.abc import Mapping

@@ -316,8 +316,13 @@ def in_use(nodes: Iterable[Peer | LocalNode], configured: str) -> set[str]:
     The one that this node itself announced last stays until the new announcement is known, so that no packet on its way
     through a device is lost.
     """
-    facts = [node.facts for node in nodes if node.facts is not None]
-    return {configured, *(fact.backend for fact in facts), *(name for fact in facts for name in fact.sends)}
+    used = {configured}
+    for node in nodes:
+        if (facts := node.facts) is not None:
+            used.add(facts.backend)
+            if facts.sends:
+                used.update(facts.sends)
+    return used
 
 
 def _common(me: LocalNode) -> NetworkState:

@@ -25,6 +25,7 @@ import msgspec
 from podwire.errors import ConfigError
 from podwire.routing.backend import BackendPlan
 from podwire.routing.direct import behind_router
+from podwire.routing.entries import forwarding_to, route_to
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import PathState, PeerPath, follow_route, next_neighbour
 from podwire.routing.peerstates import PeerStates
@@ -32,7 +33,7 @@ from podwire.routing.tunnels import gateways, tunnel_addresses, tunnel_sources, 
 from podwire.state.address import mac_text
 from podwire.state.link import NAME_MAX, Link
 from podwire.state.network import NetworkState, Object, merge
-from podwire.state.route import Fdb, Route
+from podwire.state.route import Route
 
 
 class NodeSegment(msgspec.Struct, frozen=True):
@@ -113,13 +114,12 @@ class NodeSegment(msgspec.Struct, frozen=True):
             yield gateway
             if cidr.version == 6:
                 yield Route(dst=f"{gateway.ip}/128", link=self.device)
-            source = sources.get(cidr.version, "")
-            yield Route(dst=str(cidr), via=gateway.ip, link=self.device, onlink=True, src=source)
+            yield route_to(cidr, gateway.ip, link=self.device, src=sources.get(cidr.version, ""), onlink=True)
 
     def _member(self, peer: Peer, port: str) -> Iterator[Object]:
         """The entry by which a peer may send to this node; more peers may than it sends to."""
         if mac := self._mac(peer):
-            yield Fdb(link=port, mac=mac, bridge=True)
+            yield forwarding_to(mac, link=port, bridge=True)
 
     def path(self, peer: Peer, address: Address, state: PathState) -> PeerPath:
         """The path to a pod of a peer: the route to the bridge, and the neighbour entry of its next hop."""

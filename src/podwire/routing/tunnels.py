@@ -8,8 +8,9 @@ new device no peer needs an update.
 import hashlib
 from collections.abc import Iterator, Mapping
 
+from podwire.routing.entries import neighbour_at, route_to
 from podwire.routing.nodes import LocalNode, Network, Peer, has_node_address, node_address
-from podwire.state.address import prefix_text, unpack_ip
+from podwire.state.address import unpack_ip
 from podwire.state.route import Address, Neighbour, Route, Sysctl
 
 
@@ -43,7 +44,7 @@ def gateways(device: str, peer: Peer, mac: str) -> Iterator[tuple[Network, Neigh
     """
     for cidr in peer.pod_cidrs:
         carrier = cidr if has_node_address(cidr) else _carrier(cidr, peer)
-        yield cidr, Neighbour(link=device, ip=_node_text(carrier), mac=mac)
+        yield cidr, neighbour_at(_node_text(carrier), mac, link=device)
 
 
 def _carrier(single: Network, peer: Peer) -> Network:
@@ -61,7 +62,7 @@ def _node_text(cidr: Network) -> str:
 
 def tunnel_routes(device: str, peer: Peer, sources: Mapping[int, str]) -> Iterator[Route]:
     """The routes to a peer's pods by a device without neighbours."""
-    return (Route(dst=prefix_text(cidr), link=device, src=sources.get(cidr.version, "")) for cidr in peer.pod_cidrs)
+    return (route_to(cidr, link=device, src=sources.get(cidr.version, "")) for cidr in peer.pod_cidrs)
 
 
 def tunnel_sysctls(device: str, me: LocalNode) -> tuple[Sysctl, ...]:

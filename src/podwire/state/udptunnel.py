@@ -9,7 +9,7 @@ The text has a line for a tunnel and one for each of its peers::
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from podwire.state import grammar
 from podwire.state.address import ip_text, network_text
@@ -60,8 +60,8 @@ class UdpTunnel(Value, frozen=True):
     def __post_init__(self) -> None:
         endpoint_address(self.listen)
         canonical(self, "peers", tuple(sorted(self.peers)))
-        _refuse_twice("endpoint", (peer.endpoint for peer in self.peers))
-        _refuse_twice("network", (network for peer in self.peers for network in peer.networks))
+        _refuse_twice("endpoint", [peer.endpoint for peer in self.peers])
+        _refuse_twice("network", [network for peer in self.peers for network in peer.networks])
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -118,8 +118,10 @@ def parse_difference(device: str, lines: Iterable[str]) -> PeerChange:
     return PeerChange(tuple(peers["-"]), tuple(peers["+"]))
 
 
-def _refuse_twice(property_name: str, texts: Iterable[str]) -> None:
+def _refuse_twice(property_name: str, texts: Sequence[str]) -> None:
     known: set[str] = set()
+    if len(set(texts)) == len(texts):
+        return
     for text in texts:
         if text in known:
             raise ValueError(f"two peers have the {property_name} {text}")

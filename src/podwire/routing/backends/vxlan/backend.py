@@ -22,6 +22,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from podwire.routing.backend import BackendOptions, BackendPlan, check_range
+from podwire.routing.entries import forwarding_to, route_to
 from podwire.routing.mtu import device_mtu
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import (
@@ -45,11 +46,11 @@ from podwire.routing.tunnels import (
     tunnel_sources,
     tunnel_sysctls,
 )
-from podwire.state.address import address_text, prefix_text
+from podwire.state.address import address_text
 from podwire.state.link import Link
 from podwire.state.link_kinds import Vxlan
 from podwire.state.network import NetworkState, Object, merge
-from podwire.state.route import Fdb, Route
+from podwire.state.route import Route
 
 DEVICE, SECOND_DEVICE = "podwire-vxlan", "podwire-vxlan2"
 GUARD, SECOND_GUARD = "podwire-routing", "podwire-routing-vxlan2"
@@ -201,16 +202,14 @@ def _way(peer: Peer, version: int, sources: Mapping[int, str], *, second: bool) 
         outers[SECOND_DEVICE] = other
     for device, outer in outers.items():
         mac = _peer_mac(peer, outer.version)
-        yield Fdb(link=device, mac=mac, dst=address_text(outer))
+        yield forwarding_to(mac, address_text(outer), link=device)
         for cidr, gateway in gateways(device, peer, mac):
             if len(outers) > 1 and cidr.version != outer.version:
                 continue
             yield gateway
             if cidr.version == 6:
                 yield Route(dst=f"{gateway.ip}/128", link=device)
-            yield Route(
-                dst=prefix_text(cidr), via=gateway.ip, link=device, onlink=True, src=sources.get(cidr.version, "")
-            )
+            yield route_to(cidr, gateway.ip, link=device, src=sources.get(cidr.version, ""), onlink=True)
 
 
 def _peer_mac(peer: Peer, version: int) -> str:
