@@ -6,9 +6,9 @@ a pod off the network ends for podwire when no packet reaches it; the devices go
 measured apart.
 
 Reading routes gives values in podwire: all objects of the namespace. Beside it ``ip -j route show`` is read by a JSON
-parser, which gives routes as dictionaries, and ``ip route show`` prints lines that nobody parses. A value costs 0.7 us
-more than the bytes of the kernel, and a line of text about as much. CPU is user and system time of this process and of
-the processes that it starts. As in an agent, modules are left out of searches for garbage.
+parser, which gives routes as dictionaries, and ``ip route show`` prints lines that nobody parses. A value costs 0.6 us
+more than the bytes of the kernel, and a line of text 1 us. CPU is user and system time of this process and of the
+processes that it starts. As in an agent, modules are left out of searches for garbage.
 
     sudo python -m bench.netlink [--quick]
 """

@@ -22,7 +22,7 @@ import msgspec
 
 from podwire.errors import KernelError
 from podwire.kernel import attributes, netns
-from podwire.kernel.attributes import NLMSGHDR
+from podwire.kernel.attributes import NLMSGHDR, Run
 from podwire.kernel.failure import refusal
 from podwire.kernel.uapi import (
     NETLINK_CAP_ACK,
@@ -154,27 +154,44 @@ class Netlink:
         Raises: KernelError.
         """
         objects: list[bytes] = []
+
+        def take(run: Run) -> None:
+            objects.extend(run.payloads if keep is None else filter(keep, run.payloads))
+
         for _attempt in range(_DUMP_TRIES):
-            objects, interrupted = self._dump_once(message, keep)
-            if not interrupted:
+            objects.clear()
+            if not self._dump_once(message, take):
                 break
         return objects
 
-    def _dump_once(self, message: Message, keep: Callable[[bytes], bool] | None) -> tuple[list[bytes], bool]:
+    def dump_runs(self, message: Message) -> list[Run]:
+        """As :meth:`dump`, all payloads, without an object for each.
+
+        Raises: KernelError.
+        """
+        answered: list[Run] = []
+        for _attempt in range(_DUMP_TRIES):
+            answered.clear()
+            if not self._dump_once(message, answered.append):
+                break
+        return answered
+
+    def _dump_once(self, message: Message, take: Callable[[Run], None]) -> bool:
+        """Calls ``take`` with the payloads; returns whether the tables changed meanwhile."""
         self._sequence += 1
         sequence = self._sequence
         size = NLMSGHDR.size + len(message.body)
         flags = message.flags | NLM_F_REQUEST | NLM_F_DUMP
         self._send(NLMSGHDR.pack(size, message.kind, flags, sequence, 0) + message.body, message)
-        objects: list[bytes] = []
         interrupted = False
         while True:
             datagram = self._receive(message)
             alike = attributes.messages_alike(datagram)
             if alike is not None and alike.sequence == sequence and alike.kind > NLMSG_DONE:
                 interrupted = interrupted or bool(alike.flags & NLM_F_DUMP_INTR)
-                objects += alike.payloads if keep is None else filter(keep, alike.payloads)
+                take(alike.run)
                 continue
+            payloads: list[bytes] = []
             for kind, flags, answered_sequence, payload in attributes.messages(datagram):
                 if answered_sequence != sequence:
                     continue
@@ -184,9 +201,10 @@ class Netlink:
                     failure = _failure(payload, flags, message, done=kind == NLMSG_DONE)
                     if failure is not None:
                         raise failure
-                    return objects, interrupted
-                if keep is None or keep(payload):
-                    objects.append(payload)
+                    _take_all(payloads, take)
+                    return interrupted
+                payloads.append(payload)
+            _take_all(payloads, take)
 
     def get(self, message: Message) -> tuple[int, bytes]:
         """Type and payload of the single object in the answer to a request without NLM_F_DUMP.
@@ -231,6 +249,11 @@ class Netlink:
         except OSError as failure:
             number = errno.ETIMEDOUT if failure.errno == errno.EAGAIN else failure.errno or 0
             raise refusal(message.operation, str(message.subject), number) from failure
+
+
+def _take_all(payloads: Sequence[bytes], take: Callable[[Run], None]) -> None:
+    for run in attributes.runs(payloads):
+        take(run)
 
 
 def _open(family: int, *, short: bool = False) -> socket.socket:

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from podwire.errors import KernelError, KernelExists, KernelNotFound
 from podwire.kernel import link_codec, neighbour_lists, route_codec, route_lists, rule_codec, sysctl, tun
+from podwire.kernel.attributes import Run
 from podwire.kernel.failure import refusal
 from podwire.kernel.link_kinds import codec_of
 from podwire.kernel.netlink import Message, Netlink
@@ -151,10 +152,11 @@ def _read_addresses(netlink: Netlink, devices: _Devices) -> tuple[Address, ...]:
 
 
 def _read_routes(netlink: Netlink, devices: _Devices, proto: int) -> tuple[Route, ...]:
-    payloads: list[bytes] = []
+    dumped: list[Run] = []
     for family in (AF_INET, AF_INET6):
-        payloads += _dump(netlink, RTM_GETROUTE, route_codec.encode_route_dump(family, proto=proto), "routes")
-    return _known(route_lists.decode_routes(payloads, devices.names))
+        body = route_codec.encode_route_dump(family, proto=proto)
+        dumped += netlink.dump_runs(Message(RTM_GETROUTE, 0, body, "list", "routes"))
+    return _known(route_lists.decode_runs(dumped, devices.names))
 
 
 def _read_rules(netlink: Netlink) -> tuple[FibRule, ...]:

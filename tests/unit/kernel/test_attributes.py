@@ -51,3 +51,39 @@ def test_messages_of_a_datagram() -> None:
     assert list(attributes.messages(item + two)) == [(2, 3, 4, b"abc"), (6, 7, 8, b"")]
     with pytest.raises(ProtocolError, match="message of 99 bytes"):
         list(attributes.messages(NLMSGHDR.pack(99, 0, 0, 0, 0)))
+
+
+def _datagram(payloads: list[bytes], *, kinds: dict[int, int] | None = None) -> bytes:
+    """Messages of type 24 with these payloads; ``kinds`` has other types by position."""
+    numbers = [(kinds or {}).get(at, 24) for at in range(len(payloads))]
+    heads = [NLMSGHDR.pack(16 + len(p), kind, 2, 7, 0) for kind, p in zip(numbers, payloads, strict=True)]
+    return b"".join(head + payload for head, payload in zip(heads, payloads, strict=True))
+
+
+@given(st.lists(st.binary(min_size=12, max_size=12), min_size=8, max_size=20))
+def test_many_alike_messages_are_those_that_are_read_alone(payloads: list[bytes]) -> None:
+    datagram = _datagram(payloads)
+    alike = attributes.messages_alike(datagram)
+
+    assert alike is not None
+    assert (alike.kind, alike.flags, alike.sequence) == (24, 2, 7)
+    assert alike.run.payloads == payloads == [payload for *_, payload in attributes.messages(datagram)]
+
+
+@pytest.mark.parametrize("place", [0, 4, 9])
+def test_a_message_of_another_type_is_not_alike(place: int) -> None:
+    assert attributes.messages_alike(_datagram([b"abcd"] * 10, kinds={place: 3})) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from(b"ab"), st.integers(0, 255)), min_size=1, max_size=9), st.integers(0, 9))
+def test_runs_differ_in_a_range_or_elsewhere(content: list[tuple[int, int]], skipped: int) -> None:
+    run = attributes.Run(b"".join(bytes(skipped) + bytes([*entry, 5]) for entry in content), skipped + 3, skipped)
+
+    assert run.differ_only_in(range(skipped + 1, skipped + 2)) == (len({letter for letter, _ in content}) == 1)
+    assert run.payloads == [bytes([*entry, 5]) for entry in content]
+
+
+def test_payloads_of_one_length_in_a_row_are_a_run() -> None:
+    runs = list(attributes.runs([b"ab", b"cd", b"", b"efg", b"hi"]))
+
+    assert [run.payloads for run in runs] == [[b"ab", b"cd"], [b"efg"], [b"hi"]]
