@@ -6,11 +6,15 @@ one. "By hand" is the kernel set up for the same kind of tunnel by commands of i
 connection tracking and guards, right before or right after the backend, and "bare veth" plain routes by hand; beside a
 setup by hand with the same functions, the CPU time of datagrams is in ``datagrams``. "Without tables" is the backend
 without its tables of nftables (masquerade with connection tracking, guards): then the kernel holds the same as by hand
-(tests/kernel/test_routing_by_hand.py). Pods use the MTU that the backend leaves. Bulk is iperf3, one connection or flow
-at a time, in Mbit/s at the receiver; datagrams have 1,200 bytes, sent as fast as possible. A round trip is 100 bytes by
-TCP there and back. CPU for a gigabyte is that of both iperf3 by TCP, which contains the kernel's work on their packets,
-and apart from it that of both nodes' processes of the backend; on a busy machine it says more than the rate. Two pods
-of one node use no backend; beside them stand two namespaces with routes by hand.
+(tests/kernel/test_routing_by_hand.py). On one segment ``bgp`` and ``hostgw`` hold the same in the kernel, routes and
+tables included; BIRD is idle beside the packets. Pairs of these two, one right after the other and in turns the one and
+the other first, give a difference for each pair: a machine that is slow for a while is slow for both, and the median
+over all pairs is next to 0 unless there is a difference. So do pairs of a backend and the same by hand. Pods use the
+MTU that the backend leaves. Bulk is iperf3, one connection or flow at a time, in Mbit/s at the receiver; datagrams have
+1,200 bytes, sent as fast as possible. A round trip is 100 bytes by TCP there and back. CPU for a gigabyte is that of
+both iperf3 by TCP, which contains the kernel's work on their packets, and apart from it that of both nodes' processes
+of the backend; on a busy machine it says more than the rate. Two pods of one node use no backend; beside them stand two
+namespaces with routes by hand.
 
     sudo python -m bench.tunnels [--quick]
 """
@@ -52,7 +56,10 @@ BACKENDS = ("hostgw", "bgp", "bridge", "vxlan", "udp", "ovs", "wireguard")
 BARE = "bare veth"
 AIMS = {"udp": 2000.0}
 """The least Mbit/s of one connection."""
-LIKE_BY_HAND = 0.97
+PAIRS = (("bgp", "hostgw"), ("hostgw", "hostgw by hand"), ("vxlan", "vxlan by hand"))
+"""The subjects that are compared pair by pair."""
+PAIR_AIM_PCT = 3.0
+"""How much less than the other the first of a pair may carry, and how much more CPU a gigabyte may need."""
 LIMIT_S = 60.0
 POD, NEAR_POD = "10.244.2.5", "10.244.1.6"
 """The pod that receives, on the other node and on the same one."""
@@ -360,6 +367,36 @@ def _ended_s() -> float:
     return ended.ru_utime + ended.ru_stime
 
 
+class Pairs:
+    """The differences of two subjects, in percent of the second, measured pair by pair."""
+
+    def __init__(self, network: Network, subjects: tuple[str, str]) -> None:
+        self._network, self._subjects = network, subjects
+        self.less_rate: list[float] = []
+        self.more_cpu: list[float] = []
+
+    def measure(self, number: int, seconds: float) -> None:
+        """Measures both once; in pairs of an odd number the second one comes first."""
+        results: dict[str, tuple[float, float]] = {}
+        for subject in self._subjects if number % 2 == 0 else self._subjects[::-1]:
+            with contextlib.closing(_setup(self._network, subject.removesuffix(" by hand"), subject)):
+                before = _ended_s()
+                rate = bulk(self._network.pod(1), self._network.pod(2), POD, seconds)
+                results[subject] = rate, (_ended_s() - before) / rate
+        (rate, used), (other_rate, other_used) = (results[subject] for subject in self._subjects)
+        self.less_rate.append(100 * (1 - rate / other_rate))
+        self.more_cpu.append(100 * (used / other_used - 1))
+
+    def rows(self) -> list[Row]:
+        """The rows of the differences; negative values are in favour of the first."""
+        first, second = self._subjects
+        title = f"{first} and {second} in pairs"
+        return [
+            Row(f"{title}: TCP, less Mbit/s", "%", tuple(self.less_rate), aim=PAIR_AIM_PCT),
+            Row(f"{title}: TCP, more CPU for a GB", "%", tuple(self.more_cpu), aim=PAIR_AIM_PCT),
+        ]
+
+
 class Measurements:
     """The values of every subject: TCP and UDP in Mbit/s, round trips in us, CPU seconds for a GB."""
 
@@ -390,7 +427,7 @@ class Measurements:
 
 def run(quick: bool) -> list[Row]:
     """The rows; with ``quick`` one run."""
-    runs, seconds, count = (1, 1, 300) if quick else (5, 2, 2000)
+    runs, seconds, count, turns = (1, 1, 300, 2) if quick else (5, 2, 2000, 10)
     measured = Measurements(seconds, count)
     with tempfile.TemporaryDirectory() as folder, contextlib.closing(Network(Path(folder))) as network:
         features = RoutingSettings().load()
@@ -410,7 +447,11 @@ def run(quick: bool) -> list[Row]:
                         measured.take(subject, across, setup)
                         if name == "hostgw" and subject != _alone(name):
                             measured.take(f"near {subject}", near, setup)
-    return _rows(measured, usable)
+        pairs = [Pairs(network, subjects) for subjects in PAIRS if subjects[0] in usable]
+        for number in range(turns):
+            for pair in pairs:
+                pair.measure(number, seconds)
+    return [*_rows(measured, usable), *(row for pair in pairs for row in pair.rows())]
 
 
 def _alone(name: str) -> str:
@@ -437,8 +478,6 @@ def _rows(measured: Measurements, usable: list[str]) -> list[Row]:
             own = {"by hand": f"{name} by hand"} if name in LIKE else {}
             for subject in (name, _alone(name)) if name in ALONE else (name,):
                 aim = AIMS.get(name) if kind == "TCP" else None
-                if own and kind == "TCP" and name in ("hostgw", "vxlan", "bgp"):
-                    aim = LIKE_BY_HAND * median(measured.values[own["by hand"], kind])
                 rows.append(measured.row(f"{subject}: {title}", subject, kind, own | bare, aim))
         beside = {BARE: "near hostgw by hand"}
         rows.append(measured.row(f"two pods of one node: {title}", "near hostgw", kind, beside))

@@ -12,6 +12,7 @@ from podwire.routing.backends.bgp.objects import BgpObjects, PeerValues
 from podwire.routing.backends.bgp.options import BgpOptions
 from podwire.routing.direct import behind_router
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, RoutingFacts, Underlay
+from podwire.routing.plan import plan
 from podwire.routing.settings import RoutingSettings, parse_settings
 
 SPEAKS = RoutingFacts("bgp", ("bgp", "hostgw"), {"bgp": {"asNumber": 64512}})
@@ -64,6 +65,21 @@ def test_peers_of_the_same_subnet_get_routes_from_podwire() -> None:
     assert b"bgp_next_hop ~ [ 10.89.0.12 ]" in bird.files["/run/test/bird.conf"]
     assert bird.check == ("/usr/sbin/bird", "-p", "-c", "/run/test/bird.conf")
     assert bird.reload == ("/usr/sbin/birdcl", "-s", "/run/test/bird.ctl", "configure")
+
+
+def test_the_kernel_state_on_one_segment_is_that_of_hostgw() -> None:
+    """So that packets take the same way, and need the same time."""
+    both = RoutingFacts("bgp", ("bgp", "hostgw"), {"bgp": {"asNumber": 64512}})
+    peers, cidrs = (peer(2, both), peer(3, both)), (ip_network("10.244.0.0/16"),)
+    plans = {}
+    for name in ("bgp", "hostgw"):
+        settings = RoutingSettings(backend=name)
+        plans[name] = plan(me(), peers, settings, {name: settings.load()[name]}, cidrs)
+
+    assert plans["bgp"].state == plans["hostgw"].state
+    assert plans["bgp"].values == plans["hostgw"].values
+    assert plans["bgp"].pod_mtus == plans["hostgw"].pod_mtus
+    assert len(plans["bgp"].state.routes) == 3
 
 
 def test_the_mesh_has_all_nodes_that_run_bgp() -> None:
