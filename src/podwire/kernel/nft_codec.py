@@ -8,7 +8,7 @@ Source: ``include/uapi/linux/netfilter/nf_tables.h`` and ``nfnetlink.h``; names 
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from podwire.kernel import uapi
 
@@ -88,6 +88,18 @@ def message(kind: int, flags: int, sequence: int, family: int, body: bytes, *, b
     resource = uapi.NFNL_SUBSYS_NFTABLES if batch else 0
     head = _HEADER.pack(HEADER_SIZE + len(body), subsystem | kind, flags | uapi.NLM_F_REQUEST, sequence, 0)
     return head + _GENERIC.pack(family, 0, resource) + body
+
+
+def message_start(kind: int, flags: int, family: int, head: bytes) -> Callable[[int, bytes], bytes]:
+    """A function that makes a message of its sequence number and body; all have the same first attributes ``head``."""
+    kind, flags = uapi.NFNL_SUBSYS_NFTABLES << 8 | kind, flags | uapi.NLM_F_REQUEST
+    head = _GENERIC.pack(family, 0, 0) + head
+    size, header = _HEADER.size + len(head), _HEADER.pack
+
+    def start(sequence: int, body: bytes) -> bytes:
+        return header(size + len(body), kind, flags, sequence, 0) + head + body
+
+    return start
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:

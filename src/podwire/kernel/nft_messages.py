@@ -6,6 +6,7 @@ Sources: ``include/uapi/linux/netfilter/nf_tables.h``; userdata types from
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from podwire.kernel import nft_codec as nl
@@ -192,8 +193,13 @@ class Batch:
         """NEWRULE with rules as they are encoded."""
         head = text(uapi.NFTA_RULE_TABLE, self.transaction.table) + text(uapi.NFTA_RULE_CHAIN, operation.chain)
         flags = uapi.NLM_F_CREATE | (0 if operation.first else uapi.NLM_F_APPEND)
-        for rule in reversed(operation.rules) if operation.first else operation.rules:
-            self.add(operation, uapi.NFT_MSG_NEWRULE, flags, head + compatibility(rule) + rule)
+        rules = operation.rules[::-1] if operation.first else operation.rules
+        start = nl.message_start(uapi.NFT_MSG_NEWRULE, flags, self.family, head)
+        sequences = range(self.first + len(self.parts), self.first + len(self.parts) + len(rules))
+        self.parts += [
+            start(sequence, compatibility(rule) + rule) for sequence, rule in zip(sequences, rules, strict=True)
+        ]
+        self.subjects += [operation] * len(rules)
 
     def _carry(self, operation: Operation, carried: AnonymousSet) -> None:
         self.sets += 1
@@ -288,9 +294,14 @@ def compatibility(rule: bytes) -> bytes:
     if offset < 0 or not rule.startswith(_COMPARISON, name):
         return b""
     operator = name + len(_COMPARISON) + _TO_OPERATOR
-    flags = 0 if nl.number(rule[operator + 4 : operator + 8]) == uapi.NFT_CMP_EQ else uapi.NFT_RULE_COMPAT_F_INV
-    protocol = u32(uapi.NFTA_RULE_COMPAT_PROTO, rule[operator + _TO_VALUE])
-    return nested(uapi.NFTA_RULE_COMPAT, protocol + u32(uapi.NFTA_RULE_COMPAT_FLAGS, flags))
+    return _compatibility(rule[operator + 4 : operator + 8], rule[operator + _TO_VALUE])
+
+
+@lru_cache(maxsize=16)
+def _compatibility(operator: bytes, protocol: int) -> bytes:
+    flags = 0 if nl.number(operator) == uapi.NFT_CMP_EQ else uapi.NFT_RULE_COMPAT_F_INV
+    numbers = u32(uapi.NFTA_RULE_COMPAT_PROTO, protocol) + u32(uapi.NFTA_RULE_COMPAT_FLAGS, flags)
+    return nested(uapi.NFTA_RULE_COMPAT, numbers)
 
 
 def set_body(table: str, declared: Set, identity: int, size: int) -> bytes:

@@ -167,7 +167,7 @@ class _Repeated(msgspec.Struct, frozen=True):
         if self.removed is not None:
             self.removed[body[self.key]] = body[self.element :]
         elif self.rules is not None:
-            self.rules.append(_without_handle(body[self.element :]))
+            self.rules.append(_without_handle(body, self.element))
 
 
 def _note(
@@ -193,7 +193,7 @@ def _note(
     size = 4 + sum((4 + len(name) + 3) & ~3 for name in names)
     if kind_of_object == uapi.NFT_MSG_DELRULE and keep_rules(table, nl.string(names[1])):
         rules = touched.rules.setdefault(nl.string(names[1]), [])
-        rules.append(_without_handle(body[size:]))
+        rules.append(_without_handle(body, size))
         return _Repeated(kind, body[:size], rules=rules, element=size)
     if kind_of_object != uapi.NFT_MSG_DELSETELEM or table != keep:
         return _Repeated(kind, body[:size])
@@ -205,9 +205,9 @@ def _note(
     return _Repeated(kind, body[:size], removed, element, key)
 
 
-def _without_handle(rule: bytes) -> bytes:
+def _without_handle(rule: bytes, names: int) -> bytes:
     """The attributes of a rule behind the names without the handle, which a new rule gets anew; it comes first."""
-    return rule[_HANDLE_SIZE:] if rule.startswith(_HANDLE) else rule
+    return rule[names + _HANDLE_SIZE :] if rule.startswith(_HANDLE, names) else rule[names:]
 
 
 _HANDLE_SIZE = 12
