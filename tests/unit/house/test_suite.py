@@ -174,7 +174,7 @@ def test_tests_get_sigint_where_the_suite_ignores_it(suite: ModuleType, tmp_path
 
 
 @pytest.mark.parametrize("limit", ["SILENT_S", "WHOLE_S"])
-def test_a_job_that_does_not_end_is_ended_with_its_processes(
+def test_a_stuck_job_is_ended_with_its_processes(
     suite: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], limit: str
 ) -> None:
     below = tmp_path / "below"
