@@ -23,6 +23,7 @@ from podwire.kernel.uapi import CLONE_NEWNET, MNT_DETACH, MS_BIND, MS_REC, MS_SH
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _OWN = "/proc/thread-self/ns/net"
+_DESCRIPTORS = "/proc/self/fd/"
 _IP_FOLDER = Path("/run/netns")
 _DELETE_TRIES = 100
 _DELETE_PAUSE_S = 0.01
@@ -43,10 +44,19 @@ def open_netns(path: Path | str) -> int:
 
     Raises: KernelNotFound when the path does not exist, KernelError when it is not a namespace.
     """
+    descriptor = _descriptor_of(path)
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.dup(descriptor) if descriptor >= 0 else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as failure:
         raise refusal("open network namespace", str(path), failure.errno or 0) from failure
+
+
+def _descriptor_of(path: Path | str) -> int:
+    """The number in a path ``/proc/self/fd/N``, -1 for another path: to look such a path up takes 10 us."""
+    if isinstance(path, str) and path.startswith(_DESCRIPTORS):
+        number = path[len(_DESCRIPTORS) :]
+        return int(number) if number.isdecimal() else -1
+    return -1
 
 
 @contextlib.contextmanager
@@ -189,16 +199,23 @@ def exists(path: Path | str) -> bool:
 
 def is_network(path: Path | str) -> bool:
     """Whether a path leads to a network namespace, and not to another kind of namespace or file."""
+    if (passed := _descriptor_of(path)) >= 0:
+        return _is_network(passed)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return False
     try:
+        return _is_network(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_network(descriptor: int) -> bool:
+    try:
         return fcntl.ioctl(descriptor, NS_GET_NSTYPE) == CLONE_NEWNET
     except OSError:
         return False
-    finally:
-        os.close(descriptor)
 
 
 def identity(path: Path | str | None = None) -> int:
@@ -206,8 +223,11 @@ def identity(path: Path | str | None = None) -> int:
 
     Raises: KernelNotFound when the path does not exist.
     """
+    descriptor = _descriptor_of(path) if path else -1
     try:
-        return os.stat(path or _OWN).st_ino  # noqa: PTH116 - in every CNI request, and a Path takes twice as long
+        if descriptor >= 0:
+            return os.fstat(descriptor).st_ino
+        return os.stat(path or _OWN).st_ino  # noqa: PTH116 - for each request, and a Path takes twice as long
     except OSError as failure:
         raise refusal("identify network namespace", str(path), failure.errno or 0) from failure
 

@@ -2,12 +2,12 @@
 
 A change survives a power cut: it waits for the disk, but for two. With ``waits=False`` :meth:`Ledger.hold` only begins
 to write, and :meth:`Ledger.wait` must be called before ADD is answered (:mod:`podwire.cni.ipam.logsync`).
-:meth:`Ledger.release` does not wait at all: a row that comes back after a power cut has no device, and the start of the
-agent releases it. A commit takes 0.03 ms, the disk 0.06 ms more (measured). The key of an attachment is (network,
-container, interface); at most one attachment holds an address. Release times are kept for the cooldown. A file whose
-content SQLite cannot read is renamed to ``.damaged`` and an empty file takes its place; the caller then rebuilds the
-list from the kernel's links and routes. A file that cannot be opened (a full disk, a folder that may not be written) is
-left as it is.
+:meth:`Ledger.release` does not even begin to: a row that comes back after a power cut has no device, and the start of
+the agent releases it; the next change that waits takes it along. A commit takes 0.03 ms, the disk 0.06 ms more
+(measured). The key of an attachment is (network, container, interface); at most one attachment holds an address.
+Release times are kept for the cooldown. A file whose content SQLite cannot read is renamed to ``.damaged`` and an empty
+file takes its place; the caller then rebuilds the list from the kernel's links and routes. A file that cannot be opened
+(a full disk, a folder that may not be written) is left as it is.
 """
 
 import contextlib
@@ -124,13 +124,19 @@ class Ledger:
             raise self._unwritable(failure) from failure
 
     @contextlib.contextmanager
-    def _writing(self, *, waits: bool = True) -> Iterator[None]:
-        """One transaction, with ``waits`` on the disk behind it; an error of SQLite becomes a CniError."""
+    def _committing(self) -> Iterator[None]:
+        """One transaction, which outlives the process but not a power cut; an error of SQLite becomes a CniError."""
         try:
             with self._db:
                 yield
         except sqlite3.Error as failure:
             raise self._unwritable(failure) from failure
+
+    @contextlib.contextmanager
+    def _writing(self, *, waits: bool = True) -> Iterator[None]:
+        """One transaction that begins to go to the disk, with ``waits`` on the disk behind it."""
+        with self._committing():
+            yield
         self._log.start()
         if waits:
             self.wait()
@@ -203,7 +209,7 @@ class Ledger:
 
         Raises: CniError 5 when the disk cannot be written; nothing is changed then.
         """
-        with self._writing(waits=False):
+        with self._committing():
             self._db.execute("DELETE FROM released WHERE at < ?", (forget_before,))
             for attachment in attachments:
                 names = (attachment.key.network, attachment.key.container, attachment.key.ifname)
