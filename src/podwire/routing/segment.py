@@ -117,9 +117,12 @@ class NodeSegment(msgspec.Struct, frozen=True):
             yield route_to(cidr, gateway.ip, link=self.device, src=sources.get(cidr.version, ""), onlink=True)
 
     def _member(self, peer: Peer, port: str) -> Iterator[Object]:
-        """The entry by which a peer may send to this node; more peers may than it sends to."""
-        if mac := self._mac(peer):
-            yield forwarding_to(mac, link=port, bridge=True)
+        """The entry by which a peer may send to this node; more peers may than it sends to.
+
+        A peer may send as soon as it knows this node, which may be before this node knows what the peer announces: its
+        hardware address follows from its Node.
+        """
+        yield forwarding_to(self._mac(peer) or segment_mac(peer.name, peer.addresses), link=port, bridge=True)
 
     def path(self, peer: Peer, address: Address, state: PathState) -> PeerPath:
         """The path to a pod of a peer: the route to the bridge, and the neighbour entry of its next hop."""

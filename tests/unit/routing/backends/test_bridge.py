@@ -54,11 +54,17 @@ def backend(uplink: str = "") -> BridgeSegment:
     return BridgeSegment(BridgeOptions(bridge=BridgeSection(uplink=uplink)))
 
 
-def test_the_segment_takes_frames_from_all_nodes_that_announce_it() -> None:
-    cluster = ClusterView((peer(2), peer(3), peer(4, None), peer(5, "no address"), peer(6, 7)))
-    created = backend().plan(ME, [peer(2)], cluster)
+def test_the_segment_takes_frames_from_announced_hardware_addresses() -> None:
+    created = backend().plan(ME, [peer(2)], ClusterView((peer(2), peer(3))))
     assert str(created.network) == PLAN.replace("MAC", segment_mac("node-1", ME.addresses))
     assert created.tunnels == ("podwire-bridge",) and not created.values
+
+
+def test_nodes_may_send_before_their_announcement_is_known() -> None:
+    """A node that has changed to the backend sends as soon as it knows this one; the others learn of it later."""
+    late = (peer(4, None), peer(5, "no address"), peer(6, 7))
+    created = backend().plan(ME, [], ClusterView(late))
+    assert {entry.mac for entry in created.network.fdb} == {segment_mac(node.name, node.addresses) for node in late}
 
 
 def test_a_silent_peer_has_the_hardware_address_of_its_name() -> None:
