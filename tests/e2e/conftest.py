@@ -29,6 +29,7 @@ _LONGEST = (
     "test_gateway_api.py",
     "test_documented_commands.py",
     "test_changing_a_running_cluster.py",
+    "test_backends.py",
     "test_chart_gateway.py",
     "test_chart.py",
     "test_chart_alone.py",

@@ -151,6 +151,8 @@ def _configured(
 ) -> "ClusterConfig":
     import msgspec
 
+    from podwire.kernel.features import Features
+    from podwire.local.backendcheck import check_backend
     from podwire.local.config import (
         ClusterConfig,
         RoutingSection,
@@ -175,6 +177,7 @@ def _configured(
     check_config(config, source)
     if known is not None:
         check_change(known, config, source)
+    check_backend(config, known, source, Features().lacks)
     return config
 
 

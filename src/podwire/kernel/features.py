@@ -202,6 +202,16 @@ PROGRAMS_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where programs of backends are looked for, whatever the environment of the agent."""
 
 
+def _executable(path: str, feature: str) -> Callable[[], None]:
+    """A probe for a program that is always run from the same place."""
+
+    def probe() -> None:
+        if not os.access(path, os.X_OK):
+            raise Unsupported(feature, detail=f"{path} is no program")
+
+    return probe
+
+
 def _program(name: str, package: str, *files: str) -> Callable[[], None]:
     """A probe for a program of a Debian package, and for files that it needs."""
 
@@ -227,8 +237,9 @@ def _wireguard_engine() -> None:
 
 
 def _open_vswitch() -> None:
-    """ovs-vswitchd, and a datapath for it. The kernel's is asked for last, because that loads its module."""
-    _program("ovs-vswitchd", "openvswitch-switch")()
+    """ovs-vswitchd and its database, and a datapath. The kernel's is asked for last, because that loads its module."""
+    for program in ("ovs-vswitchd", "ovsdb-server"):
+        _program(program, "openvswitch-switch")()
     try:
         _file("/dev/net/tun", "tun")()
         _nftables()
@@ -293,7 +304,7 @@ FEATURES: dict[str, Feature] = {
     "bpf": Feature("3.18", _bpf),
     **{name: Feature(minimum, probe) for name, (minimum, probe) in bpf_state.PROBES.items()},
     "cgroup2": Feature("4.5", _cgroup2),
-    "bird": Feature("", _file("/usr/sbin/bird", "bird")),
+    "bird": Feature("", _executable("/usr/sbin/bird", "bird")),
 }
 
 _PACKAGES = {"bird": "bird2"}
