@@ -4,6 +4,7 @@ import contextlib
 import os
 import select
 import shlex
+import subprocess
 import time
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ from tests.kernel.iptables_rules import desired_rulesets, in_kernel, iptables, p
 from tests.kernel.service_namespaces import World, by_name, path
 from tests.kernel.service_owner import ServiceOwner
 
+from podwire.kernel import netns
 from podwire.kernel.iptables_watch import Poll
 from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane
 
@@ -92,7 +94,7 @@ TAKEN_AWAY = {
 
 @pytest.mark.parametrize("case", TAKEN_AWAY)
 def test_deleted_rules_are_put_back_as_they_were(world: World, case: str) -> None:
-    """Byte for byte and with their counters, without iptables-restore; the comparison then writes nothing."""
+    """With the same text and counters, without iptables-restore; the comparison then writes nothing."""
     command, chains = TAKEN_AWAY[case]
     with contextlib.closing(ServiceOwner(IptablesDataPlane(NODE, path("node"), programs("nft")))) as plane:
         plane.load(by_name("ClusterIP").resolved())
@@ -111,6 +113,22 @@ def test_deleted_rules_are_put_back_as_they_were(world: World, case: str) -> Non
         assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
         assert not plane.disturbed()
         assert not any(plane.heal())
+        plane.remove()
+
+
+def test_rules_that_were_put_back_are_deleted_by_a_change(world: World) -> None:
+    """The comments of such rules are user data; iptables-restore finds the rules by their text all the same."""
+    with contextlib.closing(ServiceOwner(IptablesDataPlane(NODE, path("node"), programs("nft")))) as plane:
+        plane.load(by_name("ClusterIP").resolved())
+        iptables(plane, "-t", "nat", "-F", "KUBE-SERVICES")
+        assert plane.disturbed()
+        plane.heal()
+        with netns.inside(path("node")):
+            listed = subprocess.check_output(["nft", "list", "chain", "ip", "nat", "KUBE-SERVICES"], text=True)
+        assert 'comment "default/web cluster IP"' in listed
+        plane.update(dict.fromkeys(by_name("ClusterIP").resolved(), ()))
+        assert plane.counts().refused_updates == 0
+        assert in_kernel(plane) == desired_rulesets(plane)
         plane.remove()
 
 

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from podwire.errors import KernelError
 from podwire.kernel.iptables import FAMILIES, Iptables, Programs, Ticker
+from podwire.kernel.iptables_comments import with_comment_as_userdata
 from podwire.kernel.legacy_rules import KnownTables, LegacyTables
 from podwire.kernel.looks import LOOK_S
 from podwire.kernel.netns import NetnsPath
@@ -162,12 +163,13 @@ def _restorations(
     deleted: Mapping[str, list[bytes]], desired: Mapping[str, ChainSize], present: Mapping[str, int]
 ) -> Iterator[RestoreRules]:
     """What puts rules back into chains that lack only these."""
-    for name, rules in deleted.items():
+    for name, encoded in deleted.items():
         expected, held = desired[name], present.get(name, 0)
-        if held + len(rules) != expected.rules:
+        if held + len(encoded) != expected.rules:
             continue
+        rules = tuple(map(with_comment_as_userdata, encoded))
         if not held:
-            yield RestoreRules(name, tuple(rules))
+            yield RestoreRules(name, rules)
         elif expected.last is not None:
             mark = expected.last.encode()
             last = tuple(rule for rule in rules if mark and mark in rule)

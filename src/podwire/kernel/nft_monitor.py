@@ -9,6 +9,7 @@ import ctypes
 import errno
 import socket
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -175,34 +176,58 @@ def _note(
 ) -> _Repeated:
     """Adds the object of a notification; returns the pattern of further notifications about the same object."""
     kind_of_object = kind & 0xFF
+    if kind_of_object in _REPEATED:
+        return _note_repeated(kind, body, touched_tables, keep, keep_rules)
     fields = nl.attributes(body[4:])
-    table = nl.string(fields.get(_TABLE_NAME))
-    touched = touched_tables.setdefault((_FAMILY_NAMES.get(body[0], ""), table), Touched())
+    touched = _of_table(body, nl.string(fields.get(uapi.NFTA_CHAIN_TABLE)), touched_tables)
     if kind_of_object in _OF_CHAINS:
-        touched.chains.add(nl.string(fields.get(_OF_CHAINS[kind_of_object])))
+        touched.chains.add(nl.string(fields.get(uapi.NFTA_CHAIN_NAME)))
     elif kind_of_object == uapi.NFT_MSG_DELTABLE:
         touched.deleted = True
-    elif kind_of_object in _OF_SETS:
-        name = nl.string(fields.get(_OF_SETS[kind_of_object]))
-        touched.sets.add(name)
-        if kind_of_object == uapi.NFT_MSG_NEWSETELEM:
-            touched.added.add(name)
-    if kind_of_object not in _REPEATED:
-        return _Repeated(kind, body)
-    names = fields[_TABLE_NAME], fields[_OF_CHAINS.get(kind_of_object) or _OF_SETS[kind_of_object]]
-    size = 4 + sum((4 + len(name) + 3) & ~3 for name in names)
-    if kind_of_object == uapi.NFT_MSG_DELRULE and keep_rules(table, nl.string(names[1])):
-        rules = touched.rules.setdefault(nl.string(names[1]), [])
+    return _Repeated(kind, body)
+
+
+def _note_repeated(
+    kind: int, body: bytes, touched_tables: dict[tuple[str, str], Touched], keep: str, keep_rules: KeptChains
+) -> _Repeated:
+    """Adds a rule or element. The names of its table, and of its chain or set, are the first attributes."""
+    kind_of_object = kind & 0xFF
+    table_end = 4 + _padded_size(body, 4)
+    size = table_end + _padded_size(body, table_end)
+    table, name = nl.string(body[8:table_end]), nl.string(body[table_end + 4 : size])
+    touched = _of_table(body, table, touched_tables)
+    if kind_of_object in _OF_RULES:
+        touched.chains.add(name)
+        if kind_of_object == uapi.NFT_MSG_NEWRULE or not keep_rules(table, name):
+            return _Repeated(kind, body[:size])
+        rules = touched.rules.setdefault(name, [])
         rules.append(_without_handle(body, size))
         return _Repeated(kind, body[:size], rules=rules, element=size)
-    if kind_of_object != uapi.NFT_MSG_DELSETELEM or table != keep:
+    touched.sets.add(name)
+    if kind_of_object == uapi.NFT_MSG_NEWSETELEM:
+        touched.added.add(name)
+    if kind_of_object == uapi.NFT_MSG_NEWSETELEM or table != keep:
         return _Repeated(kind, body[:size])
     element = size + 4  # the list of elements follows the names; its only entry begins with the element's key
     key_length = struct.unpack_from("=H", body, element + 8)[0] - 4
     key = slice(element + 12, element + 12 + key_length)
-    removed = touched.removed.setdefault(nl.string(names[1]), {})
+    removed = touched.removed.setdefault(name, {})
     removed[body[key]] = body[element:]
     return _Repeated(kind, body[:size], removed, element, key)
+
+
+def _of_table(body: bytes, table: str, touched_tables: dict[tuple[str, str], Touched]) -> Touched:
+    """The changes of the table of a notification."""
+    key = _FAMILY_NAMES.get(body[0], ""), table
+    touched = touched_tables.get(key)
+    if touched is None:
+        touched = touched_tables[key] = Touched()
+    return touched
+
+
+def _padded_size(body: bytes, offset: int) -> int:
+    """The size of an attribute with its padding."""
+    return (int.from_bytes(body[offset : offset + 2], sys.byteorder) + 3) & ~3
 
 
 def _without_handle(rule: bytes, names: int) -> bytes:
@@ -215,21 +240,9 @@ _HANDLE = struct.pack("=HH", _HANDLE_SIZE, uapi.NFTA_RULE_HANDLE)
 _NEW_GENERATION = uapi.NFNL_SUBSYS_NFTABLES << 8 | uapi.NFT_MSG_NEWGEN
 _REPEATED = (uapi.NFT_MSG_NEWRULE, uapi.NFT_MSG_DELRULE, uapi.NFT_MSG_NEWSETELEM, uapi.NFT_MSG_DELSETELEM)
 """Notifications that come once for each rule or element."""
-_OF_CHAINS = {
-    uapi.NFT_MSG_NEWRULE: uapi.NFTA_RULE_CHAIN,
-    uapi.NFT_MSG_DELRULE: uapi.NFTA_RULE_CHAIN,
-    uapi.NFT_MSG_NEWCHAIN: uapi.NFTA_CHAIN_NAME,
-    uapi.NFT_MSG_DELCHAIN: uapi.NFTA_CHAIN_NAME,
-}
-"""Where the chain is named in a notification about rules or chains."""
-_OF_SETS = {
-    uapi.NFT_MSG_NEWSETELEM: uapi.NFTA_SET_ELEM_LIST_SET,
-    uapi.NFT_MSG_DELSETELEM: uapi.NFTA_SET_ELEM_LIST_SET,
-}
-"""Where the set is named in a notification about elements."""
+_OF_RULES = (uapi.NFT_MSG_NEWRULE, uapi.NFT_MSG_DELRULE)
+_OF_CHAINS = (uapi.NFT_MSG_NEWCHAIN, uapi.NFT_MSG_DELCHAIN)
 _FAMILY_NAMES = {number: name for name, number in FAMILIES.items()}
-_TABLE_NAME = uapi.NFTA_TABLE_NAME
-"""NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE and NFTA_SET_ELEM_LIST_TABLE have the same number."""
 _PORT_OFFSET = 12
 """The offset of ``nlmsg_pid``, the port of the requesting socket, in a message."""
 

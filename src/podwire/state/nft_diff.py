@@ -116,7 +116,7 @@ class RestoreElements(msgspec.Struct, frozen=True, gc=False):
 
 
 class RestoreRules(msgspec.Struct, frozen=True, gc=False):
-    """Adds rules as the kernel encoded them at their deletion, in their order."""
+    """Adds rules as the kernel encoded them at their deletion, in their order; comments may be user data instead."""
 
     chain: str
     rules: tuple[bytes, ...]

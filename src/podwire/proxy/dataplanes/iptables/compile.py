@@ -71,7 +71,7 @@ class _IptablesPortCompiler:
             self._external(address, "loadbalancer IP", self.names.firewall if guarded else self.names.external)
             if guarded and port.has_endpoints and self._owns(address):
                 text = comment(f"{port.name} traffic not accepted by {self.names.firewall}")
-                self._share(FIREWALL, f"-d {host(address)} {self.match} {text} {self.dport} -j DROP")
+                self._share(FIREWALL, f"-d {host(address)} {self.match} {self.dport} {text} -j DROP")
         if port.node_port and Frontend("", port.protocol, port.node_port) in self.owned:
             self._node_port()
         if port.health_check_node_port:
@@ -93,10 +93,10 @@ class _IptablesPortCompiler:
         if port.internal_endpoints:
             chain = self.names.local if port.internal_local else self.names.cluster
             text = comment(f"{port.name} cluster IP")
-            self._share(SERVICES, f"-d {address} {self.match} {text} {self.dport} -j {chain}")
+            self._share(SERVICES, f"-d {address} {self.match} {self.dport} {text} -j {chain}")
             return
         text, target = self._unreachable(local=port.internal_local)
-        self._share(REFUSED, f"-d {address} {self.match} {text} {self.dport} {target}")
+        self._share(REFUSED, f"-d {address} {self.match} {self.dport} {text} {target}")
 
     def _unreachable(self, *, local: bool) -> tuple[str, str]:
         """The comment and the target of the rule for a frontend without endpoints."""
@@ -114,10 +114,10 @@ class _IptablesPortCompiler:
         match = f"-d {host(address)} {self.match}"
         if self.port.has_endpoints:
             text = comment(f"{self.port.name} {kind}")
-            self._share(SERVICES, f"{match} {text} {self.dport} -j {chain}")
+            self._share(SERVICES, f"{match} {self.dport} {text} -j {chain}")
         if not self._external_endpoints:
             text, target = self._unreachable(local=self.port.external_local)
-            self._share(EXTERNAL_REFUSED, f"{match} {text} {self.dport} {target}")
+            self._share(EXTERNAL_REFUSED, f"{match} {self.dport} {text} {target}")
 
     def _node_port(self) -> None:
         port = self.port
@@ -126,10 +126,10 @@ class _IptablesPortCompiler:
             not_loopback = ""
             if self.layout.loopback:
                 not_loopback = "! -d 127.0.0.0/8 "
-                local = f"-d 127.0.0.0/8 {self.match} {comment(port.name)} {dport}"
+                local = f"-d 127.0.0.0/8 {self.match} {dport} {comment(port.name)}"
                 count = self.layout.count(LOCALHOST_ACCEPTED)
                 self._share(NODE_PORTS, f"{local}{count} -j {self.names.external}")
-            self._share(NODE_PORTS, f"{not_loopback}{self.match} {comment(port.name)} {dport} -j {self.names.external}")
+            self._share(NODE_PORTS, f"{not_loopback}{self.match} {dport} {comment(port.name)} -j {self.names.external}")
         if not self._external_endpoints:
             text, target = self._unreachable(local=port.external_local)
             match = f"{self.match} {text} -m addrtype --dst-type LOCAL"
@@ -168,7 +168,7 @@ class _IptablesPortCompiler:
         else:
             return ()
         text = comment(f"{port.name} cluster IP")
-        return (f"{source}-d {host(port.cluster_ip)} {device_match}{self.match} {text} {self.dport} {target}",)
+        return (f"{source}-d {host(port.cluster_ip)} {device_match}{self.match} {self.dport} {text} {target}",)
 
     def _balance(self, endpoints: tuple[ResolvedEndpoint, ...]) -> Rules:
         name, count = self.port.name, len(endpoints)

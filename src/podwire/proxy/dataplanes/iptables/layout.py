@@ -1,6 +1,6 @@
 """The chains that do not depend on Services, and the jumps to them (pure).
 
-Chains, comments and order are those of kube-proxy, with four differences:
+Chains, comments and order are those of kube-proxy, with five differences:
 
 1. Node ports answer only on the node's addresses, or in the configured ranges. When the ranges contain loopback, the
    kernel routes packets from loopback (``route_localnet``), and chain ``KUBE-LOOPBACK`` drops packets that other hosts
@@ -11,6 +11,8 @@ Chains, comments and order are those of kube-proxy, with four differences:
    chain. A packet of a tracked flow is dropped too: the flow began while rules were missing and is not translated, so
    the packets are dropped until the flow is deleted.
 4. External addresses without endpoints refuse connections of the node itself, too.
+5. A comment comes after the match of a port: rules that are put back have their comment last
+   (:mod:`podwire.kernel.iptables_comments`).
 
 Packets that connection tracking calls invalid are dropped where they would be forwarded, as kube-proxy does. They are
 also dropped when a pod sends a segment outside the window to the node itself (``KUBE-INVALID``): the node would answer

@@ -43,12 +43,12 @@ def test_a_cluster_ip() -> None:
         text(compiled(port()))
         == f"""\
 filter KUBE-CLUSTER-IPS: -d 172.30.0.41/32 "default/web" -g KUBE-REFUSE
-nat KUBE-SERVICES: -d 172.30.0.41/32 -p tcp "default/web:http cluster IP" -m tcp --dport 80 -j {SVC}
+nat KUBE-SERVICES: -d 172.30.0.41/32 -p tcp -m tcp --dport 80 "default/web:http cluster IP" -j {SVC}
 {SEP_ONE}: -s 10.180.0.1/32 "default/web:http" -j KUBE-MARK-MASQ
 {SEP_ONE}: -p tcp "default/web:http" -m tcp -j DNAT --to-destination 10.180.0.1:8080
 {SEP_TWO}: -s 10.180.0.2/32 "default/web:http" -j KUBE-MARK-MASQ
 {SEP_TWO}: -p tcp "default/web:http" -m tcp -j DNAT --to-destination 10.180.0.2:8080
-{SVC}: ! -s 10.180.0.0/16 -d 172.30.0.41/32 -p tcp "default/web:http cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ
+{SVC}: ! -s 10.180.0.0/16 -d 172.30.0.41/32 -p tcp -m tcp --dport 80 "default/web:http cluster IP" -j KUBE-MARK-MASQ
 {SVC}: "default/web:http -> 10.180.0.1:8080" -m statistic --mode random --probability 0.50000000000 -j {SEP_ONE}
 {SVC}: "default/web:http -> 10.180.0.2:8080" -j {SEP_TWO}"""
     )
@@ -56,7 +56,7 @@ nat KUBE-SERVICES: -d 172.30.0.41/32 -p tcp "default/web:http cluster IP" -m tcp
 
 def test_a_node_port() -> None:
     result = compiled(port(node_port=30080))
-    assert f'nat KUBE-NODEPORTS: -p tcp "default/web:http" -m tcp --dport 30080 -j {EXT}' in text(result)
+    assert f'nat KUBE-NODEPORTS: -p tcp -m tcp --dport 30080 "default/web:http" -j {EXT}' in text(result)
     assert result.chains[EXT] == (
         '-m comment --comment "masquerade traffic for default/web:http external destinations" -j KUBE-MARK-MASQ',
         f"-j {SVC}",
@@ -88,7 +88,7 @@ def test_without_local_endpoints_a_local_frontend_drops() -> None:
 
 def test_without_endpoints_all_is_refused() -> None:
     item = port(has_endpoints=False, cluster_endpoints=(), local_endpoints=(), external_ips=("203.0.113.7",))
-    reset = '"default/web:http has no endpoints" -m tcp --dport 80 -j REJECT --reject-with tcp-reset'
+    reset = '-m tcp --dport 80 "default/web:http has no endpoints" -j REJECT --reject-with tcp-reset'
     assert (
         text(compiled(item))
         == f"""\
@@ -104,7 +104,7 @@ def test_an_internal_policy_local_has_a_chain_of_its_own() -> None:
     assert result.chains[SVL][0].startswith("! -s 10.180.0.0/16 -d 172.30.0.41/32 -p tcp")
     assert SEP_TWO not in result.chains
     away = text(compiled(port(internal_local=True, local_endpoints=())))
-    assert '-d 172.30.0.41/32 -p tcp "default/web:http has no local endpoints" -m tcp --dport 80 -j DROP' in away
+    assert '-d 172.30.0.41/32 -p tcp -m tcp --dport 80 "default/web:http has no local endpoints" -j DROP' in away
 
 
 def test_affinity_asks_every_list_first() -> None:
@@ -121,10 +121,10 @@ def test_source_ranges_stand_before_a_load_balancer_address() -> None:
     item = port(load_balancer_ips=("203.0.113.8",), source_ranges=ranges)
     result = text(compiled(item))
     assert (
-        f'nat KUBE-SERVICES: -d 203.0.113.8/32 -p tcp "default/web:http loadbalancer IP" -m tcp --dport 80 -j {FW}'
+        f'nat KUBE-SERVICES: -d 203.0.113.8/32 -p tcp -m tcp --dport 80 "default/web:http loadbalancer IP" -j {FW}'
         in result
     )
-    unaccepted = f'"default/web:http traffic not accepted by {FW}" -m tcp --dport 80 -j DROP'
+    unaccepted = f'-m tcp --dport 80 "default/web:http traffic not accepted by {FW}" -j DROP'
     assert f"filter KUBE-PROXY-FIREWALL: -d 203.0.113.8/32 -p tcp {unaccepted}" in result
     allowed = [line for line in result.splitlines() if line.startswith(f"{FW}: ")]
     sources = [line.split()[2] for line in allowed]

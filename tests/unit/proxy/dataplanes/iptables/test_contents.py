@@ -24,7 +24,7 @@ def test_a_new_service_is_written_and_nothing_else() -> None:
         "*nat",
         f":{SEP_ONE} - [0:0]",
     ]
-    assert "-I KUBE-SERVICES -d 172.30.0.41/32 -p tcp -m comment --comment " in text
+    assert "-I KUBE-SERVICES -d 172.30.0.41/32 -p tcp -m tcp --dport 80 -m comment --comment " in text
     assert "other" not in text
 
 
