@@ -103,6 +103,27 @@ def test_changed_filter_is_in_force_and_the_session_stays(make: Make) -> None:
     run(make(2, segments=2), body)
 
 
+def test_bird_writes_no_routes_to_pods_that_the_configuration_takes(make: Make) -> None:
+    """``programClusterRoutes``; BIRD knows the routes, and other routes stay in the kernel."""
+    racks = [peer(f"tor-{n}", node=f"node-{n}", peerIP=f"10.89.{n % 2}.1", asNumber=ROUTER_AS) for n in (1, 2)]
+    without = configuration(programClusterRoutes="Disabled", ignoredInterfaces=["cali*"])
+
+    async def body(cluster: Cluster, nodes: Nodes) -> None:
+        with router(cluster):
+            await nodes.use(settings())
+            await take(cluster, nodes, *racks)
+            first = cluster.all[0]
+            number = pid(first)
+            for taken, written in ((racks, True), ([*racks, without], False), (racks, True)):
+                await take(cluster, nodes, *taken)
+                await until(lambda written=written: ("10.244.2.0/24" in learned(first)) == written)  # type: ignore[misc]
+                await until(lambda: OUTSIDE in learned(first))
+                assert "10.244.2.0/24" in ask(control(first), "show", "route")
+            assert pid(first) == number
+
+    run(make(2, segments=2), body)
+
+
 def test_services_are_announced_and_pools_without_export_are_not(make: Make) -> None:
     tor = peer("tor", nodeSelector="all()", peerIP="10.89.0.1", asNumber=ROUTER_AS)
     tagged = configuration(

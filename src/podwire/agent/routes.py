@@ -199,6 +199,7 @@ def _follower(shared: Shared, router: Router, name: str, take: Callable[[Any], N
             take=take,
             blocks=config.cni.ipam == "blocks",
             node=config.node_name,
+            device=lambda: router.own.device,
         )
         running[:] = [FOLLOWERS.load(name)(context)]
         await running[0].run()

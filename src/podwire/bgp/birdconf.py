@@ -116,6 +116,7 @@ def render(config: BgpConfiguration, texts: SessionTexts | None = None) -> str:
 
 def _machine(config: BgpConfiguration, families: Iterable[int]) -> str:
     log = config.log_file
+    devices = ", ".join((*(f'-"{pattern}"' for pattern in config.ignored_devices), f'"{config.link}"'))
     lines = [
         "# Written by podwire; changes are overwritten.",
         f'log "{log}" {_LOG_BYTES} "{log}.1" {_LOG_CLASSES[config.log_level]};',
@@ -124,7 +125,7 @@ def _machine(config: BgpConfiguration, families: Iterable[int]) -> str:
         "timeformat protocol iso long;",
         f"graceful restart wait {_RECOVERY_S};",
         "protocol device { scan time 10; }",
-        f'protocol direct {{ {" ".join(f"ipv{version};" for version in families)} interface "{config.link}"; }}',
+        f"protocol direct {{ {' '.join(f'ipv{version};' for version in families)} interface {devices}; }}",
     ]
     return _lines(lines)
 
@@ -158,7 +159,9 @@ def _family(config: BgpConfiguration, version: int) -> str:
     lines += [f"filter kernel_out{version} {{", "  if source != RTS_BGP then reject;"]
     planned = [address_text(address) for address in config.planned_next_hops if address.version == version]
     pods = _of(config.pod_networks, version)
-    if planned and pods:
+    if pods and not config.writes_pod_routes:
+        lines.append(f"  if net ~ {_within(pods)} then reject;")
+    elif planned and pods:
         lines.append(f"  if bgp_next_hop ~ [ {', '.join(planned)} ] && net ~ {_within(pods)} then reject;")
     lines += [f"  krt_prefsrc = {source};" for source in config.sources if source.version == version]
     learned = " && ".join(f"krt_source != {number}" for number in _OWN_ROUTES)

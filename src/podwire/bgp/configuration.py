@@ -150,6 +150,8 @@ class BgpConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     router_id: IPv4Address
     link: str
     """The device with the node's addresses."""
+    ignored_devices: tuple[str, ...] = ()
+    """Patterns of devices whose networks are not read."""
     networks: tuple[Network, ...] = ()
     """The own networks, which are announced and never accepted."""
     service_networks: tuple[Network, ...] = ()
@@ -168,6 +170,8 @@ class BgpConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """All pod networks of the cluster."""
     planned_next_hops: tuple[Address, ...] = ()
     """Next hops to which another program writes the routes to pod networks: the speaker does not write these."""
+    writes_pod_routes: bool = True
+    """Whether routes to pod networks are written into the kernel at all."""
     sessions: tuple[BgpSession, ...] = ()
     restart_time_s: int = 120
     """How long neighbours keep the routes of this speaker while it restarts."""

@@ -22,7 +22,7 @@ class FollowerContext(msgspec.Struct, frozen=True, kw_only=True):
 
     ``namespace`` is that of the agents' own objects, ``directory`` the one for files that survive a restart.
     ``take`` gets the value for the backend whenever it changes. ``blocks``: nodes claim blocks of IPPools. ``node`` is
-    the name of this node.
+    the name of this node, ``device`` returns that of the device with its addresses, empty while it is not known.
     """
 
     client: Client
@@ -34,6 +34,7 @@ class FollowerContext(msgspec.Struct, frozen=True, kw_only=True):
     take: Callable[[Any], None]
     blocks: bool = False
     node: str = ""
+    device: Callable[[], str] = str
 
 
 class ObjectFollower(Protocol):

@@ -58,6 +58,11 @@ class OwnNode:
         self._finder = finder
         self._underlay: Underlay | None = None
 
+    @property
+    def device(self) -> str:
+        """The name of the device with the node's addresses; empty while it is not known."""
+        return self._underlay.link if self._underlay is not None else ""
+
     def forget_underlay(self) -> None:
         """Makes the next :meth:`look` read the devices of the kernel."""
         self._underlay = None

@@ -260,6 +260,17 @@ def test_each_family_has_its_own_routes_and_filters() -> None:
     assert 'protocol direct { ipv4; ipv6; interface "eth0"; }\n' in text
 
 
+def test_networks_of_ignored_devices_are_not_read() -> None:
+    text = render(replace(CONFIG, ignored_devices=("eth9", "cali*")))
+    assert 'protocol direct { ipv4; interface -"eth9", -"cali*", "eth0"; }\n' in text
+
+
+def test_routes_to_pods_stay_out_of_the_kernel() -> None:
+    text = render(replace(BOTH, writes_pod_routes=False))
+    for networks in ("10.244.0.0/16+", "fd00::/48+"):
+        assert f"  if source != RTS_BGP then reject;\n  if net ~ [ {networks} ] then reject;\n" in text
+
+
 def test_sessions_stand_in_the_order_of_their_names() -> None:
     assert render(BOTH) == render(replace(BOTH, sessions=(ROUTER, NODE6, NODE)))
 

@@ -53,6 +53,7 @@ class Follower:
                 masquerade=lambda: True,
                 take=self.taken.append,
                 node="node-1",
+                device=lambda: "eth0",
             )
         )
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from podwire.bgp.fields import community
 from podwire.errors import ConfigError
 from podwire.routing.backends.bgp.backend import BgpRouting
-from podwire.routing.backends.bgp.objects import BgpObjects, PeerValues
+from podwire.routing.backends.bgp.objects import BgpObjects, ConfigurationValues, PeerValues
 from podwire.routing.backends.bgp.options import BgpOptions
 from podwire.routing.direct import behind_router
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, RoutingFacts, Underlay
@@ -144,6 +144,18 @@ def test_peers_behind_a_router_need_a_router_that_speaks_bgp() -> None:
     assert with_router.reaches(own, far) == ""
     assert with_router.reaches(own, peer(2, TUNNEL, segment=1)) == f"{reason} and does not run BGP yet"
     assert backend().reaches(own, peer(2, TUNNEL)) == ""
+
+
+def test_peers_behind_a_router_need_the_routes_of_bird() -> None:
+    far, near, routing = peer(2, segment=1), peer(3), backend(peers=[{"address": "10.89.0.1", "asNumber": 65001}])
+    routing.take_objects(BgpObjects(default=ConfigurationValues(writes_pod_routes=False)))
+    assert routing.reaches(me(), far).endswith(
+        "programClusterRoutes of the BGPConfiguration keeps BIRD from writing routes to pods"
+    )
+    assert routing.reaches(me(), near) == ""
+    assert b"net ~ [ 10.244.0.0/16+ ] then reject;" in conf(routing, me(), near, far)
+    routing.take_objects(BgpObjects(default=ConfigurationValues(writes_pod_routes=True)))
+    assert routing.reaches(me(), far) == ""
 
 
 def test_nodes_without_ipv4_have_a_router_id() -> None:

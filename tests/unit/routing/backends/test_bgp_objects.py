@@ -41,6 +41,7 @@ AROUND = Surroundings(
     filters={"no-default": FilterValues(imports=(RouteRule(version=4, accept=False),))},
     node_addresses=frozenset([ip_address("10.89.0.12")]),
     pod_cidrs=(ip_network("10.244.1.0/24"),),
+    device="eth0",
 )
 
 
@@ -80,7 +81,8 @@ def test_every_honoured_field_of_a_configuration() -> None:
             "serviceLoadBalancerIPs": [{"cidr": "fd00:1::/112"}, {"cidr": "10.96.0.0/12"}],
             "communities": [{"name": "blue", "value": "64512:7"}],
             "prefixAdvertisements": [{"cidr": "10.244.0.0/16", "communities": ["blue", "64512:1:7"]}],
-            "ignoredInterfaces": ["eth9"],
+            "ignoredInterfaces": ["eth9", "cali*"],
+            "programClusterRoutes": "Disabled",
         }
     ) == ConfigurationValues(
         as_number=4200000001,
@@ -95,6 +97,8 @@ def test_every_honoured_field_of_a_configuration() -> None:
             external=(ip_network("192.0.2.0/25"),),
             balancers=(ip_network("fd00:1::/112"), ip_network("10.96.0.0/12")),
         ),
+        ignored_devices=("eth9", "cali*"),
+        writes_pod_routes=False,
         tags=((ip_network("10.244.0.0/16"), ((64512, 7), (64512, 1, 7))),),
     )
 
@@ -170,6 +174,13 @@ def test_node_has_its_own_settings_over_those_of_all() -> None:
         ("default", {"nodeMeshMaxRestartTime": "2 minutes"}, "'2 minutes': expected a duration such as 120s or 2m0s"),
         ("default", {"nodeMeshMaxRestartTime": "2h"}, "spec.nodeMeshMaxRestartTime: 7200 is not in 1..4095"),
         ("default", {"serviceLoadBalancerAggregation": "Off"}, "'Off': expected Enabled or Disabled"),
+        (
+            "default",
+            {"ignoredInterfaces": ["eth9", "e*0"]},
+            "spec.ignoredInterfaces[1]: e*0 matches eth0, the device with the node's addresses, which BIRD needs",
+        ),
+        ("default", {"ignoredInterfaces": ['"']}, "spec.ignoredInterfaces[0]: '\"': expected the name of a device"),
+        ("default", {"programClusterRoutes": "Off"}, "'Off': expected one of Enabled, EnabledNoEncapOnly"),
         ("default", {"localWorkloadPeeringIPV4": "10.0.0.1"}, "10.0.0.1 is not supported; leave it out"),
     ],
 )

@@ -77,6 +77,8 @@ class BgpRouting:
             router_id=router_id(me.address(4), me.name),
             link=me.underlay.link,
             networks=(*me.pod_cidrs, *_of_families(services, me)),
+            ignored_devices=values.ignored_devices or (),
+            writes_pod_routes=values.writes_pod_routes is not False,
             unsent=tuple(pool.network for pool in self._objects.pools if not pool.is_sent),
             tags=values.tags or (),
             gateways=gateways,
@@ -99,6 +101,8 @@ class BgpRouting:
         if reason := no_address(peer):
             return reason
         reason = behind_router(me, peer)
+        if reason and self._objects.of_node(me.name).writes_pod_routes is False:
+            return f"{reason}, and programClusterRoutes of the BGPConfiguration keeps BIRD from writing routes to pods"
         if reason and not self._has_router(me):
             return f"{reason}, and neither routing.bgp.peers nor a BGPPeer names a router for {me.name}"
         if reason and peer.facts is not None and "bgp" not in peer.facts.details:

@@ -1,11 +1,15 @@
 """Single fields of the objects of ``projectcalico.org/v3``; an error names the object and the field."""
 
+import re
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 
 from podwire.bgp.configuration import Address, Community, Network
 from podwire.bgp.fields import community
 from podwire.errors import ConfigError
+
+DEVICE_PATTERN = re.compile(r"[A-Za-z0-9_.*-]{1,15}")
+"""The name of a device, with ``*`` for any letters."""
 
 
 def parse_address_and_port(source: str, text: str) -> tuple[Address, int | None]:

@@ -1,6 +1,5 @@
 """The rules of a BGPFilter, as checked values."""
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -11,9 +10,8 @@ from podwire.bgp.fields import AS_MAX
 from podwire.errors import ConfigError
 from podwire.model.bgp import BgpFilterObject, FilterOperation, FilterRule
 from podwire.routing.backend import check_range
-from podwire.routing.backends.bgp.fields import parse_community, parse_network
+from podwire.routing.backends.bgp.fields import DEVICE_PATTERN, parse_community, parse_network
 
-_INTERFACE = re.compile(r"[A-Za-z0-9_.*-]{1,15}")
 _OPERATORS: Mapping[str, Literal["equal", "not equal", "in", "not in"]] = {
     "Equal": "equal",
     "NotEqual": "not equal",
@@ -53,7 +51,7 @@ def _rule(source: str, path: str, rule: FilterRule, version: Literal[4, 6]) -> R
     network = parse_network(source, f"{path}.cidr", rule.cidr) if rule.cidr else None
     if network is not None and network.version != version:
         raise ConfigError(source, f"{path}.cidr", f"{network}: expected a range of IPv{version}")
-    if rule.interface and not _INTERFACE.fullmatch(rule.interface):
+    if rule.interface and not DEVICE_PATTERN.fullmatch(rule.interface):
         raise ConfigError(source, f"{path}.interface", f"{rule.interface!r}: expected the name of a device, * is any")
     if rule.operations and rule.action == "Reject":
         raise ConfigError(source, f"{path}.operations", "a rejected route cannot be changed; expected action Accept")

@@ -124,6 +124,7 @@ class BgpObjectsFollower:
             pod_cidrs=tuple(cidr for node in nodes for cidr in node.pod_cidrs),
             masquerade=self._context.masquerade(),
             blocks=self._context.blocks,
+            device=self._context.device(),
         )
         filters: Mapping[str, FilterValues] = self._valid(self.filters, read_filter)
         around = msgspec.structs.replace(around, filters=filters)

@@ -6,6 +6,7 @@ names its field: half of a peer or of a filter would be another configuration th
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Literal
 
 import msgspec
@@ -24,6 +25,7 @@ from podwire.model.bgp import (
 from podwire.model.expression import Expression, parse_expression
 from podwire.routing.backend import check_range
 from podwire.routing.backends.bgp.fields import (
+    DEVICE_PATTERN,
     parse_address,
     parse_address_and_port,
     parse_community,
@@ -69,6 +71,8 @@ class ConfigurationValues(msgspec.Struct, frozen=True, kw_only=True):
     log_level: LogLevel | None = None
     strict_bind: bool | None = None
     service_ranges: AnnouncedRanges | None = None
+    ignored_devices: tuple[str, ...] | None = None
+    writes_pod_routes: bool | None = None
     tags: tuple[tuple[Network, tuple[Community, ...]], ...] | None = None
 
 
@@ -151,6 +155,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     pod_cidrs: tuple[Network, ...] = ()
     masquerade: bool = True
     blocks: bool = False
+    device: str = ""
+    """The device with the node's addresses; empty: not known."""
 
 
 def node_of_configuration(name: str) -> str:
@@ -212,8 +218,36 @@ def read_configuration(obj: BgpConfigurationObject, around: Surroundings) -> Con
         log_level=_LOG_LEVELS.get(severity),
         strict_bind=spec.bind_mode == "NodeIP" if spec.bind_mode else None,
         service_ranges=_service_ranges(source, obj),
+        ignored_devices=_ignored_devices(source, obj, around.device),
+        writes_pod_routes=_writes_pod_routes(source, obj),
         tags=_tags(source, obj),
     )
+
+
+def _ignored_devices(source: str, obj: BgpConfigurationObject, own: str) -> tuple[str, ...] | None:
+    """None when the object names no devices."""
+    patterns = obj.spec.ignored_interfaces
+    for index, pattern in enumerate(patterns):
+        path = f"spec.ignoredInterfaces[{index}]"
+        if not DEVICE_PATTERN.fullmatch(pattern):
+            raise ConfigError(source, path, f"{pattern!r}: expected the name of a device, * is any")
+        if own and fnmatchcase(own, pattern):
+            problem = f"{pattern} matches {own}, the device with the node's addresses, which BIRD needs for next hops"
+            raise ConfigError(source, path, problem)
+    return patterns or None
+
+
+_POD_ROUTES = {"Enabled": True, "EnabledNoEncapOnly": True, "EnabledIPIPOnly": False, "Disabled": False}
+"""Whether BIRD writes routes to pods that are not encapsulated."""
+
+
+def _writes_pod_routes(source: str, obj: BgpConfigurationObject) -> bool | None:
+    """None when the object does not say it."""
+    text = obj.spec.program_cluster_routes
+    if text and text not in _POD_ROUTES:
+        problem = f"{text!r}: expected one of {', '.join(_POD_ROUTES)}"
+        raise ConfigError(source, "spec.programClusterRoutes", problem)
+    return _POD_ROUTES.get(text)
 
 
 def _service_ranges(source: str, obj: BgpConfigurationObject) -> AnnouncedRanges | None:
