@@ -123,8 +123,23 @@ def test_every_change_between_two_tables_is_applied(kernel: Nft, everything: Tab
 class SilentSocket(NftSocket):
     """A socket whose requests do not get to the kernel."""
 
-    def _send(self, data: bytes, operation: str) -> None:
+    def _send(self, sock: socket.socket, data: bytes, operation: str) -> None:
         pass
+
+
+class ForgetfulSocket(NftSocket):
+    """A socket that loses the answer to the first request."""
+
+    lost = 0
+
+    def _receive(self, operation: str) -> bytes:
+        while not self.lost:
+            try:
+                super()._receive(operation)
+            except KernelError:
+                self.lost += 1
+                raise
+        return super()._receive(operation)
 
 
 def test_an_answer_that_does_not_come_is_an_error() -> None:
@@ -134,6 +149,32 @@ def test_an_answer_that_does_not_come_is_an_error() -> None:
             silent.generation()
         with pytest.raises(KernelError, match="errno 110"):
             silent.dump(uapi.NFT_MSG_GETTABLE, socket.AF_INET)
+
+
+def test_a_request_is_sent_again_when_its_answer_is_lost(kernel: Nft, everything: Table) -> None:
+    kernel.apply(everything)
+    with contextlib.closing(ForgetfulSocket(PLACE, answer_s=0.05)) as forgetful:
+        port = forgetful.port
+        assert forgetful.generation() == kernel.generation()
+        assert (forgetful.lost, forgetful.port) == (1, port)
+    with contextlib.closing(ForgetfulSocket(PLACE, answer_s=0.05)) as forgetful:
+        with contextlib.closing(NftSocket(PLACE)) as other:
+            request = (uapi.NFT_MSG_GETRULE, socket.AF_INET)
+            assert forgetful.dump(*request) == other.dump(*request) != []
+        assert forgetful.lost == 1
+
+
+def test_an_answer_is_asked_for_in_the_same_namespace(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    netns.create(elsewhere)
+    try:
+        with contextlib.closing(ForgetfulSocket(elsewhere, answer_s=0.05)) as forgetful, Nft(elsewhere) as there:
+            there.apply(Table(family="inet", name="there"))
+            there.apply(Table(family="inet", name="too"))
+            netns.delete(elsewhere)
+            assert forgetful.generation() == there.generation() > 1
+    finally:
+        netns.delete(elsewhere)
 
 
 def test_foreign_tables_stay(kernel: Nft, everything: Table) -> None:

@@ -3,12 +3,20 @@
 A batch must be one datagram, so the send buffer is made large with SO_SNDBUFFORCE (a full load of 10,000 Services is
 about 7 MB). The kernel handles a batch inside ``sendmsg``: when the call returns, all answers are in the receive
 buffer.
+
+An answer to a request for objects, or for the generation number, can get lost. Such a request changes nothing, so it is
+sent again, through a new socket. A batch is never sent again: nothing waits for answers to it.
 """
 
+import contextlib
 import errno
+import fcntl
+import os
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from podwire.errors import KernelError
 from podwire.kernel import nft_codec as nl
@@ -17,11 +25,18 @@ from podwire.kernel.failure import refusal
 from podwire.kernel.netns import inside
 
 _SO_RCVTIMEO, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 20, 32, 33
-ANSWER_S = 5.0
+ANSWER_S = 1.0
 """The kernel answers inside ``sendmsg`` and ``recvmsg``; an answer that does not come in this time never does."""
+_REQUESTS = 5
+"""How often a request is sent whose answer does not come."""
+_SIOCGSKNS = 0x894C
+"""linux/sockios.h: a descriptor of the network namespace of a socket."""
 _BUFFER = 64 << 20
 _RECEIVE = 8 << 20
 _TRIES = 16
+
+
+T = TypeVar("T")
 
 
 class Refusal(Exception):
@@ -62,6 +77,9 @@ class NftSocket:
 
     def __init__(self, netns: Path | str | int | None = None, answer_s: float = ANSWER_S) -> None:
         self._sock = open_socket(netns, answer_s)
+        self._reading = self._sock
+        """The socket for requests that change nothing; the port of the other one stays the same."""
+        self._answer_s = answer_s
         self._sequence = 0
 
     @property
@@ -71,6 +89,7 @@ class NftSocket:
 
     def close(self) -> None:
         """Closes the socket."""
+        self._reading.close()
         self._sock.close()
 
     def next_sequence(self, count: int = 1) -> int:
@@ -84,7 +103,7 @@ class NftSocket:
 
         Raises: Refusal for the first refused message; nothing has changed then.
         """
-        self._send(batch, f"nftables batch of {len(batch)} bytes")
+        self._send(self._sock, batch, f"nftables batch of {len(batch)} bytes")
         first: Refusal | None = None
         while True:
             try:
@@ -102,15 +121,15 @@ class NftSocket:
         if first is not None:
             raise first
 
-    def _send(self, data: bytes, operation: str) -> None:
+    def _send(self, sock: socket.socket, data: bytes, operation: str) -> None:
         try:
-            self._sock.send(data)
+            sock.send(data)
         except OSError as failure:
             raise refusal("send", operation, failure.errno or 0) from failure
 
     def _receive(self, operation: str) -> bytes:
         try:
-            return self._sock.recv(1 << 18)
+            return self._reading.recv(1 << 18)
         except OSError as failure:
             number = errno.ETIMEDOUT if failure.errno == errno.EAGAIN else failure.errno or 0
             raise refusal("receive", operation, number) from failure
@@ -121,7 +140,7 @@ class NftSocket:
         Raises: KernelError; KernelNotFound when the object in the request does not exist.
         """
         for _ in range(_TRIES):
-            bodies = self._dump_once(kind, family, body)
+            bodies = self._answered(lambda: self._dump_once(kind, family, body))
             if bodies is not None:
                 return bodies
         raise KernelError(
@@ -134,7 +153,7 @@ class NftSocket:
     def _dump_once(self, kind: int, family: int, body: bytes) -> list[bytes] | None:
         sequence = self.next_sequence()
         operation = f"nftables message {kind}"
-        self._send(nl.message(kind, uapi.NLM_F_DUMP, sequence, family, body), operation)
+        self._send(self._reading, nl.message(kind, uapi.NLM_F_DUMP, sequence, family, body), operation)
         bodies: list[bytes] = []
         interrupted = False
         while True:
@@ -152,13 +171,42 @@ class NftSocket:
                 bodies.append(payload[4:])
 
     def generation(self) -> int:
-        """The number that grows with every committed transaction of the namespace."""
+        """The number that grows with every committed transaction of the namespace.
+
+        Raises: KernelError.
+        """
+        return self._answered(self._ask_generation)
+
+    def _ask_generation(self) -> int:
         sequence = self.next_sequence()
-        self._send(nl.message(uapi.NFT_MSG_GETGEN, 0, sequence, 0, b""), "nftables generation")
+        self._send(self._reading, nl.message(uapi.NFT_MSG_GETGEN, 0, sequence, 0, b""), "nftables generation")
         while True:
             for _, _, number, payload in nl.messages(self._receive("nftables generation")):
                 if number == sequence:
                     return nl.number(nl.attributes(payload[4:]).get(uapi.NFTA_GEN_ID))
+
+    def _answered(self, request: Callable[[], T]) -> T:
+        """The result of a request that changes nothing; repeated while no answer comes."""
+        for _ in range(_REQUESTS - 1):
+            try:
+                return request()
+            except KernelError as failure:
+                if failure.errno != errno.ETIMEDOUT:
+                    raise
+            self._renew()
+        return request()
+
+    def _renew(self) -> None:
+        """Replaces the socket for requests that change nothing by a new one in the same namespace."""
+        try:
+            descriptor = fcntl.ioctl(self._sock, _SIOCGSKNS)
+        except OSError as failure:
+            raise refusal("find", "the namespace of an nfnetlink socket", failure.errno or 0) from failure
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, descriptor)
+            if self._reading is not self._sock:
+                self._reading.close()
+            self._reading = open_socket(descriptor, self._answer_s)
 
 
 def _refusal(kind: int, flags: int, sequence: int, body: bytes) -> Refusal | None:
