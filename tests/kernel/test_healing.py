@@ -1,6 +1,7 @@
 """What another program changes of routing and of the hostPorts comes back by itself, and nothing else is written."""
 
 import asyncio
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -84,14 +85,19 @@ def test_masquerade_rules_of_iptables_come_back(tmp_path: Path, kind: str) -> No
 
     async def damaged(command: str) -> None:
         runs = node.router.applied.runs
-        run(node.place, program, "-t", "nat", *command.split())
+        run(node.place, program, "-t", "nat", *shlex.split(command))
         await until(lambda: node.router.applied.runs > runs)
         await restored(node)
 
     async def body() -> None:
-        for command in (*damages, "-F"):
+        _, _, *rule = shlex.split(run(node.place, program, "-t", "nat", "-S", MASQUERADE_CHAIN, "1"))
+        replaced = ("-R", MASQUERADE_CHAIN, "1", *(argument.replace("10.244.", "10.245.") for argument in rule))
+        assert "10.245." in " ".join(replaced), "the rule names networks of pods"
+        for command in (*damages, "-F", shlex.join(replaced)):
             await until(lambda: node.router.settled)
+            began = time.monotonic()
             await checking(node, lambda command=command: damaged(command))  # type: ignore[misc]
+            assert time.monotonic() - began < 10, command
         await until(lambda: node.router.settled)
         runs = node.router.applied.runs
 
