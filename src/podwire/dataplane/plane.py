@@ -69,3 +69,15 @@ class Restoring(Protocol):
         restore, ``heal`` restores.
         """
         ...
+
+
+@runtime_checkable
+class Repairing(Protocol):
+    """A data plane that can write what notifications named before it reads everything, but not in the event loop."""
+
+    def repair(self) -> Written:
+        """Writes what other programs are known to have changed; returns what was written.
+
+        A thread calls it. It raises nothing: what it could not write, ``heal`` writes.
+        """
+        ...

@@ -11,10 +11,10 @@ Guarantees:
 4. A refused commit is tried again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never ends
    the loop.
 5. What another program changed is restored in two steps, also while the next commit waits. What the kernel's
-   notifications name is written at once, where the data plane can do that in little time. Then the whole state is read
-   and compared. Only the step before of the same kind delays a step, so that each uses at most half of the time. After
-   each step, flows that began while rules were missing, before the start too, are deleted, so that packets that are
-   sent again reach a Service.
+   notifications name is written at once, in a thread where the data plane needs longer for it. Then the whole state is
+   read and compared. Only the step before of the same kind delays a step, so that each uses at most half of the time.
+   After each step, flows that began while rules were missing, before the start too, are deleted, so that packets that
+   are sent again reach a Service.
 6. After a change of UDP endpoints (on request of TCP too), flows to endpoints that no longer serve are deleted, also
    when no endpoint is left.
 7. Health checks, metrics and flows of a refused commit follow when the commit succeeds.
@@ -30,7 +30,7 @@ import msgspec
 
 from podwire.cluster.podnetworks import further_ranges
 from podwire.dataplane.follower import Follower, Source
-from podwire.dataplane.plane import Restoring
+from podwire.dataplane.plane import Repairing, Restoring
 from podwire.errors import KernelError
 from podwire.model.node import Node
 from podwire.model.service import EndpointSlice, Service
@@ -272,6 +272,8 @@ class ServiceProxy:
             if wrote and self._gap and self.loaded.is_set():
                 self._log_restored()
             return wrote
+        if self._gap and isinstance(self._plane, Repairing):
+            self._restored = any(await asyncio.to_thread(self._plane.repair)) or self._restored
         services = ChainMap(changed, self._resolved)
         if changed and self._plane.instant:
             self._plane.update(services, changed)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from podwire.dataplane import switch
 from podwire.dataplane.modes import Modes
-from podwire.dataplane.plane import Restoring, Written
+from podwire.dataplane.plane import Repairing, Restoring, Written
 from podwire.proxy.dataplane import Counting, Counts, ServiceDataPlane
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 
@@ -62,6 +62,10 @@ class Switch(switch.Switch[NodeFacts, ServiceDataPlane]):
     def restore(self) -> Written:
         """Writes at once what notifications named, where that takes little time; :meth:`heal` does the rest."""
         return self._plane.restore() if isinstance(self._plane, Restoring) else ()
+
+    def repair(self) -> Written:
+        """Writes what notifications named before everything is read, for data planes that need longer for that."""
+        return self._plane.repair() if isinstance(self._plane, Repairing) else ()
 
     def heal(self, services: ServiceMap) -> Written:
         """Restores what another program changed; returns what had to be written. ``services`` has all Services.

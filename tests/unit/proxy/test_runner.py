@@ -227,6 +227,27 @@ def test_rules_are_restored_before_a_change_is_written() -> None:
     run(scenario)
 
 
+def test_flows_are_forgotten_after_a_repair_before_everything_is_read() -> None:
+    async def scenario(bench: Bench) -> None:
+        def repair() -> Written:
+            bench.plane.calls.append(("repair", ()))
+            return ("rules",)
+
+        async with bench.running():
+            setattr(bench.plane, "repair", repair)  # noqa: B010
+            bench.plane.whole = True
+            forgot: list[int] = []
+            bench.plane.work = lambda: forgot.append(bench.gaps)
+            bench.services.put("default/web", SERVICE)
+            bench.plane.unheard = True
+            expected = [("repair", ()), ("update", ("default/web=",)), ("heal", ())]
+            assert (await bench.calls(4))[1:] == expected
+            assert forgot == [0, 1], "after the change, and before the heal reads everything"
+            assert await bench.forgot(2), "although the heal found nothing to do"
+
+    run(scenario)
+
+
 def test_flushed_rules_do_not_wait_after_a_commit() -> None:
     async def scenario(bench: Bench) -> None:
         async with bench.running():
