@@ -15,9 +15,13 @@ from podwire.cni import program
 from podwire.errors import ClusterError
 from podwire.install import uninstall as removal
 from podwire.kernel import netns, sysctl
+from podwire.kernel.features import Features
 from podwire.kernel.sysctl_record import Recorded
+from podwire.local.backendcheck import lack_of
+from podwire.runtime.childrecord import read_record
 
 PODWIRE = str(Path(sys.executable).parent / "podwire")
+WITH_PROGRAMS = ("udp", "bgp", "wireguard", "ovs")
 PARTS = ("cni", "routing", "policy", "proxy")
 OTHERS = (
     "ip link add other0 type bridge",
@@ -58,8 +62,10 @@ def uninstall(machine: Machine, node: str, *options: str) -> subprocess.Complete
     return subprocess.run(["nsenter", place, *command], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("backend", ["vxlan", "udp"])
+@pytest.mark.parametrize("backend", ["vxlan", "udp", "bgp", "bridge", "wireguard", "ovs"])
 def test_uninstall_leaves_the_node_as_it_was(machine: Machine, tmp_path: Path, backend: str) -> None:
+    if lack := lack_of(backend, Features().lacks):
+        pytest.skip(lack)
     conf, programs = tmp_path / "net.d", tmp_path / "bin"
     machine.add_node(1, PARTS, start=False)
     machine.add_node(2, PARTS, start=False)
@@ -94,8 +100,11 @@ def test_uninstall_leaves_the_node_as_it_was(machine: Machine, tmp_path: Path, b
         "would remove the value of net/ipv4/ip_forward, which was 0 before" in dry.stdout and sysctls(place) != values
     )
 
+    records = [read_record(file) for file in machine.root.glob("node-1-run/routing/children/*.json")]
+    assert any(record is not None and record.running for record in records) == (backend in WITH_PROGRAMS)
     done = uninstall(machine, "node-1", "--with-pods")
     assert done.returncode == 0, done.stderr
+    assert not any(record is not None and record.running for record in records)
     assert kernel_state(place) == before
     assert sysctls(place) == values
     assert not list(conf.iterdir()) and not list(programs.iterdir())
