@@ -151,7 +151,7 @@ def test_pods_leave_with_the_address_of_their_policy(cluster: Cluster) -> None:
             took_s = time.monotonic() - began
             second = eventually(lambda: holder(cluster) if holder(cluster) != first else "")
             print(f"the address moved from {first} to {second} in {took_s:.1f} s")
-            assert {first, second} == {"node-2", "node-3"}
+            assert {first, second} == {"node-2", "node-3"} and took_s < 10, "5 s, and what others use of the processor"
         eventually(lambda: holder(cluster) == first)
         eventually(lambda: source_seen(web, outside) == address)
 
