@@ -33,19 +33,22 @@ _COUNTER = text(uapi.NFTA_EXPR_NAME, "counter")
 """The name of the expression after the last match of a rule of iptables."""
 
 
+_USERDATA = tuple(_ATTRIBUTE.pack(6 + size, uapi.NFTA_RULE_USERDATA) + bytes((0, size)) for size in range(256))
+"""The heads of the user data and of the comment in it (0: NFTNL_UDATA_RULE_COMMENT), by the size of the comment."""
+
+
 def with_comment_as_userdata(rule: bytes) -> bytes:
     """The attributes of a rule as the kernel encoded them, with the comment as user data.
 
     The rule is returned as it is if its last match is not a comment, or if it has other attributes than expressions.
     """
-    start = rule.find(_MATCH)
-    if start < 0:
+    before, match, after = rule.partition(_MATCH)
+    if not match or not after.startswith(_COUNTER, _SIZE + _ATTRIBUTE.size):
         return rule
-    first, end = start + len(_MATCH), start + len(_MATCH) + _SIZE
-    comment = rule[first : rule.find(b"\0", first, end) + 1]
     size, kind = _ATTRIBUTE.unpack_from(rule)
-    alone = size == len(rule) and kind & uapi.NLA_TYPE_MASK == uapi.NFTA_RULE_EXPRESSIONS
-    if not alone or not 1 < len(comment) <= _LONGEST + 1 or not rule.startswith(_COUNTER, end + _ATTRIBUTE.size):
+    length = after.find(b"\0") + 1
+    if size != len(rule) or kind & uapi.NLA_TYPE_MASK != uapi.NFTA_RULE_EXPRESSIONS or not 1 < length <= _LONGEST + 1:
         return rule
-    userdata = attribute(uapi.NFTA_RULE_USERDATA, bytes((0, len(comment))) + comment)  # 0: NFTNL_UDATA_RULE_COMMENT
-    return b"".join((_ATTRIBUTE.pack(size - (end - start), kind), rule[4:start], rule[end:], userdata))
+    padded = after[: length + -(2 + length) % 4]
+    head = _ATTRIBUTE.pack(size - len(_MATCH) - _SIZE, kind)
+    return b"".join((head, before[4:], after[_SIZE:], _USERDATA[length], padded))
