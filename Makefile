@@ -5,13 +5,16 @@ NODES ?= 3
 # kubectl and Helm of `make setup`, after those of the machine.
 export PATH := $(PATH):$(CURDIR)/.venv/bin
 
-.PHONY: help bpf setup fmt lint style types layers test unit thorough kernel uml e2e bench conformance image up down cni real
+.PHONY: help bpf wasm setup fmt lint style types layers test unit thorough kernel uml e2e bench conformance image up down cni real
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-11s %s\n", $$1, $$2}'
 
 bpf: setup ## compile the BPF programs of src/bpf into the package
 	@$(MAKE) -s -C src/bpf
+
+wasm: setup ## compile the WebAssembly filters of src/wasm into the package
+	@$(MAKE) -s -C src/wasm
 
 setup: ## install what is missing: packages, virtual environment, kubectl, Helm
 	@scripts/setup

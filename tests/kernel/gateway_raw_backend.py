@@ -3,8 +3,24 @@
 import re
 import socket
 import threading
+from collections.abc import Mapping
+
+from podwire.gateway.routes import (
+    EntryBackend,
+    EntryEndpoint,
+    EntryListener,
+    EntryRoute,
+    Forward,
+    GatewayEntry,
+    RequestMatch,
+    RouteLimits,
+    RouteTable,
+    VirtualHost,
+    WeightedBackend,
+)
 
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+_UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 
 
 class RawBackend:
@@ -38,9 +54,34 @@ class RawBackend:
         with connection:
             while chunk := connection.recv(65536):
                 data += chunk
-                for _ in range(len(requests_of(bytes(data))) - answered):
-                    connection.sendall(_ANSWER)
+                for request in requests_of(bytes(data))[answered:]:
+                    connection.sendall(_UPGRADED if b"\r\nupgrade: websocket\r\n" in head_of(request) else _ANSWER)
                     answered += 1
+
+
+def raw_entry(port: int, backend_port: int, hosts: Mapping[str, int]) -> GatewayEntry:
+    """An entry with a backend for all hosts; each host with its limit for bodies, which the engine then holds."""
+    forward = Forward(backends=(WeightedBackend(key="shop/web:80"),), timeout=20)
+    table = tuple(
+        VirtualHost(
+            hosts=(host,),
+            routes=(
+                EntryRoute(
+                    source="Ingress shop/web",
+                    match=RequestMatch(),
+                    action=forward,
+                    limits=RouteLimits(body_bytes=limit),
+                ),
+            ),
+        )
+        for host, limit in hosts.items()
+    )
+    endpoint = EntryEndpoint(address="127.0.0.1", port=backend_port)
+    return GatewayEntry(
+        listeners=(EntryListener(name="web", port=port, protocol="HTTP", table="web"),),
+        tables={"web": RouteTable(name="web", hosts=table)},
+        backends={"shop/web:80": EntryBackend(key="shop/web:80", endpoints=(endpoint,))},
+    )
 
 
 def requests_of(data: bytes) -> list[bytes]:

@@ -9,6 +9,8 @@ from podwire.gateway.envoy.settings import EngineSettings
 
 _DISCOVERY = "discovery"
 _INTERNAL = "envoy.bootstrap.internal_listener"
+_RUNTIME = {"http.max_requests_per_io_cycle": 1}
+"""Connections take turns with each request. The check of heads counts on that (``src/wasm/head_check.c``)."""
 
 
 def bootstrap(node: str, discovery_socket: str, admin_socket: str, settings: EngineSettings) -> str:
@@ -45,7 +47,7 @@ def bootstrap(node: str, discovery_socket: str, admin_socket: str, settings: Eng
                     "typedConfig": typed("envoy.extensions.bootstrap.internal_listener.v3.InternalListener"),
                 }
             ],
-            "layeredRuntime": {"layers": [{"name": "static", "staticLayer": {"http.max_requests_per_io_cycle": 1}}]},
+            "layeredRuntime": {"layers": [{"name": "static", "staticLayer": _RUNTIME}]},
             "overloadManager": {
                 "resourceMonitors": [
                     {

@@ -3,6 +3,7 @@
 from podwire.gateway.envoy.access import request_logs
 from podwire.gateway.envoy.clusters import ADS, Json, duration, secret_source, typed
 from podwire.gateway.envoy.externalauth import external_auth_filter
+from podwire.gateway.envoy.headcheck import head_check_filter
 from podwire.gateway.envoy.settings import REPEAT_HEADER, EngineSettings, GzipSettings
 from podwire.gateway.envoy.streams import stream_filter, udp_listener
 from podwire.gateway.envoy.tables import table_resource
@@ -111,7 +112,7 @@ def listener(value: EntryListener, settings: EngineSettings) -> Json:
     if inspectors:
         result["listenerFilters"] = [_listener_filter(message) for message in inspectors]
     if value.protocol == "HTTP":
-        chain = {"name": value.name, "filters": [_http_filter(value.table, value, settings)]}
+        chain = {"name": value.name, "filters": [head_check_filter(), _http_filter(value.table, value, settings)]}
         return result | {"filterChains": [chain]}
     if value.protocol == "TCP":
         chain = {"name": value.name, "filters": [stream_filter(value.name, value.stream, settings)]}
@@ -150,7 +151,7 @@ def _tls_chain(value: EntryListener, server: TlsServer, settings: EngineSettings
     """A chain of filters; ``http`` has those that read requests, by table."""
     name = f"{value.name} {','.join(server.names) or 'default'}"
     stream = server.stream
-    filters = [http[server.table] if stream is None else stream_filter(name, stream, settings)]
+    filters = [stream_filter(name, stream, settings)] if stream else [head_check_filter(), http[server.table]]
     chain: Json = {"name": name, "filters": filters}
     if server.certificates:
         chain["transportSocket"] = _server_tls(server, settings)

@@ -29,6 +29,7 @@ from envoy.extensions.filters.listener.proxy_protocol.v3 import proxy_protocol_p
 from envoy.extensions.filters.listener.tls_inspector.v3 import tls_inspector_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2
 from envoy.extensions.filters.network.tcp_proxy.v3 import tcp_proxy_pb2
+from envoy.extensions.filters.network.wasm.v3 import wasm_pb2
 from envoy.extensions.filters.udp.udp_proxy.v3 import route_pb2 as udp_route_pb2
 from envoy.extensions.filters.udp.udp_proxy.v3 import udp_proxy_pb2
 from envoy.extensions.http.early_header_mutation.header_mutation.v3 import header_mutation_pb2 as early_mutation_pb2
@@ -63,6 +64,7 @@ EXTENSIONS = (
     http_connection_manager_pb2,
     stateful_session_pb2,
     tcp_proxy_pb2,
+    wasm_pb2,
     udp_route_pb2,
     udp_proxy_pb2,
     cookie_pb2,
