@@ -57,9 +57,10 @@ class Backends:
         self.tls_port = self._tls_server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """Ends the answers to datagrams."""
-        if self._datagrams is not None:
-            self._datagrams.close()
+        """Ends the servers."""
+        for server in (self._server, self._tls_server, self._datagrams):
+            if server is not None:
+                server.close()
 
     def _named(self, connection: Any, name: str | None, _context: ssl.SSLContext) -> None:
         self._server_names[connection] = name or ""

@@ -111,11 +111,19 @@ class Engine:
         """Ends Envoy and the loop."""
         self._process.terminate()
         self._process.wait()
-        self.backends.close()
         self.run(self.grpc_backends.stop())
         self.run(self.discovery.stop())
+        self.run(self._stopped())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
+
+    async def _stopped(self) -> None:
+        self.backends.close()
+        remaining = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in remaining:
+            task.cancel()
+        await asyncio.gather(*remaining, return_exceptions=True)
 
     def serve(self, entry: GatewayEntry, settings: EngineSettings | None = None) -> None:
         """Publishes an entry and returns when the engine has it."""
