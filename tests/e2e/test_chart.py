@@ -103,7 +103,8 @@ def refused_requests(cluster: Cluster) -> list[str]:
 def metrics(cluster: Cluster) -> set[str]:
     """The names of the metrics of an agent and of DNS."""
     pods = cluster.get("pods", "-n", NAMESPACE, "-l", "k8s-app=kube-dns")["items"]
-    targets = ("127.0.0.1:9440", f"{pods[0]['status']['podIP']}:9153")
+    dns = next(pod for pod in pods if "deletionTimestamp" not in pod["metadata"])  # those of before end for 5 s
+    targets = ("127.0.0.1:9440", f"{dns['status']['podIP']}:9153")
     pages = [in_node(cluster, "node-1", "curl", "-sSf", f"http://{target}/metrics") for target in targets]
     return {name for page in pages for name in re.findall(r"^[a-z]\w+", page, re.MULTILINE)}
 

@@ -56,7 +56,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     command = [str(Path(sys.executable).parent / "podwire")]
     images = [
         {"name": "podwire", "command": command},
-        {"prefix": "registry.k8s.io/coredns/", "command": command},
+        # With a setting of Python it is no fork of the kubelet, which is ready sooner than any program of others.
+        {"prefix": "registry.k8s.io/coredns/", "command": command, "env": {"PYTHONUNBUFFERED": "1"}},
         {"name": BROKEN, "command": ["sleep", "3600"]},
     ]
     config.write_text(yaml.safe_dump({"nodes": 3, "network": "none", "images": images}))

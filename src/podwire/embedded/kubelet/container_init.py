@@ -13,9 +13,11 @@ import socket
 import termios
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from podwire.embedded.kubelet.mounts import enter_root, protect_root
 from podwire.embedded.kubelet.orders import ContainerOrder, ExecOrder, Privileges, ProcessUser, ShimOrder
+from podwire.embedded.kubelet.ownprogram import find_own, keep_capabilities, run_own
 from podwire.kernel.cgroup import join
 from podwire.runtime.child import (
     CLONE_NEWNS,
@@ -76,8 +78,7 @@ def become_container(order: ContainerOrder, shim: ShimOrder, entries: Mapping[st
             hostname = socket.gethostname()
             set_title(f"{order.entry} {hostname}/{order.name}")
         else:
-            _become_user(order.user, order.privileges)
-            _exec(order.argv, order.env, order.executable)
+            _run(order.argv, order.env, order.user, order.privileges, order.executable)
     except OSError as failure:
         _fail(str(failure))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -94,10 +95,26 @@ def become_exec(order: ExecOrder, container: ContainerOrder) -> None:
         if order.tty:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         os.chdir(container.cwd)
-        _become_user(order.user, order.privileges)
-        _exec(order.argv, {"TERM": "xterm", **container.env} if order.tty else container.env)
+        env = {"TERM": "xterm", **container.env} if order.tty else container.env
+        _run(order.argv, env, order.user, order.privileges)
     except OSError as failure:
         _fail(str(failure))
+
+
+def _run(
+    argv: Sequence[str], env: Mapping[str, str], user: ProcessUser | None, privileges: Privileges, executable: str = ""
+) -> NoReturn:
+    """Becomes the program; ``podwire`` itself runs in this process.
+
+    Raises: OSError.
+    """
+    own = find_own(executable or argv[0], env)
+    _become_user(user, privileges)
+    if own:
+        if os.getuid() == 0 and privileges.capabilities is not None:
+            keep_capabilities(privileges.capabilities)
+        run_own(own, argv[1:], env)
+    _exec(argv, env, executable)
 
 
 def _become_user(user: ProcessUser | None, privileges: Privileges) -> None:
@@ -119,7 +136,7 @@ def _bound(bounding: frozenset[int]) -> None:
             prctl(PR_CAPBSET_DROP, number)
 
 
-def _exec(argv: Sequence[str], env: Mapping[str, str], executable: str = "") -> None:
+def _exec(argv: Sequence[str], env: Mapping[str, str], executable: str) -> NoReturn:
     try:
         os.execvpe(executable or argv[0], list(argv), dict(env))
     except OSError as failure:
