@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.clusters import address_of, netns_of, own_name, running, server, topology
+from tests.e2e.clusters import address_of, netns_of, own_name, run, running, server, topology
 from tests.e2e.driver import Cluster, eventually, podwire, shell_pod
 
 from podwire.dns import wire
@@ -390,8 +390,7 @@ def test_a_wrong_configuration_is_refused(
     home: Cluster, tmp_path: Path, name: str, document: dict[str, Any], output: str
 ) -> None:
     (tmp_path / "c.yaml").write_text(json.dumps(document))
-    arguments = [*podwire(), name, "--config", str(tmp_path / "c.yaml")]
-    arguments += ["--kubeconfig", kubeconfig(home)] if name != "apiserver" else []
-    result = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    api = ("--kubeconfig", kubeconfig(home)) if name != "apiserver" else ()
+    result = run(name, "--config", str(tmp_path / "c.yaml"), *api)
     assert (result.returncode, result.stdout) == (2, ""), result.stderr
     assert output in result.stderr and "Traceback" not in result.stderr

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.driver import Cluster, deployment, eventually, podwire
+from tests.e2e.clusters import done, own_name, run, running
+from tests.e2e.driver import Cluster, deployment, eventually
 from tests.e2e.traffic import Traffic
 
 from podwire.local import inventory
@@ -17,7 +18,7 @@ from podwire.local.topology import Topology
 from podwire.runtime.process import start_ticks
 
 ALL = ("apiserver", "controller", "agent-node-1", "agent-node-2", "kubelet-node-1", "kubelet-node-2")
-NAME = f"faults-{os.getpid()}"
+NAME = own_name("faults")
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +35,8 @@ spec:
 ---
 {deployment("client", replicas=1)}
 """
-    up = [*podwire(), "up", "--name", NAME, "--nodes", "2", "-f", "-"]
-    done = subprocess.run(up, input=manifest, capture_output=True, text=True, timeout=180, check=False)
-    try:
-        assert done.returncode == 0, done.stdout + done.stderr
-        result = subprocess.run([*podwire(), "kubeconfig", "--name", NAME], capture_output=True, text=True, check=True)
-        yield Cluster(NAME, result.stdout.strip())
-    finally:
-        subprocess.run([*podwire(), "down", "--name", NAME], capture_output=True, check=False)
+    with running(NAME, "--nodes", "2", stdin=manifest) as cluster:
+        yield cluster
 
 
 def topology() -> Topology:
@@ -185,9 +180,7 @@ def test_a_killed_supervisor_is_replaced_and_adopts_everything(faulty: Cluster) 
 
 
 def podwire_status(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*podwire(), "status", "--name", NAME, *arguments], capture_output=True, text=True, check=False
-    )
+    return run("status", "--name", NAME, *arguments)
 
 
 def test_next_up_replaces_supervisor_and_keeper_and_adopts_everything(faulty: Cluster) -> None:
@@ -202,9 +195,7 @@ def test_next_up_replaces_supervisor_and_keeper_and_adopts_everything(faulty: Cl
         (problem,) = json.loads(podwire_status("-o", "json").stdout)["problems"]
         assert problem.startswith("the supervisor has ended")
         assert all(alive(pid) for pid in before)
-        up = [*podwire(), "up", "--name", NAME, "--nodes", "2"]
-        done = subprocess.run(up, capture_output=True, text=True, timeout=180, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        done("up", "--name", NAME, "--nodes", "2")
     assert [pid_of(process) for process in COMPONENTS] == before
     assert flow.problems == []
     assert podwire_status().returncode == 0

@@ -5,13 +5,12 @@ The image is a local command by the ``images:`` table: this environment's Python
 
 import base64
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.e2e.driver import Cluster, eventually, podwire
+from tests.e2e.clusters import own_name, running
+from tests.e2e.driver import Cluster, eventually
 
 IN_CLUSTER = """
 import sys
@@ -48,26 +47,11 @@ for host in ("kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "
 def inside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster of one node whose image table contains this Python."""
     folder = tmp_path_factory.mktemp("inside")
-    name = f"inside-{os.getpid()}"
     (folder / "config.yaml").write_text(
         f"images: [{{prefix: registry.example.com/python, command: [{sys.executable}]}}]\n"
     )
-    try:
-        subprocess.run(
-            [*podwire(), "up", "--name", name, "--nodes", "1", "--config", str(folder / "config.yaml")],
-            capture_output=True, timeout=120, check=True,
-        )  # fmt: skip
-        text = subprocess.run(
-            [*podwire(), "kubeconfig", "--name", name, "--text"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        ).stdout
-        (folder / "config").write_text(text)
-        yield Cluster(name, str(folder / "config"))
-    finally:
-        subprocess.run([*podwire(), "down", "--name", name], capture_output=True, timeout=120, check=False)
+    with running(own_name("inside"), "--nodes", "1", "--config", str(folder / "config.yaml")) as cluster:
+        yield cluster
 
 
 def _manifest(name: str, script: str, namespace: str = "default", **spec: object) -> str:

@@ -1,10 +1,11 @@
 """Clusters side by side on one machine have their own addresses and do not disturb each other."""
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.e2e.clusters import PAIR, done, flows, own_name, run, running, topology, up
-from tests.e2e.driver import Cluster, podwire
+from tests.e2e.driver import Cluster
 from tests.e2e.shared_clusters import NAMES
 
 A, B = NAMES["pair"], own_name("side-b")
@@ -33,6 +34,12 @@ def green(name: str) -> None:
     done("probe", "--name", name, "--from", "host", "--to", "svc/both")
 
 
+def at_once(*options: tuple[str, ...]) -> list[subprocess.CompletedProcess[str]]:
+    """The ends of ``podwire up`` for one node, of commands that begin together."""
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(lambda own: run("up", "--nodes", "1", *own), options))
+
+
 def test_two_are_green_and_taking_one_down_leaves_the_other(first: Cluster) -> None:
     mine = topology(first).host_link
     before = on_host(mine)
@@ -55,12 +62,8 @@ def test_two_are_green_and_taking_one_down_leaves_the_other(first: Cluster) -> N
 
 
 def test_up_twice_at_once_makes_one_cluster(first: Cluster) -> None:
-    arguments = [*podwire(), "up", "--name", B, "--nodes", "1"]
     try:
-        both = [
-            subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
-        ]
-        ends = sorted((item.communicate(timeout=180)[1], item.returncode) for item in both)
+        ends = sorted((item.stderr, item.returncode) for item in at_once(("--name", B), ("--name", B)))
         assert sorted(status for _, status in ends) in ([0, 1], [0, 0])
         assert all(f"{B!r} is being changed by another podwire process" in text for text, status in ends if status)
         assert done("status", "--name", B).count("apiserver ") == 1
@@ -72,18 +75,8 @@ def test_up_twice_at_once_makes_one_cluster(first: Cluster) -> None:
 def test_two_clusters_may_come_up_at_once(first: Cluster) -> None:
     names = [own_name("side-c"), own_name("side-d")]
     try:
-        both = [
-            subprocess.Popen(
-                [*podwire(), "up", "--name", name, "--nodes", "1", "--probe"],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for name in names
-        ]
-        for item in both:
-            out, err = item.communicate(timeout=180)
-            assert item.returncode == 0, out + err
+        for item in at_once(*(("--name", name, "--probe") for name in names)):
+            assert item.returncode == 0, item.stdout + item.stderr
         results = [Cluster(name, done("kubeconfig", "--name", name).strip()) for name in names]
         addresses = {str(entry.get("node", "node-1")["status"]["addresses"][0]) for entry in results}
         assert len(addresses) == 2
