@@ -382,6 +382,7 @@ ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "limit-rpm": ("limit_rpm", read_integer),
     "limit-burst-multiplier": ("limit_burst_multiplier", read_integer),
     "limit-whitelist": ("limit_exempt", _networks),
+    "limit-allowlist": ("limit_exempt", _networks),
     "proxy-request-buffering": ("holds_requests", _switch),
     "proxy-buffering": ("holds_answers", _off),
     "proxy-buffer-size": ("answer_header_bytes", _answer_headers),

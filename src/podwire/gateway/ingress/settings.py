@@ -76,7 +76,7 @@ def read_defaults(data: Mapping[str, str]) -> tuple[IngressDefaults, tuple[Setti
     values: dict[str, Any] = {}
     problems: list[SettingProblem] = []
     for key, text in sorted(data.items()):
-        field = _KEYS.get(key)
+        field = KEYS.get(key)
         if field is None:
             problems.append(SettingProblem(key=key, text="is not supported"))
             continue
@@ -155,7 +155,7 @@ def _never(text: str) -> bool:
     return False
 
 
-_KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
+KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "ssl-redirect": ("ssl_redirect", read_boolean),
     "force-ssl-redirect": ("force_ssl_redirect", read_boolean),
     "http-redirect-code": ("redirect_code", read_redirect_code),
@@ -193,3 +193,4 @@ _KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "gzip-types": ("gzip_types", _types),
     "allow-snippet-annotations": ("snippets", _never),
 }
+"""Key: the field and its reader, which raises ValueError."""

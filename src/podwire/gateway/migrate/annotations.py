@@ -50,6 +50,7 @@ LOST: Mapping[str, str] = {
     "limit-rpm": _RATE,
     "limit-burst-multiplier": _RATE,
     "limit-whitelist": _RATE,
+    "limit-allowlist": _RATE,
     "proxy-body-size": _BODY,
     "proxy-request-buffering": _BODY,
     "proxy-buffer-size": "routes have no limit of headers",
