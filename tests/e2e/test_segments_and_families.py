@@ -2,13 +2,17 @@
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
 from tests.e2e.clusters import address_of, done, flows, in_node, netns_of, own_name, run, running, server
 from tests.e2e.driver import Cluster, eventually, shell_pod
+from tests.kernel.datagram_stream import Stream
+from tests.kernel.routing_nodes import Pod
 
 from podwire.kernel import netns
+from podwire.kernel.features import Features
 
 NAME = own_name("segments")
 CONFIG = """
@@ -29,6 +33,7 @@ kind: Service
 metadata: {name: each}
 spec: {clusterIP: None, ipFamilyPolicy: RequireDualStack, selector: {tier: web}, ports: [{port: 80}]}
 """
+NO_BIRD = Features().lacks("bird")
 OTHERS = ("on-2", "on-3", "on-4")
 PODS = {"on-1", *OTHERS}
 
@@ -137,6 +142,27 @@ def test_direct_routing_uses_the_tunnel_between_segments_only(wide: Cluster) -> 
         setting(wide, "routing.directRouting", "false")
         eventually(lambda: "dev podwire-vxlan" in route_of(wide, "node-3"))
     assert [flow.problems for flow in both] == [[], []]
+
+
+@pytest.mark.skipif(bool(NO_BIRD), reason=NO_BIRD)
+def test_a_change_to_bgp_behind_a_router_loses_no_packet(wide: Cluster) -> None:
+    """Packets take the former backend until BIRD has written the routes to nodes of the other segment."""
+    near, far = (Pod(netns_of(wide, name), address_of(wide, name)) for name in ("on-1", "on-2"))
+    cidrs = {node: wide.get("node", node)["spec"]["podCIDR"] for node in ("node-1", "node-2")}
+
+    def changed(device: str) -> bool:
+        pairs = (("node-1", "node-2"), ("node-2", "node-1"))
+        routes = [in_node(wide, node, "ip", "route", "show", cidrs[peer]).splitlines() for node, peer in pairs]
+        return all(len(result) == 1 and f"dev {device} " in result[0] for result in routes)
+
+    losses = []
+    for backend, device in (("bgp", "eth0"), ("udp", "podwire-udp"), ("bgp", "eth0"), ("vxlan", "podwire-vxlan")):
+        streams = [Stream(near, far), Stream(far, near)]
+        setting(wide, "routing.backend", backend)
+        eventually(lambda device=device: changed(device))
+        time.sleep(0.5)
+        losses.append([stream.lost() + stream.refused for stream in streams])
+    assert losses == [[0, 0]] * 4
 
 
 def test_hostgw_says_which_nodes_it_cannot_reach(wide: Cluster) -> None:

@@ -159,6 +159,14 @@ def _read_routes(netlink: Netlink, devices: _Devices, proto: int) -> tuple[Route
     return _known(route_lists.decode_runs(dumped, devices.names))
 
 
+def read_destinations(netlink: Netlink, proto: int) -> frozenset[str]:
+    """The destinations of the routes of one protocol, without those that podwire cannot represent.
+
+    Raises: KernelError.
+    """
+    return frozenset(route.dst for route in _read_routes(netlink, _read_devices(netlink), proto))
+
+
 def _read_rules(netlink: Netlink) -> tuple[FibRule, ...]:
     payloads: list[bytes] = []
     for family in (AF_INET, AF_INET6):

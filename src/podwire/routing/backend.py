@@ -151,6 +151,20 @@ class SessionHolder(Protocol):
 
 
 @runtime_checkable
+class RouteLearner(Protocol):
+    """A backend whose program writes routes to some peers, when it has learned them from others."""
+
+    @staticmethod
+    def route_protocol() -> int:
+        """The protocol of these routes (rtm_protocol)."""
+        ...
+
+    def has_routes(self, me: LocalNode, peer: Peer) -> bool:
+        """Whether all routes to the peer are there, by ``LocalNode.learned``."""
+        ...
+
+
+@runtime_checkable
 class FeatureUser(Protocol):
     """A backend whose plan depends on features of the kernel beyond the one that it needs."""
 

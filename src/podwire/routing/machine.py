@@ -143,11 +143,8 @@ class KernelMachine:
         if self._monitor is None:
             return
         events = self._monitor.read()
-        if any(self._concerns(event) and not self._is_echo(event) for event in events):
+        if any(self._concerns(event) and not _is_echo(event) for event in events):
             self._changed()
-
-    def _is_echo(self, event: Event) -> bool:
-        return event.kind == "neighbour" and not event.removed
 
     def watch(self, changed: Callable[[], None], links: Sequence[str]) -> None:
         """Calls ``changed`` from the running loop when an object of routing or a device changes.
@@ -197,6 +194,13 @@ class KernelMachine:
             held = [value for value in values if type(value) is kind.type]
             keys |= read(self._netns_path, held) if read is not None and held else frozenset()
         return keys
+
+    def learned(self, proto: int) -> frozenset[str]:
+        """The destinations of the routes that another program has written with this protocol; none after a failure."""
+        try:
+            return network.read_destinations(self._netlink, proto)
+        except KernelError:
+            return frozenset()
 
     def _values_differ(self, values: Sequence[StateValue]) -> bool:
         if time.monotonic() < self._rested_at:
@@ -301,6 +305,11 @@ class KernelMachine:
 def _base(state: NetworkState) -> tuple[object, ...]:
     """The objects on which routes, neighbours and forwarding entries depend."""
     return state.links, state.addresses, state.rules, state.sysctls
+
+
+def _is_echo(event: Event) -> bool:
+    """Whether the kernel may report an own change with this event."""
+    return event.kind == "neighbour" and not event.removed
 
 
 def _in_loop() -> bool:

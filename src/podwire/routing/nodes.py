@@ -146,6 +146,8 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     ``features`` are those of the kernel that backends asked for (``backend.FeatureUser``).
     ``sessions`` are the public keys of peers with which a session exists; None: they are not read, because no packets
     wait for sessions.
+    ``learned`` are the networks to which the program of a backend has written routes (``backend.RouteLearner``), read
+    likewise.
     """
 
     name: str
@@ -162,6 +164,7 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     plain_checksums: tuple[str, ...] = ()
     features: frozenset[str] = frozenset()
     sessions: frozenset[str] | None = None
+    learned: frozenset[str] | None = None
 
     def address(self, version: int) -> Address | None:
         """Its first address of a family, or None."""

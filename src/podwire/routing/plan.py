@@ -23,7 +23,7 @@ import msgspec
 from podwire.cluster.podleg import PodLeg
 from podwire.cluster.podnetworks import FACT as NETWORKS_FACT
 from podwire.cluster.podnetworks import NodePodNetwork
-from podwire.routing.backend import Backend, BackendPlan, KeyHolder, SessionHolder
+from podwire.routing.backend import Backend, BackendPlan, KeyHolder, RouteLearner, SessionHolder
 from podwire.routing.clustersets import ClusterUnions, with_unmasqueraded
 from podwire.routing.masquerade import masquerade_rulesets, masquerade_scopes
 from podwire.routing.mtu import FACT as MTU_FACT
@@ -290,11 +290,13 @@ def choose(
 
     The configured backend comes first (plain routes before it, when direct routing is configured); other backends are
     used only when the peer announces that it does not have the new configuration yet, and only with ``fallback``.
-    ``former`` is the backend of the last plan during a switch: it stays until the configured one has a session.
+    ``former`` is the backend of the last plan during a switch: it stays until the configured one has a session, or the
+    routes that its program learns.
     """
     configured = backends[settings.backend]
-    if former != settings.backend and former in backends and isinstance(configured, SessionHolder):
-        waits = not configured.reaches(me, peer) and not configured.has_session(me, peer)
+    if former != settings.backend and former in backends and not configured.reaches(me, peer):
+        waits = isinstance(configured, SessionHolder) and not configured.has_session(me, peer)
+        waits = waits or (isinstance(configured, RouteLearner) and not configured.has_routes(me, peer))
         if waits and not backends[former].reaches(me, peer):
             return former, ""
     order = [settings.backend]

@@ -101,6 +101,10 @@ class Machine(Protocol):
         """The public keys of the peers among values of child processes with which a session exists."""
         ...
 
+    def learned(self, proto: int) -> frozenset[str]:
+        """The destinations of the routes that another program has written with this protocol."""
+        ...
+
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
         """Makes the kernel hold values of further kinds of state; returns the failures as text."""
         ...
@@ -264,6 +268,7 @@ class Router:
         peers = self._peers.read(self._nodes())
         settings, backends = self.backends.choose(self.settings)
         self._transition.sessions = self._transition.read_sessions(self.plan, settings.backend)
+        self._transition.learned = self._transition.read_learned(self.plan, settings.backend)
         former = self._transition.former(self.plan, self._lack)
         used = in_use((*peers, me), settings.backend) & backends.keys() if me is not None else set()
         if unknown := self.backends.unknown_objects(used):
@@ -320,7 +325,7 @@ class Router:
     ) -> tuple[LocalNode | None, str]:
         """The node with keys, features and sessions for the backends in use; or None, and why there are none."""
         usable = {name: backend for name, backend in used.items() if not self.backends.lacks.get(name)}
-        me = msgspec.structs.replace(me, sessions=self._transition.sessions)
+        me = msgspec.structs.replace(me, sessions=self._transition.sessions, learned=self._transition.learned)
         try:
             return with_equipment(me, peers, usable, self.keys, self._machine.lacks), ""
         except OSError as failure:

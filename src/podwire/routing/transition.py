@@ -1,14 +1,15 @@
 """The time after a change of the backend or its options, during which packets may still take the former paths.
 
 A node that switches to a backend that encrypts uses the former backend for peers that have announced no key or with
-which no session exists, for :data:`SWITCH_S` at most. A node whose options change keeps sending by the former ones
-to peers with which no session exists by the new ones, also for :data:`SWITCH_S` at most.
+which no session exists, for :data:`SWITCH_S` at most. So does a node whose new backend has a program that learns
+routes, for peers to which there are none yet. A node whose options change keeps sending by the former ones to peers
+with which no session exists by the new ones, also for :data:`SWITCH_S` at most.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from podwire.routing.backend import Backend, SessionHolder
+from podwire.routing.backend import Backend, RouteLearner, SessionHolder
 from podwire.routing.plan import Plan
 from podwire.routing.settings import RoutingSettings
 from podwire.runtime.clock import Clock
@@ -26,6 +27,10 @@ class SessionReader(Protocol):
         """The public keys of the peers among values of child processes with which a session exists."""
         ...
 
+    def learned(self, proto: int) -> frozenset[str]:
+        """The destinations of the routes that another program has written with this protocol."""
+        ...
+
 
 class BackendTransition:
     """Whether packets of one node may take the paths of its former backend or options, and which sessions exist.
@@ -37,6 +42,8 @@ class BackendTransition:
     def __init__(self, registry: Registry[type[Backend]], machine: SessionReader, clock: Clock) -> None:
         self.sessions: frozenset[str] | None = None
         """The sessions by the last run; None: no packets waited for them."""
+        self.learned: frozenset[str] | None = None
+        """The networks with learned routes by the last run; None: no packets waited for them."""
         self.has_clear_routes = False
         """Whether the kernel may hold routes to peers that do not encrypt, by the last run."""
         self._switch_until = self._wait_until = float("-inf")
@@ -64,13 +71,22 @@ class BackendTransition:
             return None
         return self._machine.sessions(plan.program_values)
 
+    def read_learned(self, plan: Plan | None, backend: str) -> frozenset[str] | None:
+        """The networks to which the program of a backend has written routes; None when no packets wait for them."""
+        if plan is None or self._clock.monotonic() >= self._switch_until:
+            return None
+        learner = self._registry.load(backend)
+        return self._machine.learned(learner.route_protocol()) if issubclass(learner, RouteLearner) else None
+
     def encrypts(self, backend: str) -> bool:
         """Whether a backend encrypts."""
         return self._registry.load(backend).options.encrypts
 
     def needs_run(self, plan: Plan | None, backend: str, lacks: str) -> bool:
-        """Whether the time for clear routes is over, or the sessions differ from those of the last run."""
+        """Whether the time for clear routes is over, or sessions or learned routes differ from the last run."""
         if self.has_clear_routes and self.encrypts(backend) and not self._is_switching(lacks):
+            return True
+        if self.learned is not None and self.read_learned(plan, backend) != self.learned:
             return True
         return self.sessions is not None and self.read_sessions(plan, backend) != self.sessions
 

@@ -41,6 +41,9 @@ class Kernel:
     def drifted(self, values: object) -> bool:
         return False
 
+    def learned(self, _proto: int) -> frozenset[str]:
+        return frozenset()
+
     def sessions(self, _values: object) -> frozenset[str]:
         return frozenset()
 

@@ -31,6 +31,7 @@ class MemoryMachine:
         self.shakes_hands = True
         self.shakes_hands_with: set[str] | None = None
         """The keys with which a session exists; None: all."""
+        self.learned_routes: set[str] = set()
         self.followed = 0
         self.take_time: Callable[[], None] = lambda: None
 
@@ -61,6 +62,9 @@ class MemoryMachine:
         devices = (value for value in values if isinstance(value, WireGuard))
         keys = frozenset(peer.public_key for device in devices for peer in device.peers if self.shakes_hands)
         return keys if self.shakes_hands_with is None else keys & self.shakes_hands_with
+
+    def learned(self, proto: int) -> frozenset[str]:
+        return frozenset(self.learned_routes)
 
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
         self.values = tuple(values)

@@ -4,16 +4,17 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_network
 
+import pytest
 from msgspec.structs import replace
 from tests.fakes.clock import FakeClock
 from tests.unit.routing.router_lab import Lab, MemoryMachine, node
 
 from podwire.errors import ConfigError
-from podwire.model.node import Node
+from podwire.model.node import Node, NodeAddress, NodeStatus
 from podwire.routing.backends.bgp.objects import BgpObjects, ConfigurationValues
 from podwire.routing.backends.ovs.switch import INBOUND
 from podwire.routing.nodes import NodeKey, RoutingFacts
-from podwire.routing.router import CHECK_S, QUIET_S, Router
+from podwire.routing.router import CHECK_S, QUIET_S, RESYNC_S, Router
 from podwire.routing.settings import RoutingSettings, parse_settings
 from podwire.routing.transition import SWITCH_S
 from podwire.runtime.children import ChildEvent
@@ -194,6 +195,30 @@ def test_a_new_key_of_wireguard_waits_briefly_for_sessions() -> None:
             changes("node-1", node(1, lab.announced[-1].facts.annotations()))
             await lab.clock.advance(1)
             assert [link.name for link in lab.machine.states[-1].links] == ["podwire-wg2"]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_a_switch_to_bgp_waits_briefly_for_learned_routes(learned: bool) -> None:
+    facts = RoutingFacts("bgp", ("bgp", "vxlan"), {"bgp": {"asNumber": 64512}}).annotations()
+    behind = NodeStatus(addresses=(NodeAddress(type="InternalIP", address="10.89.1.13"),))
+
+    async def body() -> None:
+        lab = Lab()
+        lab.router.programs.children = MemoryPrograms()
+        lab.nodes |= {"node-2": node(2, facts), "node-3": replace(node(3, facts), status=behind)}
+        async with lab:
+            assert set(devices_of_routes(lab.machine.states[-1]).values()) == {"podwire-vxlan"}
+            lab.router.configure(RoutingSettings(backend="bgp"))
+            await lab.clock.advance(SWITCH_S - 2)
+            waiting = {"10.244.2.0/24": "eth0", "10.244.3.0/24": "podwire-vxlan"}
+            assert devices_of_routes(lab.machine.states[-1]) == waiting
+            lab.machine.learned_routes = {"10.244.3.0/24"} if learned else {"10.244.4.0/24"}
+            await lab.clock.advance(CHECK_S)
+            assert devices_of_routes(lab.machine.states[-1]) == (waiting if not learned else {"10.244.2.0/24": "eth0"})
+            await lab.clock.advance(RESYNC_S)
+            assert devices_of_routes(lab.machine.states[-1]) == {"10.244.2.0/24": "eth0"}
 
     asyncio.run(body())
 

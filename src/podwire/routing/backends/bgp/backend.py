@@ -33,6 +33,8 @@ from podwire.routing.peerstates import PeerResults
 from podwire.state.network import NetworkState, merge
 from podwire.state.route import Route
 
+RTPROT_BIRD = 12  # linux/rtnetlink.h
+
 
 class BgpRouting:
     """Routes through the peers themselves, and through routers that BIRD informs."""
@@ -108,6 +110,16 @@ class BgpRouting:
         if reason and peer.facts is not None and "bgp" not in peer.facts.details:
             return f"{reason} and does not run BGP yet"
         return ""
+
+    @staticmethod
+    def route_protocol() -> int:
+        """That of BIRD, for nodes behind routers."""
+        return RTPROT_BIRD
+
+    def has_routes(self, me: LocalNode, peer: Peer) -> bool:
+        """Whether BIRD has written the routes to the peer; those inside the subnet are podwire's."""
+        networks = {str(cidr) for cidr in peer.pod_cidrs}
+        return not behind_router(me, peer) or networks <= (me.learned or frozenset())
 
     def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
         """The route through a peer of the same subnet; to others, the route that BIRD learned."""
