@@ -16,7 +16,7 @@ from podwire.local import credentials
 from podwire.local.builds import BUILD_ENTRY, Build, BuildOrder
 from podwire.local.config import ClusterConfig
 from podwire.local.controllers import ALL_CONTROLLERS
-from podwire.local.fabric.bird import AS_NUMBER
+from podwire.local.fabric.plan import AS_NUMBER
 from podwire.local.topology import FabricNode, Topology
 from podwire.runtime.child import Placement
 from podwire.runtime.forkserver import ForkServer

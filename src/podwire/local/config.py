@@ -29,6 +29,7 @@ from podwire.controllers.nodeipam.allocate import MAX_BITS, default_mask
 from podwire.embedded.apiserver.auditrules import AuditSettings
 from podwire.embedded.workloads.autoscaling.plan import AutoscalerSettings
 from podwire.errors import ConfigError
+from podwire.local.fabric.router import Daemon
 from podwire.local.lab.conditions import LinkConditions, check_links, port_of
 from podwire.local.shape import CONFIG_FILE
 from podwire.local.topology import FABRIC, NODES_PER_SEGMENT, SEGMENTS, Topology
@@ -77,6 +78,13 @@ class RoutingSection(_Section, frozen=True):
     """Pod to pod between nodes."""
 
     backend: str = DEFAULT
+
+
+class RouterSection(_Section, frozen=True):
+    """The router between segments."""
+
+    daemon: Daemon = "bird"
+    """The program that speaks BGP."""
 
 
 class IpamSection(_Section, frozen=True):
@@ -135,6 +143,7 @@ class ClusterConfig(_Section, frozen=True):
     ipam: IpamSection = IpamSection()
     pod_link: Literal["routed", "bridge"] = "routed"
     """How pods are connected to their node: by a device each, or by a bridge."""
+    router: RouterSection = RouterSection()
     routing: RoutingSection = RoutingSection()
     proxy: ProxySettings = ProxySettings()
     policy: PolicySettings = PolicySettings()
@@ -280,6 +289,8 @@ def _check_backend(config: ClusterConfig, source: str) -> None:
         fit = ", ".join(other for other in BACKENDS if BACKENDS.load(other).crosses_routers)
         problem = f"{name} reaches no node behind a router, and there are {config.segments} segments; use {fit}"
         raise ConfigError(source, "routing.backend", problem)
+    if config.segments == 1 and config.router != RouterSection():
+        raise ConfigError(source, "router.daemon", "1 segment has no router; expected 2 segments or more")
 
 
 def _check_networks(config: ClusterConfig, source: str) -> None:

@@ -82,6 +82,13 @@ def run_bird(payload: bytes) -> None:
     os.execv(argv[0], argv)
 
 
+def run_frr(payload: bytes) -> None:
+    """A process of FRR on the router of the fabric; ``payload`` is the path of its configuration."""
+    from podwire.local.fabric.frrprocess import start
+
+    start(payload.decode())
+
+
 def run_build(payload: bytes) -> None:
     """A component of another build; ``payload`` is the order (:class:`~podwire.local.components.BuildOrder`)."""
     order = msgspec.json.decode(payload, type=BuildOrder)
@@ -95,6 +102,7 @@ ENTRIES: Mapping[str, Entry] = {
     "agent": run_agent,
     "kubelet": run_kubelet,
     "bird": run_bird,
+    "frr": run_frr,
     BUILD_ENTRY: run_build,
 }
 """The entries of the fork server, by component."""

@@ -26,8 +26,8 @@ from podwire.local.builds import Build
 from podwire.local.config import ClusterConfig, check_config, recall_config
 from podwire.local.control import CONTROL_SOCKET, ControlRequest, ControlServer, Progress
 from podwire.local.fabric import build
-from podwire.local.fabric.bird import BIRD, router_child
 from podwire.local.fabric.plan import plan
+from podwire.local.fabric.router import NAMES, check_installed, router_children
 from podwire.local.lab import apply as lab
 from podwire.local.lab.conditions import mtus
 from podwire.local.lab.record import read_conditions
@@ -135,19 +135,14 @@ class ClusterSupervisor:
     async def _adopt(self, config: ClusterConfig) -> None:
         """Takes over the processes of an earlier supervisor as they are, with the configuration files that they have.
 
-        Until the upgrade has come to them, they are started again in the build of ``builds.json``.
+        Until the upgrade has come to them, they are started again in the build of ``builds.json``. The programs of
+        routers belong to no build, and no upgrade replaces them.
         """
         self._relay()
         for child in components.every(self._topology, config, self._cgroup.parent if self._cgroup else None):
             await self._keep(components.as_configured(child))
-        for child in self._routers(config):
+        for child in router_children(self._topology, config.pod_cidrs, config.router.daemon):
             await self._children.ensure(components.as_configured(child))
-
-    def _routers(self, config: ClusterConfig) -> tuple[Child, ...]:
-        """The routing programs of the fabric's routers; they belong to no build, and no upgrade replaces them."""
-        if self._topology.segment_count == 1 or not Path(BIRD).exists():
-            return ()
-        return (router_child(self._topology, config.pod_cidrs),)
 
     async def _swap(self, order: "SwapOrder") -> None:
         """Ends one component and starts it in another build, after all components were adopted."""
@@ -173,6 +168,7 @@ class ClusterSupervisor:
 
     async def _ensure(self, config: ClusterConfig, progress: Progress) -> None:
         topology, now = self._topology, self._clock.now()
+        check_installed(config.router.daemon, "podwire")
         port = components.api_port(topology, config, running=self._children.is_running("apiserver"))
         kubernetes = components.service_address(config, 1)
         if credentials.ensure(topology, port, (kubernetes,), now):
@@ -189,8 +185,7 @@ class ClusterSupervisor:
         if config.dns.kernel:
             _mount_bpf(progress)
         lab.apply(topology, size, conditions)
-        for child in self._routers(config):
-            await self._children.ensure(child)
+        await self._ensure_router(config)
         progress(f"fabric: {count(config.nodes, 'node')} on {count(topology.segment_count, 'segment')}")
         client = Client(load_kubeconfig(credentials.kubeconfig_path(topology, "admin")), self._clock)
         try:
@@ -213,6 +208,13 @@ class ClusterSupervisor:
             upstreams = read_resolv_conf("/etc/resolv.conf", loopback=True)
             relay = UpstreamRelay((str(self._topology.host_address), 53), upstreams, self._clock)
             self._tasks.start("upstream", relay.serve)
+
+    async def _ensure_router(self, config: ClusterConfig) -> None:
+        """Runs the processes of the router's program, after those of another one have ended."""
+        processes = router_children(self._topology, config.pod_cidrs, config.router.daemon)
+        await self._children.stop(sorted(set(NAMES) - {child.name for child in processes}))
+        for child in processes:
+            await self._children.ensure(child)
 
     async def _ensure_nodes(self, config: ClusterConfig) -> None:
         pods = self._cgroup.parent if self._cgroup else None

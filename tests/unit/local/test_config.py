@@ -70,6 +70,8 @@ def test_fields_are_read() -> None:
         ("images: [{name: a}]", "c.yaml: images[0].command: expected a command"),
         ("capacity: {cpu: many}", "c.yaml: capacity.cpu: "),
         ("routing: {backend: pigeon}", "c.yaml: routing.backend: 'pigeon' is not a routing backend; expected one of "),
+        ("router: {daemon: frr}", "c.yaml: router.daemon: 1 segment has no router; expected 2 segments or more"),
+        ("segments: 2\nrouter: {daemon: quagga}", "c.yaml: router.daemon: "),
         ("segments: 2\nrouting: {backend: hostgw}", "c.yaml: routing.backend: hostgw reaches no node behind a router"),
         ("proxy: {mode: pigeon}", "c.yaml: proxy.mode: 'pigeon' is not a data plane; expected one of nftables"),
         ("proxy: {masqueradeBit: 30}", "c.yaml: proxy.masqueradeBit: 30 is not between 0 and 29"),

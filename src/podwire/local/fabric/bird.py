@@ -10,14 +10,10 @@ announce addresses of load balancers, and the process waits without cost.
 from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
-from podwire.local.fabric.plan import ROUTER
+from podwire.local.fabric.plan import AS_NUMBER, BALANCED, ROUTER
 from podwire.local.topology import Segment, Topology
 from podwire.runtime.program import Child
 
-AS_NUMBER = 64999
-"""The router's autonomous system number, of those for private use (RFC 6996)."""
-BALANCED = ip_network("198.18.0.0/15")
-"""The networks of pools whose addresses the router takes: those for tests between networks (RFC 2544)."""
 BIRD = "/usr/sbin/bird"
 BIRDCL = "/usr/sbin/birdcl"
 ENTRY = "bird"

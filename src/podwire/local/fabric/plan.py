@@ -1,7 +1,7 @@
 """Plans the desired network state of the fabric's namespaces (pure).
 
 One switch namespace has a bridge per segment; every node's ``eth0`` is a veth whose other end is a port of its
-segment's bridge. With more than one segment a router namespace joins them (``bird`` has its
+segment's bridge. With more than one segment a router namespace joins them (``router`` has its
 BGP). The host is a station on segment 0::
 
     host (pw0-host .1) ──┐
@@ -15,6 +15,7 @@ Cost: a bridge port, two links and a namespace per node; n² permanent neighbour
 """
 
 from collections.abc import Mapping
+from ipaddress import ip_network
 
 import msgspec
 
@@ -30,6 +31,10 @@ FIRST_HOST_PROTOCOL = 128
 PINNED_NODES = 16
 SWITCH = "switch"
 ROUTER = "router"
+AS_NUMBER = 64999
+"""The router's autonomous system number, of those for private use (RFC 6996)."""
+BALANCED = ip_network("198.18.0.0/15")
+"""The networks of pools whose addresses the router takes: those for tests between networks (RFC 2544)."""
 MTU = 1500
 """The MTU of a link for which nothing else is wanted, bytes."""
 
