@@ -5,9 +5,9 @@ for each direction; policies do not apply to a pod without profiles. What a chan
 
 - a pod of another node, or its labels: the entry of its addresses in each profile;
 - a pod of this node: also the profiles of the pod, which may create or delete profiles;
-- a policy: its rules in the profiles with its subject, and the choice of profiles for the pods of this node that it
-  selects or selected; pods that the same policies select share that choice, and keep their profile where that is
-  possible (:mod:`podwire.policy.nodepods`);
+- a policy: its rules in the profiles with its subject. If it is the first or last one with its selector, direction or
+  named port, also the choice of profiles for the pods of this node that it selects or selected; pods that the same
+  policies select share that choice, and keep their profile where that is possible (:mod:`podwire.policy.nodepods`);
 - the labels of a namespace: its pods; a node: its addresses.
 """
 
@@ -132,13 +132,15 @@ class Compiler:
     def _keep(self, key: tuple[str, str], policy: CompiledPolicy | None) -> None:
         before = self._policies.pop(key, None)
         self._before.setdefault(key, before)
+        numbers = {version.subject for version in (before, policy) if version is not None}
+        effects = {number: self._subjects.effects(number) for number in numbers}
         if before is not None:
             self._subjects.remove(key, before)
             before.release(self._index)
         if policy is not None:
             self._policies[key] = policy
             self._subjects.add(key, policy)
-        self._dirty_subjects.update(version.subject for version in (before, policy) if version is not None)
+        self._dirty_subjects.update(n for n in numbers if self._subjects.effects(n) != effects[n])
 
     def flush(self) -> PolicyDelta:
         """Compiles the objects that were set since the last call, and returns the resulting change."""

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator
 from podwire.policy.compiled import CompiledPolicy
 from podwire.policy.rules import DIRECTIONS
 
+SubjectEffects = tuple[tuple[str, ...], tuple[frozenset[str], ...], bool]
+"""The directions with policies, their named ports by direction, and whether the policies are cluster policies."""
+
 
 class Subject:
     """The policies with one selector."""
@@ -41,6 +44,11 @@ class Subject:
     def names(self, direction: str) -> Iterator[str]:
         """The named ports of the policies in a direction."""
         return (name for name, count in self._names[direction].items() if count)
+
+    def effects(self) -> SubjectEffects:
+        """What the choice of profiles depends on."""
+        concerned = tuple(direction for direction in DIRECTIONS if self.concerns(direction))
+        return concerned, tuple(frozenset(self.names(direction)) for direction in DIRECTIONS), self.cluster
 
 
 class Subjects:
@@ -83,6 +91,11 @@ class Subjects:
             _set_present(self._concerned[direction], number, present=subject.concerns(direction))
             _set_present(self._with_names[direction], number, present=any(subject.names(direction)))
         _set_present(self._cluster, number, present=bool(subject.policies) and subject.cluster)
+
+    def effects(self, number: int) -> SubjectEffects | None:
+        """What the profiles of a subject's pods depend on; None: no policy has the subject."""
+        subject = self._by_number.get(number)
+        return subject.effects() if subject is not None else None
 
     def among(self, selectors: frozenset[int]) -> frozenset[int]:
         """The selectors that are subjects."""
