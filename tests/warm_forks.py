@@ -75,6 +75,11 @@ class WarmForks:
 
         atexit.register(end)
 
+    def address(self) -> str:
+        """The path of the socket of the process, which begins now if it has not begun."""
+        self.begin()
+        return self._address
+
     def _connection(self) -> socket.socket:
         if os.getpid() not in self._connections:
             self.begin()

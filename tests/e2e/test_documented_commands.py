@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.documented import NOT_RUN, ROOT, Documented, commands_of, pages
+from tests.e2e import warm_commands
 from tests.e2e.clusters import done, own_name, run, running, server, topology
 from tests.e2e.driver import Cluster, eventually, podwire
 
@@ -58,7 +59,7 @@ podwire() {{
                 case " $* " in *" -f "*|*"main/k8s"*) name= ;; esac ;;
         why) case " $* " in *" -f "*) name= ;; esac ;;
     esac
-    {" ".join(podwire())} $verb $name "$@"
+    $PODWIRE $verb $name "$@"
 }}
 for program in {ON_NODE}; do eval "$program() {{ nsenter --net=\\$NODE_NETNS $program \\"\\$@\\"; }}"; done
 address() {{ kubectl get node "$1" -o jsonpath='{{.status.addresses[0].address}}'; }}
@@ -110,14 +111,16 @@ def problem(documented: Documented, cluster: Cluster, folder: Path) -> str:
     for word, value in REPLACED.items():
         text = " ".join(value if part == word else part for part in text.split(" "))
     endless = any(word in text for word in ENDLESS)
+    program = podwire() if endless else [*warm_commands.client(), *podwire()]
+    environment = cluster.environment(NODE_NETNS=str(topology(cluster).netns("node-1")), PODWIRE=" ".join(program))
     process = subprocess.Popen(
         ["bash", "-c", PRELUDE + text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        cwd=folder, env=cluster.environment(NODE_NETNS=str(topology(cluster).netns("node-1"))), start_new_session=True,
+        cwd=folder, env=environment, start_new_session=True,
     )  # fmt: skip
     try:
         output, _ = process.communicate(timeout=2 if endless else 90)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGINT if endless else signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGINT if endless else signal.SIGTERM)
         output, _ = process.communicate(timeout=30)
         return (
             ""

@@ -3,7 +3,8 @@
 The process also has what the components of a cluster import. The fork server of a cluster that such a command makes
 has it from there, which saves 0.5 s of processor time for each cluster.
 
-The commands of README and docs, and those that a test starts in other ways, are programs of their own.
+Shells run commands so by :mod:`tests.e2e.warm_client`. Commands that a test starts in other ways, and those of README,
+are programs of their own.
 """
 
 import atexit
@@ -60,6 +61,11 @@ def run(
     if status is None:
         raise subprocess.TimeoutExpired(command, timeout, *texts)
     return subprocess.CompletedProcess(command, status, *texts)
+
+
+def client() -> list[str]:
+    """The beginning of a shell's command line; the name of the program and its arguments follow."""
+    return [sys.executable, "-IS", str(Path(__file__).with_name("warm_client.py")), _FORKS.address()]
 
 
 def _status(handle: int, receives: int, timeout: float) -> int | None:
