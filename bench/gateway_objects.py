@@ -6,13 +6,14 @@ translate. Each object has a host and a Service of its own.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from bench.gateway_peers import answer, is_from
 from tests.fakes import scripted_http as http
 from tests.kernel.changing_api import ChangingApi, meta
-from tests.kernel.gateway_engine import ClientRequest, Engine, ask_once, certificate_for, free_port
+from tests.kernel.gateway_engine import Engine, certificate_for, free_port
 
 from podwire.cluster.names import GATEWAY_OF_SERVICE, GATEWAY_SERVICE
 from podwire.gateway.api import controller as gateway_api
@@ -113,10 +114,19 @@ async def _serving(engine: Engine, api: ChangingApi, ports: IngressPorts) -> Asy
             await client.close()
 
 
-async def _until(is_reached: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(120):
-        while not await is_reached():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+async def _until_answered(engine: Engine, port: int, host: str) -> None:
+    """Asks until the answer is that of a host.
+
+    Raises: TimeoutError after two minutes, with what the engine said last.
+    """
+    status, body, deadline = 0, b"", time.monotonic() + 120
+    while time.monotonic() < deadline:
+        status, body = await asyncio.to_thread(answer, port, host)
+        if status == 200 and is_from(body, host):
+            return
+        await asyncio.sleep(0.001)
+    state = f"engines follow: {engine.discovery.in_step}, refusals: {engine.refusals[-3:]}"
+    raise TimeoutError(f"port {port} does not answer for {host}, the last answer was {status} {body!r}; {state}")
 
 
 async def _measure(engine: Engine, port: int, hosts: int, runs: int) -> dict[str, list[float]]:
@@ -128,17 +138,14 @@ async def _measure(engine: Engine, port: int, hosts: int, runs: int) -> dict[str
     kinds = (("Ingress", "ingresses", _ingress, ports.http), ("HTTPRoute", "httproutes", _route, gateway_port))
     times: dict[str, list[float]] = {kind: [] for kind, *_ in kinds}
 
-    async def answers(asked: int, number: int) -> bool:
-        return (await ask_once(asked, ClientRequest(host=_host(number)))).status == 200
-
     async with _serving(engine, api, ports):
         for _, _, _, asked in kinds:
-            await _until(lambda asked=asked: answers(asked, hosts - 1))  # type: ignore[misc]
+            await _until_answered(engine, asked, _host(hosts - 1))
         for number in range(hosts, hosts + runs):
             for kind, plural, make, asked in kinds:
                 begun = time.perf_counter()
                 api.write(plural, make(number))
-                await _until(lambda asked=asked, number=number: answers(asked, number))  # type: ignore[misc]
+                await _until_answered(engine, asked, _host(number))
                 times[kind].append((time.perf_counter() - begun) * 1000)
                 await asyncio.sleep(0.1)
     return times

@@ -24,7 +24,7 @@ worker_processes 1; daemon off; pid {folder}/backend.pid; error_log {folder}/bac
 events {{ worker_connections 4096; }}
 http {{
   access_log off; keepalive_requests 1000000000;
-  server {{ listen {listens}; location / {{ return 200 "{body}$server_port"; }} }}
+  server {{ listen {listens}; location / {{ return 200 "{body} $host $server_port"; }} }}
 }}
 """
 _NGINX = """
@@ -33,6 +33,7 @@ events {{ worker_connections 4096; }}
 http {{
   access_log off; keepalive_requests 1000000000;
   server_names_hash_max_size 4096; server_names_hash_bucket_size 128;
+  server {{ listen 127.0.0.1:{port} default_server; return 404; }}
   {hosts}
 }}
 """
@@ -144,9 +145,13 @@ class Peer:
 
 @contextmanager
 def backend(folder: Path, ports: tuple[int, ...]) -> Iterator[None]:
-    """A server at ports that answers 100 bytes, which end with its port."""
+    """A server at ports that answers 100 bytes, which end with the host that it was asked for, and its port.
+
+    nginx forwards the name of its own host, so a host that another one answers for shows. haproxy and Envoy answer
+    503 and 404 for a host that they do not know yet.
+    """
     listens = "; listen ".join(f"127.0.0.1:{port}" for port in ports)
-    (folder / "backend.conf").write_text(_BACKEND.format(folder=folder, listens=listens, body="x" * 95))
+    (folder / "backend.conf").write_text(_BACKEND.format(folder=folder, listens=listens, body="x" * 82))
     process = subprocess.Popen([_program("nginx"), "-c", str(folder / "backend.conf")], stderr=subprocess.DEVNULL)
     try:
         until_answered(ports[0], HOST)
@@ -199,15 +204,21 @@ def answer(port: int, host: str) -> tuple[int, bytes]:
         connection.close()
 
 
+def is_from(body: bytes, host: str, endpoint: int = 0) -> bool:
+    """Whether an answer is that of a host, and of an endpoint, by its port, or of any."""
+    _, named, port = body.decode().split()
+    return named == host and (not endpoint or port == str(endpoint))
+
+
 def until_answered(port: int, host: str, endpoint: int = 0) -> None:
     """Asks until the answer is that of an endpoint, by its port, or of any."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         status, body = answer(port, host)
-        if status == 200 and (not endpoint or body.endswith(str(endpoint).encode())):
+        if status == 200 and is_from(body, host, endpoint):
             return
         time.sleep(0.0005)
-    raise TimeoutError(f"port {port} does not answer for {host}")
+    raise TimeoutError(f"port {port} does not answer for {host}, the last answer was {status} {body!r}")
 
 
 def milliseconds(change: Callable[[], None], port: int, host: str, endpoint: int) -> float:
