@@ -1,5 +1,5 @@
-/* Refuses heads of HTTP/1 that the engine would mend instead: with a carriage return that no line feed follows, or with
- * a line that continues the one before it (RFC 9112, sections 2.2 and 5.2).
+/* Refuses heads of HTTP/1 that the engine would mend instead: with a carriage return that no line feed follows, with a
+ * line that continues the one before it, or with two Host headers (RFC 9112, sections 2.2, 5.2 and 3.2).
  *
  * A network filter of Envoy in front of its HTTP connection manager, for the ABI 0.2.1 of proxy-wasm. It reads the
  * stream of a client as the connection manager will read it, so that bodies are not taken for heads: by Content-Length
@@ -15,7 +15,7 @@
  * while the answer passes (proxy_on_upstream_data). It reads the length of the buffer then, which Envoy lets it do only when the
  * filter has stopped the iteration and continues it by a call of its own.
  *
- * Memory: 64 bytes for each connection, and one copy of the bytes at hand.
+ * Memory: 72 bytes for each connection, and one copy of the bytes at hand.
  */
 
 typedef unsigned char u8;
@@ -51,7 +51,7 @@ enum state {
     REFUSED,    /* nothing that follows is handed on */
 };
 
-enum field { OTHER, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE, CONNECTION };
+enum field { OTHER, HOST, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE, CONNECTION };
 
 enum { TEXT = 20 };
 
@@ -62,7 +62,8 @@ struct parser {
     u8 trailers;   /* the fields are those behind the chunks */
     u8 field;      /* the one whose value is read */
     u8 size;       /* of `text`; above TEXT when it did not fit */
-    u8 has_length; /* of the head: which fields it has, and what they say */
+    u8 has_host;   /* of the head: which fields it has, and what they say */
+    u8 has_length;
     u8 has_coding;
     u8 is_chunked;
     u8 is_connect;
@@ -82,7 +83,7 @@ struct connection {
     u32 end;      /* of that request, in the buffer */
     u32 left;     /* bytes at the front of the buffer that are handed on again */
 };
-_Static_assert(sizeof(struct connection) == 64, "the memory of a connection");
+_Static_assert(sizeof(struct connection) == 72, "the memory of a connection");
 
 /* Memory: linear memory grows by pages, and nothing is given back. */
 
@@ -173,6 +174,8 @@ static u8 field_of(const struct parser *p)
 {
     if (p->trailers)
         return OTHER;
+    if (is(p, "host"))
+        return HOST;
     if (is(p, "content-length"))
         return CONTENT_LENGTH;
     if (is(p, "transfer-encoding"))
@@ -196,12 +199,17 @@ static int read_length(struct parser *p)
     return 1;
 }
 
-/* The end of a value, or of an element of the list Connection. 0 when a length is none, or there are two. */
+/* The end of a value, or of an element of the list Connection. 0 when a length is none, or there are two, or two hosts. */
 static int end_value(struct parser *p)
 {
     while (p->size && p->size <= TEXT && p->text[p->size - 1] <= ' ')
         p->size--;
     switch (p->field) {
+    case HOST:
+        if (p->has_host)
+            return 0;
+        p->has_host = 1;
+        break;
     case CONTENT_LENGTH:
         if (p->has_length || p->has_coding || !read_length(p))
             return 0;
@@ -413,9 +421,7 @@ static u32 end_of_request(const u8 *data, u32 size)
     return scan(&p, data, 0, size, 1).first_end;
 }
 
-EXPORT(proxy_abi_version_0_2_1) void proxy_abi_version_0_2_1(void)
-{
-}
+EXPORT(proxy_abi_version_0_2_1) void proxy_abi_version_0_2_1(void) {}
 
 EXPORT(proxy_on_context_create) void proxy_on_context_create(u32 id, u32 parent)
 {
@@ -439,7 +445,7 @@ EXPORT(proxy_on_downstream_data) u32 proxy_on_downstream_data(u32 id, u32 size, 
     struct parser *p = &c->parser;
     u32 left = c->left;
     c->pipelined = c->left = 0;
-    if (p->state == PASS)
+    if (!size || p->state == PASS)
         return CONTINUE;
     if (!left && !c->kept && is_body(p) && p->rest > size) {
         p->rest -= size;
@@ -447,8 +453,6 @@ EXPORT(proxy_on_downstream_data) u32 proxy_on_downstream_data(u32 id, u32 size, 
     }
     u8 *data;
     u32 total;
-    if (!size)
-        return CONTINUE;
     if (proxy_get_buffer_bytes(DOWNSTREAM_DATA, 0, size, &data, &total) || total != size || left > size)
         __builtin_trap();
     int changed = c->kept;
