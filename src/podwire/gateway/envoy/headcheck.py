@@ -1,4 +1,4 @@
-"""The filter in front of HTTP that refuses heads which the engine would mend: bare carriage returns, folded lines, two hosts.
+"""The filter in front of HTTP that refuses heads which the engine would mend: bare carriage returns, folds, two hosts.
 
 The filter is a WebAssembly program (``src/wasm/head_check.c``), carried in the package and sent within the listeners,
 so that an engine always has the one that its gateway means. If it fails, the engine closes the connections that it
