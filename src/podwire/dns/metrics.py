@@ -84,6 +84,10 @@ class QueryCounters:
         """Counts how long a reply took."""
         self.durations(labels.zone, labels.view, writer).observe(seconds)
 
+    def total(self) -> int:
+        """The number of requests."""
+        return sum(cell[0] for cell in list(self._cells.values()))
+
     def series(self) -> Iterable[Series]:
         """All series, summed over the labels that a metric does not have."""
         counts: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}

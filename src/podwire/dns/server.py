@@ -64,8 +64,8 @@ class DnsServer:
         self.log = Log("dns")
         self.zone = Zone(zone_options(config, served_addresses(config.listen)))
         self._clock = clock
-        self._counters = QueryCounters(f"dns://:{config.port}")
-        self.relay = ForeignRelay(config, clock, self._counters)
+        self.counters = QueryCounters(f"dns://:{config.port}")
+        self.relay = ForeignRelay(config, clock, self.counters)
         self.copies: dict[bytes, StaticZone] = {}
         """The zones that are copied from other servers."""
         self.relay.chain = self._make_chain() if config.blocks else None
@@ -86,8 +86,8 @@ class DnsServer:
         context = serving_context(config.serving_tls, "podwire dns") if config.tls_port else None
         for bound in bind(config.listen, config.port, tls_port=config.tls_port) if sockets is None else sockets:
             log = QueryLog(config.query_log_format, config.query_log_classes) if config.query_log else None
-            replies = ReplyCache(self.zone, self._counters, "udp", udp_size=config.udp_size, log=log)
-            tcp_replies = ReplyCache(self.zone, self._counters, "tcp", log=log)
+            replies = ReplyCache(self.zone, self.counters, "udp", udp_size=config.udp_size, log=log)
+            tcp_replies = ReplyCache(self.zone, self.counters, "tcp", log=log)
             for cache in (replies, tcp_replies):
                 cache.chain, cache.server = self.relay.chain, bound.udp.getsockname()[:2]
             udp = UdpListener(replies, self.relay, config.udp_size)
@@ -172,12 +172,12 @@ class DnsServer:
     def metrics(self) -> bytes:
         """All counters as text."""
         series: list[Series] = [
-            *self._counters.series(),
+            *self.counters.series(),
             ("coredns_build_info", (("version", _version()), ("goversion", ""), ("revision", "")), 1),
             ("coredns_panics_total", (), sum(udp.failures for udp in self._udp)),
             ("coredns_hosts_entries", (), len(self.zone.host_names)),
-            *cache_series(self._counters.server, self.relay.caches),
-            *plugin_series(self._counters.server, self.config),
+            *cache_series(self.counters.server, self.relay.caches),
+            *plugin_series(self.counters.server, self.config),
             *self.relay.routes.series(),
             *self.relay.series(),
             *(series for measured in self.measured for series in measured()),
@@ -238,7 +238,7 @@ async def run(
     server = DnsServer(config, clock)
     client = Client(load(config.kubeconfig or None, os.environ), clock, manager="podwire-dns")
     watch = ZoneWatch(server.zone, client, server.forget, pods=config.pods == "verified", snapshot=snapshot)
-    checks, calls = HealthPageChecks(clock), ApiCalls(client.config.url.netloc)
+    checks, calls = HealthPageChecks(clock, server.counters.total), ApiCalls(client.config.url.netloc)
     client.connections.observe = calls.observe
     server.age_s = watch.age_s
     server.measured = (watch.programming.series, calls.series, *((checks.series,) if config.health_port else ()))

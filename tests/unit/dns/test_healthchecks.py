@@ -5,6 +5,7 @@ from pathlib import Path
 
 import yaml
 from tests.fakes import hostile_objects as hostile
+from tests.fakes.clock import FakeClock
 from tests.fakes.listing_api import ListingApi, play
 from tests.fakes.ports import free_port
 from tests.unit.dns.test_scrape import rows
@@ -45,12 +46,36 @@ def test_refused_and_broken_requests_are_failures() -> None:
         writer.close()
 
     async def body() -> None:
-        checks = HealthPageChecks(SystemClock())
+        checks = HealthPageChecks(SystemClock(), lambda: 0)
         await checks.check("127.0.0.1", free_port())
         assert totals(checks) == (1, 1)
         async with await asyncio.start_server(close, "127.0.0.1", 0) as breaking:
             await checks.check("127.0.0.1", breaking.sockets[0].getsockname()[1])
         assert totals(checks) == (2, 2)
+
+    asyncio.run(body())
+
+
+def test_requests_are_rarer_while_no_query_arrives() -> None:
+    async def body() -> None:
+        clock, queries, port = FakeClock(), [0], free_port()
+        checks = HealthPageChecks(clock, lambda: queries[0])
+        running = asyncio.create_task(checks.run("127.0.0.1", port))
+
+        async def after(seconds: int, arriving: int) -> float:
+            for _ in range(seconds):
+                queries[0] += arriving
+                await clock.advance(1)
+                await asyncio.sleep(0.01)
+            return totals(checks)[0]
+
+        assert await after(1, arriving=0) == 1
+        assert await after(20, arriving=0) == 3
+        assert await after(5, arriving=1) == 8
+        assert await after(9, arriving=0) == 8
+        assert await after(1, arriving=0) == 9
+        running.cancel()
+        await asyncio.wait((running,))
 
     asyncio.run(body())
 
