@@ -228,6 +228,33 @@ def test_other_transfer_codings_are_refused(site: Site, lines: bytes) -> None:
     assert _answers(site, [b"POST / HTTP/1.1\r\nHost: web.example\r\n%s\r\n0\r\n\r\n" % lines], 1) == [501]
 
 
+_CHUNKED = b"Transfer-Encoding: chunked\r\n"
+_LENIENT = [
+    ("a coding with spaces", b"Transfer-Encoding:chunked \t\r\n", b"3\r\nabc\r\n0\r\n\r\n"),
+    ("a length with a zero", b"Content-Length: 03\r\n", b"abc"),
+    ("a length with spaces", b"Content-Length:3\t \r\n", b"abc"),
+    ("no length by name", b"Content_Length: 3\r\n", b""),
+    ("a connection that is no upgrade", b"Upgrade: websocket\r\nConnection: xupgrade\r\n", b""),
+    ("no value", b"X-A:\r\n", b""),
+    ("bytes that are no text", b"X-A: \xff\xfe\r\n", b""),
+    ("a line that ends with a line feed", b"X-A: b\n", b""),
+    ("a size with a space", _CHUNKED, b"3 \r\nabc\r\n0\r\n\r\n"),
+    ("a size with zeros", _CHUNKED, b"000000000000000000003\r\nabc\r\n0000\r\n\r\n"),
+    ("more behind a chunk", _CHUNKED, b"3\r\nabcX\r\n0\r\n\r\n"),
+    ("extensions", _CHUNKED, b'3;x="a b"\r\nabc\r\n0;y\r\nA: b\r\nB: c\r\n\r\n'),
+    ("a length in trailers", _CHUNKED, b"3\r\nabc\r\n0\r\nContent-Length: 5\r\nHost: x\r\nHost: y\r\n\r\n"),
+]
+"""Requests that Envoy serves though they are unusual: their names, lines and bodies."""
+
+
+@pytest.mark.parametrize(("lines", "body"), [case[1:] for case in _LENIENT], ids=[case[0] for case in _LENIENT])
+def test_the_head_behind_an_unusual_request_is_found(site: Site, lines: bytes, body: bytes) -> None:
+    first = b"POST / HTTP/1.1\r\nHost: web.example\r\n%s\r\n%s" % (lines, body)
+    assert _answers(site, [first, _request("/", b"X-A: b\rc\r\n")], 2) == [200, 400]
+    assert _answers(site, [first, _request("/", b"X-A: b\r\n")], 2) == [200, 200]
+    assert _answers(site, [first + _request("/", b"X-A: b\rc\r\n")], 2) == [200, 400]
+
+
 def test_a_client_that_waits_for_100_continue_is_served(site: Site) -> None:
     lines = b"Expect: 100-continue\r\nContent-Length: %d\r\n" % len(BODY)
     with socket.create_connection(("127.0.0.1", site.port), timeout=20) as connection:
