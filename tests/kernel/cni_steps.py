@@ -1,10 +1,11 @@
 """Kills the CNI part between any two steps of a request, and reports what the next start and DEL leave behind.
 
-Run as a program in a node's namespace: ``python -m tests.kernel.cni_steps FOLDER POD_NAMESPACE LINK``; ``LINK`` is how
-pods are connected. A step is a message to the kernel, a statement of the ledger or a written parameter. For each
-request and each step a child process handles the request and kills itself with signal 9 before the step; a second child
-starts on what is left, compares the ledger with the kernel, deletes the pod and compares again. Prints one JSON object:
-the number of steps by request, and the problems.
+Run as a program in a node's namespace: ``python -m tests.kernel.cni_steps FOLDER POD_NAMESPACES LINK``; the second is a
+folder with one namespace for each container, ``LINK`` is how pods are connected. A step is a message to the kernel, a
+statement of the ledger or a written parameter. For each case and each step a child process handles the requests,
+several of them together, and kills itself with signal 9 before the step; a second child starts on what is left,
+compares the ledger with the kernel, deletes the pods and compares again. Prints one JSON object: the number of steps by
+case, and the problems.
 """
 
 import json
@@ -39,14 +40,15 @@ TABLES = (
     (bridgeguard.FAMILY, bridgeguard.TABLE),
     (sourceguard.FAMILY, sourceguard.TABLE),
 )
+CONTAINERS = ("c1", "c2", "c3")
 LIMIT = 300
 
 
-def request(command: str, ifname: str = "eth0", **more: Any) -> protocol.CniRequest:
+def request(command: str, ifname: str = "eth0", container: str = "c1", **more: Any) -> protocol.CniRequest:
     environment = {
         "CNI_COMMAND": command,
-        "CNI_CONTAINERID": "c1",
-        "CNI_NETNS": sys.argv[2],
+        "CNI_CONTAINERID": container,
+        "CNI_NETNS": str(Path(sys.argv[2], container)),
         "CNI_IFNAME": ifname,
         "CNI_ARGS": "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web",
     }
@@ -58,19 +60,35 @@ LENT: dict[str, Any] = {"type": "ptp", "ipam": {"type": "podwire-cni"}}
 GC: dict[str, Any] = {"cni.dev/valid-attachments": []}
 
 
-Case = tuple[list[protocol.CniRequest], protocol.CniRequest]
-"""The requests before, and the request that is killed."""
+Case = tuple[list[protocol.CniRequest], list[protocol.CniRequest]]
+"""The requests before, and the requests that are killed: several are handled together."""
 
 
 def cases() -> dict[str, Case]:
     add = request("ADD")
+    more = [request("ADD", container=container, runtimeConfig={}) for container in CONTAINERS[1:]]
+    deletions = [request("DEL", container=container) for container in CONTAINERS]
     return {
-        "ADD": ([], add),
-        "DEL": ([add], request("DEL")),
-        "GC": ([add], request("GC", **GC)),
-        "second ADD": ([add], request("ADD", "net1", runtimeConfig={})),
-        "ADD for another plugin": ([], request("ADD", runtimeConfig={}, **LENT)),
+        "ADD": ([], [add]),
+        "DEL": ([add], [request("DEL")]),
+        "GC": ([add], [request("GC", **GC)]),
+        "second ADD": ([add], [request("ADD", "net1", runtimeConfig={})]),
+        "ADD for another plugin": ([], [request("ADD", runtimeConfig={}, **LENT)]),
+        "ADD of several pods": ([], [add, *more]),
+        "DEL of several pods": ([add, *more], deletions),
     }
+
+
+def handle_all(service: CniService, requests: list[protocol.CniRequest]) -> None:
+    if len(requests) == 1:
+        service._handle(requests[0], requests[0].netns)
+        return
+
+    def alone(single: protocol.CniRequest, netns: str) -> bytes:
+        return protocol.DONE + service._handle(single, netns)
+
+    for _ in service._handle_together([(item, item.netns) for item in requests], alone):
+        pass
 
 
 def start(database: Path) -> CniService:
@@ -158,12 +176,13 @@ def compare(service: CniService, name: str) -> list[str]:
 
 
 def after_kill(database: Path, killed: protocol.CniRequest) -> list[str]:
-    """Starts on what a killed process left, and deletes the pod as a runtime does."""
+    """Starts on what a killed process left, and deletes the pods as a runtime does."""
     service = start(database)
     problems = compare(service, "after the start")
     ends = {"type": killed.conf.type, **({"ipam": {"type": "podwire-cni"}} if killed.conf.lends else {})}
-    for ifname in ("net1", "eth0"):
-        service._handle(request("DEL", ifname, runtimeConfig={}, **ends), "")
+    for container in CONTAINERS:
+        for ifname in ("net1", "eth0"):
+            service._handle(request("DEL", ifname, container, runtimeConfig={}, **ends), "")
     service._plumber.delete_detached(())
     problems += compare(service, "after DEL")
     if service.leases.held or service.leases.lent or any(pool.held for pool in service.leases.pools):
@@ -175,19 +194,19 @@ def after_kill(database: Path, killed: protocol.CniRequest) -> list[str]:
 
 def attempt(database: Path, case: Case, at: int) -> tuple[bool, list[str]]:
     """Handles the requests of a case, with a kill before a step; whether it was reached, and the problems."""
-    before, killed_request = case
+    before, killed_requests = case
 
     def handle() -> list[str]:
         service = start(database)
         for item in before:
-            service._handle(item, sys.argv[2])
+            service._handle(item, item.netns)
         sys.setprofile(killer(at))
-        service._handle(killed_request, sys.argv[2])
+        handle_all(service, killed_requests)
         sys.setprofile(None)
         return []
 
     killed, problems = in_child(handle)
-    return killed, problems + in_child(lambda: after_kill(database, killed_request))[1]
+    return killed, problems + in_child(lambda: after_kill(database, killed_requests[0]))[1]
 
 
 def main() -> None:

@@ -15,11 +15,12 @@ from podwire.kernel import netns
 @pytest.mark.slow
 @pytest.mark.parametrize("link", LINKS)
 def test_a_kill_between_any_two_steps_leaves_nothing(tmp_path: Path, link: str) -> None:
-    node, pod = tmp_path / "node", tmp_path / "pod"
-    for place in (node, pod):
+    node, pods = tmp_path / "node", tmp_path / "pods"
+    places = (node, *(pods / container for container in ("c1", "c2", "c3")))
+    for place in places:
         netns.create(place)
     try:
-        command = [sys.executable, "-m", "tests.kernel.cni_steps", str(tmp_path / "state"), str(pod), link]
+        command = [sys.executable, "-m", "tests.kernel.cni_steps", str(tmp_path / "state"), str(pods), link]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run(
             ["nsenter", f"--net={node}", *command], env=environment, capture_output=True, text=True, check=False
@@ -29,6 +30,8 @@ def test_a_kill_between_any_two_steps_leaves_nothing(tmp_path: Path, link: str) 
         assert not report["problems"], "\n".join(report["problems"])
         assert min(report["steps"].values()) > 3, report["steps"]
         assert report["steps"]["ADD"] > report["steps"]["ADD for another plugin"]
+        assert report["steps"]["ADD"] < report["steps"]["ADD of several pods"] < 3 * report["steps"]["ADD"]
+        assert report["steps"]["DEL"] < report["steps"]["DEL of several pods"] < 3 * report["steps"]["DEL"]
     finally:
-        for place in (node, pod):
+        for place in places:
             netns.delete(place)

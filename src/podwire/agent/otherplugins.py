@@ -52,8 +52,9 @@ def make_chain(shared: Shared, policies: PolicyPart) -> PolicyChain:
     """The chained plugin, with the pods that an earlier agent has attached."""
     enforcement = policies.enforcement
 
-    def attach(attachment: Attachment) -> None:
-        enforcement.attach(attached_pod(attachment, bridges_of_devices().get(attachment.host_link, "")))
+    def attach(*attachments: Attachment) -> None:
+        bridges = bridges_of_devices()
+        enforcement.attach(*(attached_pod(x, bridges.get(x.host_link, "")) for x in attachments))
 
     gate = EnforcementGate(enforcement.admission, attach, enforcement.detach)
     ledger = Ledger(Path(shared.config.state_dir, "policy.db"))

@@ -63,12 +63,12 @@ class PolicyPart:
         )
         self.configurator.configure(config.policy, config.routing_settings.udp_ports())
 
-    def attach(self, attachment: Attachment) -> None:
-        """Puts the policies of a pod of podwire's own wiring into the kernel.
+    def attach(self, *attachments: Attachment) -> None:
+        """Puts the policies of pods of podwire's own wiring into the kernel, in one commit.
 
         Raises: KernelError.
         """
-        self.enforcement.attach(attached_pod(attachment, attachment.bridge))
+        self.enforcement.attach(*(attached_pod(attachment, attachment.bridge) for attachment in attachments))
 
     def report_mode(self) -> None:
         """Reports the reason when the configured mode is not in use."""

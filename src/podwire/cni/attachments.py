@@ -233,7 +233,24 @@ class Attachments:
     ) -> tuple[Attachment, Wiring]:
         """Chooses addresses and begins to write them to disk; on failure no address is held.
 
-        ``leases.facts.wait`` must follow before ADD is answered.
+        ``leases.facts.wait`` must follow before ADD is answered. The arguments are those of :meth:`choose`.
+
+        Raises: CniError.
+        """
+        attachment, planned = self.choose(request, node, beside, foreign)
+        try:
+            self.leases.hold(attachment, waits=False)
+        except CniError:
+            self.leases.put_back(attachment.ips)
+            raise
+        return attachment, planned
+
+    def choose(
+        self, request: CniRequest, node: WiringFacts, beside: Collection[int] = (), foreign: Sequence[Address] = ()
+    ) -> tuple[Attachment, Wiring]:
+        """Chooses addresses, in memory only, and plans the wiring; on failure no address is taken.
+
+        ``leases.hold`` or ``leases.put_back`` must follow.
 
         ``foreign`` are the addresses that another IPAM plugin assigned; podwire chooses none then. ``beside`` are the
         IP families in which another interface of the pod has the default route.
@@ -255,7 +272,6 @@ class Attachments:
                 table = wiring.free_table(interfaces)
                 attachment = replace(attachment, beside=tuple(sorted(beside)), table=table)
             planned = wiring.plan(attachment, node)
-            self.leases.hold(attachment, waits=False)
         except ValueError as problem:
             self.leases.put_back(addresses)
             raise CniError(spec.INVALID_CONFIG, f"cannot plan {request.pod_name}", str(problem)) from problem
@@ -264,17 +280,18 @@ class Attachments:
             raise
         return attachment, planned
 
-    def undo(self, attachment: Attachment) -> None:
-        """Takes back an attachment whose ADD failed.
+    def undo(self, *attachments: Attachment) -> None:
+        """Takes back attachments whose ADD failed.
 
         Raises: KernelError; the addresses are free all the same.
         """
         try:
-            self.plumber.unwire([attachment])
+            self.plumber.unwire(attachments)
         finally:
-            self.leases.release([attachment])
-            self.gate.detach(attachment)
-            self._take_out_of_tables([attachment])
+            self.leases.release(attachments)
+            for attachment in attachments:
+                self.gate.detach(attachment)
+            self._take_out_of_tables(attachments)
 
     def remove(self, attachments: Sequence[Attachment]) -> None:
         """Unwires pods, then deletes their attachments from the ledger.

@@ -26,10 +26,10 @@ class PolicyGate(Protocol):
         """
         ...
 
-    def attach(self, attachment: Attachment) -> None:
-        """Called before a pod is wired.
+    def attach(self, *attachments: Attachment) -> None:
+        """Called before pods are wired.
 
-        Raises: KernelError; the pod is not wired then.
+        Raises: KernelError; the pods are not wired then.
         """
         ...
 
@@ -45,7 +45,7 @@ class OpenGate:
         """Returns None: no request has to wait."""
         return None
 
-    def attach(self, attachment: Attachment) -> None:
+    def attach(self, *attachments: Attachment) -> None:
         """Does nothing."""
 
     def detach(self, attachment: Attachment) -> None:
@@ -67,9 +67,7 @@ class AdmissionCheck(Protocol):
 class EnforcementGate:
     """Lets ADD pass when the admission does; ``attach`` and ``detach`` put policies of a pod in force and forget it."""
 
-    def __init__(
-        self, admission: AdmissionCheck, attach: Callable[[Attachment], None], detach: Callable[[str], None]
-    ) -> None:
+    def __init__(self, admission: AdmissionCheck, attach: Callable[..., None], detach: Callable[[str], None]) -> None:
         self._admission = admission
         self._attach = attach
         self._detach = detach
@@ -88,12 +86,12 @@ class EnforcementGate:
             reason, hint = self._admission.waits_for()
             raise CniError(TRY_LATER, f"{request.pod_name}: {reason}", hint) from None
 
-    def attach(self, attachment: Attachment) -> None:
-        """Puts a pod's policies into the kernel.
+    def attach(self, *attachments: Attachment) -> None:
+        """Puts the policies of pods into the kernel.
 
         Raises: KernelError.
         """
-        self._attach(attachment)
+        self._attach(*attachments)
 
     def detach(self, attachment: Attachment) -> None:
         """Forgets a pod's device."""

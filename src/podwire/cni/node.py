@@ -31,8 +31,9 @@ from podwire.observe.log import Log
 ALREADY_ATTACHED = 101
 IFNAME_EXISTS = 102
 HOST_PORT_HELD = 103
-_FIRST = "eth0"
+FIRST = "eth0"
 """The interface that runtimes add first."""
+_NO_DNS = spec.Dns()
 
 
 class PodNetwork:
@@ -54,7 +55,8 @@ class PodNetwork:
             FIREWALL: FirewallPlugin(self._plumber.filter, self._plumber.zones, self._leases.facts),
             BANDWIDTH: BandwidthPlugin(self._plumber.shaping, self._leases.facts),
         }
-        self._not_ready: dict[AttachmentKey, Wiring] = {}
+        self.not_ready: dict[AttachmentKey, Wiring] = {}
+        """The wiring of pods whose interfaces do not forward yet, until :meth:`take_not_ready`."""
         self.requests: dict[tuple[str, str], int] = {}
         """The numbers of requests by command and outcome, ``done``, ``failed`` or ``delegated``."""
 
@@ -69,7 +71,7 @@ class PodNetwork:
 
     def take_not_ready(self, request: CniRequest) -> Wiring | None:
         """The wiring of a request's pod when its interfaces do not forward yet; each wiring is returned once."""
-        return self._not_ready.pop(request.key, None) if request.command == "ADD" else None
+        return self.not_ready.pop(request.key, None) if request.command == "ADD" else None
 
     def handle(self, request: CniRequest, netns: str) -> bytes:
         """Handles a request and returns the text for its standard output.
@@ -95,15 +97,12 @@ class PodNetwork:
             outcome = "delegated"
             raise
         finally:
-            key = (request.command, outcome)
-            self.requests[key] = self.requests.get(key, 0) + 1
+            self.count(request, outcome)
         return answer
 
     def add(self, request: CniRequest, netns: str) -> bytes:
         """Wires a pod; returns the CNI result with its addresses."""
-        self._check_namespace(request, netns)
-        self._check_not_attached(request.key)
-        self._check_ports(request.conf.runtime_config.port_mappings)
+        self.check_addition(request, netns)
         foreign = delegation.foreign(request.conf)
         assigned = delegation.outcome(request) if foreign else spec.CniResult()
         try:
@@ -125,18 +124,36 @@ class PodNetwork:
             attachment = self._wire(request, netns, node, beside, foreign)
         except _DefaultRouteExists as conflict:
             attachment = self._wire(request, netns, node, conflict.families, foreign)
+        return self.added(request, attachment, node, assigned.dns)
+
+    def check_addition(self, request: CniRequest, netns: str) -> None:
+        """Checks what a pod needs before addresses are chosen.
+
+        Raises: CniError, KernelError.
+        """
+        self._check_namespace(request, netns)
+        self._check_not_attached(request.key)
+        self._check_ports(request.conf.runtime_config.port_mappings)
+
+    def added(self, request: CniRequest, attachment: Attachment, node: WiringFacts, dns: spec.Dns = _NO_DNS) -> bytes:
+        """The CNI result of a wired pod; ``dns`` are the settings that another IPAM plugin has."""
         self._log.info(
             "pod added", pod=request.pod_name, addresses=",".join(attachment.addresses), link=attachment.host_link
         )
-        dns = assigned.dns if assigned.dns != spec.Dns() else _dns(request)
+        dns = dns if dns != _NO_DNS else _dns(request)
         return spec.render_result(wiring.result(attachment, node, dns), request.conf.cni_version)
+
+    def count(self, request: CniRequest, outcome: str) -> None:
+        """Counts a request for the metrics."""
+        key = (request.command, outcome)
+        self.requests[key] = self.requests.get(key, 0) + 1
 
     def _default_families(self, request: CniRequest, netns: str) -> frozenset[int]:
         """The IP families in which another interface of the pod has the default route.
 
         It is read only for interfaces that are unlikely to be the first: an ADD of ``eth0`` stays short.
         """
-        if request.key.ifname == _FIRST and not self._attachments.of_container(request.key.container):
+        if request.key.ifname == FIRST and not self._attachments.of_container(request.key.container):
             return frozenset()
         try:
             return self._plumber.default_families(netns)
@@ -165,7 +182,7 @@ class PodNetwork:
                 self._plumber.prepare({ip.version for ip in foreign})
             self._attachments.hold_tables_of([attachment])  # The guards come before the device.
             if not self._plumber.wire(planned, netns):
-                self._not_ready[request.key] = planned
+                self.not_ready[request.key] = planned
             self._leases.facts.wait()
         except CniError:
             self._attachments.undo(attachment)

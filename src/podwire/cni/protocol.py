@@ -14,6 +14,8 @@ from podwire.cni import spec, support
 from podwire.errors import CniError
 
 MAGIC = b"PODWIRE1\0"
+DONE = b"\0"
+"""The exit status of a request that succeeded, the first byte of its answer."""
 LIMIT = 4 << 20
 """The largest request, in bytes."""
 

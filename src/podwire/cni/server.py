@@ -2,13 +2,15 @@
 
 A request is read to its end, passed to one handler together with the namespace's descriptor, and answered.
 Requests are handled one after the other: each takes about a millisecond, most of it under the kernel's own
-rtnetlink lock, so threads would only wait for each other. While a request waits before it is handled (``before``) or
-before it is answered (``after``), other requests continue. A known failure is answered as an error of the
+rtnetlink lock, so threads would only wait for each other. Requests that came in while another one was handled are
+handled together (``together``, docs/adr/0027-cni-batches.md). While a request waits before it is handled (``before``)
+or before it is answered (``after``), other requests continue. A known failure is answered as an error of the
 specification; an unexpected failure as code 999, with its traceback in the log.
 
 Guarantees: 1. a request that ends before its frame is complete changes nothing; 2. a descriptor that was passed is
 closed when its request is answered; 3. a socket file left by a killed agent is replaced; 4. no more than
-:data:`protocol.LIMIT` bytes of a request are kept.
+:data:`protocol.LIMIT` bytes of a request are kept; 5. no more than :data:`TOGETHER` requests are handled before other
+tasks of the agent run.
 """
 
 import array
@@ -16,7 +18,7 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,17 @@ Before = Callable[[protocol.CniRequest], Awaitable[None] | None]
 """Returns what to await before a request is handled, or None. Raises: CniError, which is the answer then."""
 After = Callable[[protocol.CniRequest, str], Awaitable[None] | None]
 """Returns what to await between handling a request and sending its answer, or None. Raises nothing."""
+Request = tuple[protocol.CniRequest, str]
+"""A request, and the path under which its namespace can be opened (empty when it cannot)."""
+Together = Callable[[Sequence[Request], Callable[[protocol.CniRequest, str], bytes]], Iterator[tuple[int, bytes]]]
+"""Handles requests that waited together; yields each one's position and answer as soon as it is handled.
+
+The function in the argument handles one request alone and returns its answer.
+"""
 Answer = bytes | Coroutine[Any, Any, bytes]
 
+TOGETHER = 16
+"""The most requests that are handled together: they keep other tasks waiting for some 10 ms."""
 _BACKLOG = 256
 _CHUNK_BYTES = 1 << 16
 _ANCILLARY_BYTES = socket.CMSG_SPACE(struct.calcsize("i"))
@@ -52,13 +63,18 @@ class CniServer:
         log: Log,
         before: Before = lambda _: None,
         after: After = lambda _request, _netns: None,
+        together: Together | None = None,
     ) -> None:
+        """``together`` None: requests that waited together are handled one by one."""
         self._path = path
         self._handler = handler
         self._log = log
         self._before = before
         self._after = after
+        self._together = together or _one_by_one
         self._waiting = TaskSet(lambda task, failure: log.error("cni request failed", failure=failure, task=task))
+        self._released: list[tuple[Request, asyncio.Future[bytes]]] = []
+        """Requests whose wait has ended, until they are handled in this iteration of the loop."""
 
     async def run(self) -> None:
         """Serves until cancelled."""
@@ -77,40 +93,115 @@ class CniServer:
                 connection.close()
 
     def _accept(self, listener: socket.socket, connections: set[socket.socket]) -> None:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            return
-        connection.setblocking(False)
-        connections.add(connection)
-        Conversation(connection, self._answer, connections.discard, self._waiting).start()
+        """Accepts all connections that wait; their requests are complete unless a program was interrupted."""
+        complete: list[Conversation] = []
+        for _ in range(TOGETHER):
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                break
+            connection.setblocking(False)
+            connections.add(connection)
+            conversation = Conversation(connection, self._reply, connections.discard)
+            if conversation.read():
+                complete.append(conversation)
+        if len(complete) == 1:
+            self._reply(complete[0])
+        elif complete:
+            self._reply_together(complete)
 
-    def _answer(self, message: bytes, descriptor: int) -> Answer:
+    def _reply(self, conversation: "Conversation") -> None:
+        """Answers and always ends the connection: without an answer the program reports "try again later"."""
+        answer: Answer = b""
+        try:
+            admitted = self._admit(conversation)
+            answer = self._answer(admitted, self._handle(*admitted)) if isinstance(admitted, tuple) else admitted
+        finally:
+            self._send(conversation, answer)
+
+    def _reply_together(self, conversations: Sequence["Conversation"]) -> None:
+        """The same for requests that waited together; each is answered as soon as it is handled."""
+        waiting = list(conversations)
+        try:
+            requests: list[Request] = []
+            senders: list[Conversation] = []
+            for conversation in conversations:
+                admitted = self._admit(conversation)
+                if isinstance(admitted, tuple):
+                    requests.append(admitted)
+                    senders.append(conversation)
+                else:
+                    waiting.remove(conversation)
+                    self._send(conversation, admitted)
+            for position, answer in self._handled(requests):
+                waiting.remove(senders[position])
+                self._send(senders[position], self._answer(requests[position], answer))
+        finally:
+            for conversation in waiting:
+                conversation.send(b"")
+
+    def _admit(self, conversation: "Conversation") -> Request | Answer:
+        """The request of a conversation when it can be handled at once, otherwise its answer."""
+        message, descriptor = conversation.message, conversation.descriptor
+        if not message:
+            return b""
         try:
             request = protocol.parse(*protocol.split(message))
             waiting = self._before(request)
         except CniError as failure:
             return b"\1" + spec.render_error(failure, _version_of(message))
         netns = f"/proc/self/fd/{descriptor}" if descriptor >= 0 else _visible(request.netns)
-        if waiting is not None:
-            return self._handle_after(waiting, request, netns)
-        answer = self._handle(request, netns)
-        wait = self._after(request, netns)
+        return (request, netns) if waiting is None else self._handle_after(waiting, (request, netns))
+
+    def _answer(self, request: Request, answer: bytes) -> Answer:
+        """The answer to a request that was handled, which may have to wait."""
+        wait = self._after(*request)
         return answer if wait is None else _answer_after(wait, answer)
 
-    async def _handle_after(self, waiting: Awaitable[None], request: protocol.CniRequest, netns: str) -> bytes:
+    async def _handle_after(self, waiting: Awaitable[None], request: Request) -> bytes:
         try:
             await waiting
         except CniError as failure:
-            return b"\1" + spec.render_error(failure, request.conf.cni_version)
-        answer = self._handle(request, netns)
-        wait = self._after(request, netns)
+            return b"\1" + spec.render_error(failure, request[0].conf.cni_version)
+        loop = asyncio.get_running_loop()
+        handled = loop.create_future()
+        self._released.append((request, handled))
+        if len(self._released) == 1:
+            loop.call_soon(self._handle_released)
+        answer = await handled
+        wait = self._after(*request)
         return answer if wait is None else await _answer_after(wait, answer)
+
+    def _handle_released(self) -> None:
+        """Handles the requests whose wait has ended; without an answer they end with an error of the task."""
+        released, self._released = self._released[:TOGETHER], self._released[TOGETHER:]
+        if self._released:
+            asyncio.get_running_loop().call_soon(self._handle_released)
+        released = [(request, handled) for request, handled in released if not handled.done()]
+        try:
+            for position, answer in self._handled([request for request, _ in released]):
+                _resolve(released[position][1], answer)
+        finally:
+            for _, handled in released:
+                handled.cancel()
+
+    def _handled(self, requests: Sequence[Request]) -> Iterator[tuple[int, bytes]]:
+        """Positions and answers of requests; a single one is not a batch."""
+        if len(requests) > 1:
+            yield from self._together(requests, self._handle)
+        elif requests:
+            yield 0, self._handle(*requests[0])
+
+    def _send(self, conversation: "Conversation", answer: Answer) -> None:
+        if isinstance(answer, bytes):
+            conversation.send(answer)
+        else:
+            self._waiting.start("cni request", conversation.send_later(answer))
 
     def _handle(self, request: protocol.CniRequest, netns: str) -> bytes:
         version = request.conf.cni_version
         try:
-            return b"\0" + self._handler(request, netns)
+            return protocol.DONE + self._handler(request, netns)
         except Demand as demand:
             return demand.message
         except CniError as failure:
@@ -118,6 +209,19 @@ class CniServer:
         except (PodwireError, OSError, ValueError) as failure:
             self._log.error("cni request failed", failure=failure)
             return b"\1" + spec.render_error(CniError(spec.INTERNAL, str(failure)), version)
+
+
+def _one_by_one(
+    requests: Sequence[Request], handle: Callable[[protocol.CniRequest, str], bytes]
+) -> Iterator[tuple[int, bytes]]:
+    for position, request in enumerate(requests):
+        yield position, handle(*request)
+
+
+def _resolve(handled: "asyncio.Future[bytes]", answer: bytes) -> None:
+    """Hands over an answer; the task that waits for it may be cancelled already."""
+    if not handled.done():
+        handled.set_result(answer)
 
 
 async def _answer_after(waiting: Awaitable[None], answer: bytes) -> bytes:
@@ -131,74 +235,70 @@ class Conversation:
     def __init__(
         self,
         connection: socket.socket,
-        answer: Callable[[bytes, int], Answer],
+        complete: Callable[["Conversation"], None],
         ended: Callable[[socket.socket], None],
-        waiting: TaskSet,
     ) -> None:
+        """``complete`` is called when the request is complete and :meth:`read` did not say so."""
         self._connection = connection
-        self._answer = answer
+        self._complete = complete
         self._ended = ended
-        self._waiting = waiting
-        self._message = bytearray()
-        self._descriptor = -1
+        self._received = bytearray()
+        self.descriptor = -1
+        """The namespace that the program handed over; -1: none."""
         self._loop = asyncio.get_running_loop()
         self._watched = False
 
-    def start(self) -> None:
-        """Reads the request: at once what there is, and the rest when it comes."""
-        self._read()
+    @property
+    def message(self) -> bytes:
+        """What was received."""
+        return bytes(self._received)
 
-    def _read(self) -> None:
+    def read(self) -> bool:
+        """Reads what there is, and the rest when it comes; whether the request is complete already."""
         while True:
             try:
                 chunk, ancillary, _, _ = self._connection.recvmsg(_CHUNK_BYTES, _ANCILLARY_BYTES)
             except BlockingIOError:
                 if not self._watched:
                     self._watched = True
-                    self._loop.add_reader(self._connection, self._read)
-                return
+                    self._loop.add_reader(self._connection, self._read_more)
+                return False
             except OSError:
                 self._end()
-                return
-            self._keep_descriptor(ancillary)
-            self._message += chunk
-            if len(self._message) > protocol.LIMIT + _CHUNK_BYTES:
+                return False
+            if ancillary:
+                self._keep_descriptor(ancillary)
+            self._received += chunk
+            if len(self._received) > protocol.LIMIT + _CHUNK_BYTES:
                 self._end()
-                return
+                return False
             if not chunk:
                 self._unwatch()
-                self._reply()
-                return
+                return True
+
+    def _read_more(self) -> None:
+        if self.read():
+            self._complete(self)
 
     def _keep_descriptor(self, ancillary: list[tuple[int, int, bytes]]) -> None:
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 for descriptor in array.array("i", data[: len(data) - len(data) % 4]):
-                    if self._descriptor >= 0:
+                    if self.descriptor >= 0:
                         os.close(descriptor)
                     else:
-                        self._descriptor = descriptor
+                        self.descriptor = descriptor
 
-    def _reply(self) -> None:
-        """Answers and always ends the connection: without an answer the program reports "try again later"."""
-        answer: Answer = b""
-        try:
-            if self._message:
-                answer = self._answer(bytes(self._message), self._descriptor)
-        finally:
-            if isinstance(answer, bytes):
-                self._send(answer)
-        if not isinstance(answer, bytes):
-            self._waiting.start("cni request", self._send_later(answer))
-
-    async def _send_later(self, answer: Coroutine[Any, Any, bytes]) -> None:
+    async def send_later(self, answer: Coroutine[Any, Any, bytes]) -> None:
+        """Sends an answer when it is there, and ends the connection in any case."""
         message = b""
         try:
             message = await answer
         finally:
-            self._send(message)
+            self.send(message)
 
-    def _send(self, answer: bytes) -> None:
+    def send(self, answer: bytes) -> None:
+        """Sends the answer, if any, and ends the connection."""
         try:
             sent = self._connection.send(answer) if answer else 0
             if sent < len(answer):
@@ -217,9 +317,9 @@ class Conversation:
     def _end(self) -> None:
         self._unwatch()
         self._connection.close()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
         self._ended(self._connection)
 
 

@@ -19,7 +19,7 @@ addresses of pods.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +28,7 @@ import msgspec
 
 from podwire.cni import delegation, metrics
 from podwire.cni.attachments import Attachments
+from podwire.cni.batches import Alone, RequestBatches
 from podwire.cni.hardware import HardwareAddresses
 from podwire.cni.healing import PodHealing
 from podwire.cni.ipam import hostlocal
@@ -112,7 +113,10 @@ class CniService:
         self._pods = PodNetwork(self.attachments, lambda: self._node, self.problem)
         self.address_source: AddressSource | None = None
         """Where more addresses come from when none is free; None: the node's ranges are all."""
-        self._server = CniServer(settings.socket, self._handle, self._log, self._before, self._after)
+        self._batches = RequestBatches(self._pods, self.attachments, lambda: self._node)
+        self._server = CniServer(
+            settings.socket, self._handle, self._log, self._before, self._after, self._handle_together
+        )
 
     def set_node(self, node: WiringFacts) -> bool:
         """Sets the facts of the node; running pods get a new MTU and leg. Returns whether the leg could be made.
@@ -261,7 +265,7 @@ class CniService:
 
     def _before(self, request: CniRequest) -> Awaitable[None] | None:
         if request.command == "STATUS" and not self.served.is_set():
-            return self._wait_for_cidrs()
+            return _wait_for(self.served, STATUS_S)
         source, own = self.address_source, not (delegation.foreign(request.conf) or is_beside(request))
         if source is not None and own and request.command == "ADD" and _lacks_addresses(self.leases):
             return self._wait_for_addresses(source, request)
@@ -296,13 +300,6 @@ class CniService:
         except KernelError as failure:
             self._log.warning("a pod was deleted while it was being added", problem=failure)
 
-    async def _wait_for_cidrs(self) -> None:
-        try:
-            async with asyncio.timeout(STATUS_S):
-                await self.served.wait()
-        except TimeoutError:
-            pass
-
     def _handle(self, request: CniRequest, netns: str) -> bytes:
         try:
             return self._pods.handle(request, netns)
@@ -315,6 +312,23 @@ class CniService:
                 self._unwired.set()
             elif request.conf.runtime_config.port_mappings:
                 self._got_ports.set()
+
+    def _handle_together(self, requests: Sequence[tuple[CniRequest, str]], alone: Alone) -> Iterator[tuple[int, bytes]]:
+        try:
+            yield from self._batches.handle(requests, alone)
+        finally:
+            if any(request.command == "DEL" for request, _ in requests):
+                self._unwired.set()
+            if any(request.conf.runtime_config.port_mappings for request, _ in requests):
+                self._got_ports.set()
+
+
+async def _wait_for(event: asyncio.Event, limit_s: float) -> None:
+    try:
+        async with asyncio.timeout(limit_s):
+            await event.wait()
+    except TimeoutError:
+        pass
 
 
 def _import_addresses(leases: Leases, directory: Path, log: Log) -> None:

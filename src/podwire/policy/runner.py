@@ -146,12 +146,13 @@ class Enforcement:
             self._full = self._full or not changed.alike(self._facts)
             self._facts, self._moved = changed, True
 
-    def attach(self, pod: AttachedPod) -> None:
-        """Puts the policies of a pod into the kernel, before the pod gets its device.
+    def attach(self, *pods: AttachedPod) -> None:
+        """Puts the policies of pods into the kernel in one commit, before the pods get their devices.
 
-        Raises: KernelError; the pod is isolated.
+        Raises: KernelError; the pods are isolated.
         """
-        self._mark("Pod", self._keep(pod))
+        for pod in pods:
+            self._mark("Pod", self._keep(pod))
         if self.loaded.is_set():
             self._take_over()
             try:

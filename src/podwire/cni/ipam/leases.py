@@ -165,12 +165,16 @@ class Leases:
                 if address in pool.network:
                     pool.release(address, now)
 
-    def hold(self, attachment: Attachment, *, waits: bool = True) -> None:
-        """Makes an attachment durable; without ``waits`` :meth:`Ledger.wait` must follow."""
-        self._ledger.hold(attachment, waits=waits)
-        (self.held if attachment.host_link else self.lent)[attachment.key] = attachment
-        if attachment.host_link:
-            self.containers.setdefault(attachment.key.container, {})[attachment.key] = None
+    def hold(self, *attachments: Attachment, waits: bool = True) -> None:
+        """Makes attachments durable, all or none; without ``waits`` :meth:`Ledger.wait` must follow.
+
+        Raises: CniError 5; nothing is held then.
+        """
+        self._ledger.hold(*attachments, waits=waits)
+        for attachment in attachments:
+            (self.held if attachment.host_link else self.lent)[attachment.key] = attachment
+            if attachment.host_link:
+                self.containers.setdefault(attachment.key.container, {})[attachment.key] = None
         self.changed()
 
     def update(self, attachment: Attachment) -> None:

@@ -176,18 +176,22 @@ class Ledger:
                 return
             self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, body))
 
-    def hold(self, attachment: Attachment, *, waits: bool = True) -> None:
-        """Writes an attachment and its addresses; without ``waits`` :meth:`wait` must follow.
+    def hold(self, *attachments: Attachment, waits: bool = True) -> None:
+        """Writes attachments and their addresses; without ``waits`` :meth:`wait` must follow.
 
-        Raises: CniError 5 when the disk cannot be written, or the key or an address is held; nothing is written then.
+        Raises: CniError 5 when the disk cannot be written, or a key or an address is held; nothing is written then.
         """
-        names = (attachment.key.network, attachment.key.container, attachment.key.ifname)
         with self._writing(waits=waits):
-            self._db.execute("INSERT INTO attachment VALUES (?, ?, ?, ?)", (*names, msgspec.json.encode(attachment)))
-            for text in attachment.addresses:
-                self._db.execute("INSERT INTO lease VALUES (?, ?, ?, ?)", (text, *names))
-                self._db.execute("DELETE FROM released WHERE address = ?", (text,))
-                self._db.execute("INSERT OR REPLACE INTO cursor VALUES (?, ?)", (6 if ":" in text else 4, text))
+            for attachment in attachments:
+                self._insert(attachment)
+
+    def _insert(self, attachment: Attachment) -> None:
+        names = (attachment.key.network, attachment.key.container, attachment.key.ifname)
+        self._db.execute("INSERT INTO attachment VALUES (?, ?, ?, ?)", (*names, msgspec.json.encode(attachment)))
+        for text in attachment.addresses:
+            self._db.execute("INSERT INTO lease VALUES (?, ?, ?, ?)", (text, *names))
+            self._db.execute("DELETE FROM released WHERE address = ?", (text,))
+            self._db.execute("INSERT OR REPLACE INTO cursor VALUES (?, ?)", (6 if ":" in text else 4, text))
 
     def continue_after(self, address: Address) -> None:
         """Makes assignment in the address's family continue after the address."""

@@ -33,10 +33,10 @@ class Enforcer:
     def before(self, _request: CniRequest) -> None:
         return None
 
-    def attach(self, attachment: Attachment) -> None:
+    def attach(self, *attachments: Attachment) -> None:
         if self.failing:
             raise KernelError("nft", "add element", 12, "no memory")
-        self.attached.append(attachment)
+        self.attached += attachments
 
     def detach(self, attachment: Attachment) -> None:
         self.attached = [other for other in self.attached if other.key != attachment.key]
