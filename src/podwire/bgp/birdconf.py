@@ -17,10 +17,11 @@ Sessions with the same rules share their filters: the name of a filter follows f
 import re
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from operator import attrgetter
 from typing import NamedTuple
 
 from podwire.bgp.configuration import BfdTimes, BgpConfiguration, BgpSession, Community, Network, RouteRule
-from podwire.state.address import address_text
+from podwire.state.address import address_text, is_v6
 
 METRIC = 2113
 _RECOVERY_S = 30
@@ -101,7 +102,7 @@ def render(config: BgpConfiguration, texts: SessionTexts | None = None) -> str:
     """
     alone = () if config.networks else _families(config.sessions)
     families = sorted({*alone, *(network.version for network in config.networks)})
-    sessions = sorted((s for s in config.sessions if s.local.version in families), key=lambda s: s.name)
+    sessions = sorted([s for s in config.sessions if s.local.version in families], key=attrgetter("name"))
     parts = [_machine(config, families)]
     if any(session.bfd for session in sessions):
         vrfs = sorted({session.vrf for session in sessions if session.bfd and session.vrf})
@@ -157,7 +158,7 @@ def _family(config: BgpConfiguration, version: int) -> str:
         lines += [f"  route {remote}/{remote.max_prefixlen} via {gateway};" for remote, gateway in gateways]
         lines.append("}")
     lines += [f"filter kernel_out{version} {{", "  if source != RTS_BGP then reject;"]
-    planned = [address_text(address) for address in config.planned_next_hops if address.version == version]
+    planned = [text for text in config.planned_next_hops if is_v6(text) == (version == 6)]
     pods = _of(config.pod_networks, version)
     if pods and not config.writes_pod_routes:
         lines.append(f"  if net ~ {_within(pods)} then reject;")

@@ -168,8 +168,8 @@ class BgpConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """The preferred source address of routes in the kernel, at most one of each family."""
     pod_networks: tuple[Network, ...] = ()
     """All pod networks of the cluster."""
-    planned_next_hops: tuple[Address, ...] = ()
-    """Next hops to which another program writes the routes to pod networks: the speaker does not write these."""
+    planned_next_hops: tuple[str, ...] = ()
+    """Next hops, as texts, to which another program writes the routes to pod networks: the speaker leaves them out."""
     writes_pod_routes: bool = True
     """Whether routes to pod networks are written into the kernel at all."""
     sessions: tuple[BgpSession, ...] = ()

@@ -216,7 +216,7 @@ def _assembled(
         pod_networks=by_name[settings.backend].pod_networks,
         sets=sets,
         senders=senders,
-        problems=tuple(Problem(name, choices[name][1]) for name in sorted(choices) if choices[name][1]),
+        problems=tuple(Problem(*entry) for entry in sorted((name, why) for name, (_, why) in choices.items() if why)),
     )
 
 

@@ -54,7 +54,7 @@ CONFIG = BgpConfiguration(
     networks=(ip_network("10.244.1.0/24"),),
     sources=(ip_address("10.89.0.11"),),
     pod_networks=(ip_network("10.244.0.0/16"),),
-    planned_next_hops=(ip_address("10.89.0.12"),),
+    planned_next_hops=("10.89.0.12",),
     sessions=(NODE,),
     log_file="/run/test/bird.log",
 )
@@ -63,7 +63,7 @@ BOTH = replace(
     networks=(ip_network("10.244.1.0/24"), ip_network("fd00:0:0:1::/64")),
     sources=(ip_address("10.89.0.11"), ip_address("fd89::11")),
     pod_networks=(ip_network("10.244.0.0/16"), ip_network("fd00::/48")),
-    planned_next_hops=(ip_address("10.89.0.12"), ip_address("fd89::12")),
+    planned_next_hops=("10.89.0.12", "fd89::12"),
     sessions=(NODE6, NODE, ROUTER),
 )
 

@@ -30,6 +30,7 @@ from podwire.routing.direct import DirectRoutes, behind_router, no_address
 from podwire.routing.nodes import ClusterView, LocalNode, Peer
 from podwire.routing.paths import PathState, PeerPath, follow_plain_route, follow_route
 from podwire.routing.peerstates import PeerResults
+from podwire.state.address import address_text
 from podwire.state.network import NetworkState, merge
 from podwire.state.route import Route
 
@@ -52,7 +53,7 @@ class BgpRouting:
         self._objects = BgpObjects()
         self._knows_objects = False
         self._routes = DirectRoutes()
-        self._near = PeerResults[tuple[Address, ...]]()
+        self._near = PeerResults[tuple[str, ...]]()
         self._mesh = PeerResults[tuple[BgpSession, ...]]()
         self._texts = SessionTexts()
 
@@ -68,7 +69,9 @@ class BgpRouting:
     def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
         """A route for each peer of the same subnet, and BIRD for all others."""
         near = self._near.take(
-            peers, me.underlay.addresses, lambda peer: tuple(filter(me.underlay.reaches, peer.addresses))
+            peers,
+            me.underlay.addresses,
+            lambda peer: tuple(map(address_text, filter(me.underlay.reaches, peer.addresses))),
         )
         section, values = section_of(self._section, self._objects, me), self._objects.of_node(me.name)
         sessions = Sessions(self._section, self._objects, me, cluster, self._mesh)
@@ -87,7 +90,7 @@ class BgpRouting:
             strict_bind=bool(values.strict_bind),
             sources=tuple(a for version in (4, 6) if (a := me.address(version)) is not None),
             pod_networks=cluster.pod_networks,
-            planned_next_hops=tuple(address for peer in peers for address in near[peer.name]),
+            planned_next_hops=tuple([text for peer in peers for text in near[peer.name]]),
             sessions=tuple(sessions.plan()),
             restart_time_s=section.restart_time_s,
             log_file=f"{me.run_dir}/bird.log",

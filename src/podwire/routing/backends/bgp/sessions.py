@@ -56,8 +56,10 @@ class Sessions:
 
     def plan(self) -> list[BgpSession]:
         """One session for each address, in the order of the parts."""
-        sessions = {session.name: session for session in self._between_nodes()}
         further = {session.remote: session for session in (*self._external(), *self._of_peers())}
+        if not further:
+            return self._between_nodes()
+        sessions = {session.name: session for session in self._between_nodes()}
         for remote in further:
             sessions.pop(symbol("node", remote), None)
         return [*sessions.values(), *further.values()]
@@ -88,14 +90,14 @@ class Sessions:
         }
         return list(gateways.items())
 
-    def _between_nodes(self) -> Iterator[BgpSession]:
+    def _between_nodes(self) -> list[BgpSession]:
         me = self._me
         basis = (
             *(self._section, self._all_nodes, self._objects.default, self._objects.nodes, self._own),
             *(me.name, me.addresses, me.pod_cidrs, me.labels, me.underlay.addresses),
         )
         sessions = self._mesh.take(self._cluster.peers, basis, lambda peer: tuple(self._in_mesh(peer)))
-        return (session for peer in self._cluster.peers for session in sessions[peer.name])
+        return [session for peer in self._cluster.peers for session in sessions[peer.name]]
 
     def _in_mesh(self, peer: Peer) -> Iterator[BgpSession]:
         section = self._section
