@@ -15,6 +15,7 @@ from tests.e2e.driver import Cluster, eventually
 from tests.e2e.test_segments_and_families import answer
 
 from podwire.local.fabric.frr import PROGRAMS, VTYSH
+from podwire.runtime.process import start_ticks
 
 NAME = own_name("frr")
 CONFIG = """
@@ -42,6 +43,8 @@ def routed(config: Path) -> Iterator[Cluster]:
     config.write_text(CONFIG.format(daemon="frr"))
     with running(NAME, "--config", str(config), stdin=server("one", "node-1") + server("two", "node-2")) as cluster:
         yield cluster
+        processes = [process(cluster, name) for name in PROGRAMS]
+    eventually(lambda: not any(map(start_ticks, processes)))
 
 
 def folder(cluster: Cluster) -> Path:
