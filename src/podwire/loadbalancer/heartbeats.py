@@ -42,8 +42,14 @@ class Heartbeats:
         self.messages: dict[str, tuple[float, bool]] = {}
         """When the last message of each node came, and whether it had contact."""
 
-    async def run(self, contact: Callable[[], bool], peers: Callable[[], frozenset[str]]) -> None:
-        """Sends and receives until cancelled; ``peers`` are the nodes with such an agent."""
+    async def run(
+        self, contact: Callable[[], bool], peers: Callable[[], frozenset[str]], interval_s: Callable[[], float]
+    ) -> None:
+        """Sends and receives until cancelled; ``peers`` are the nodes with such an agent.
+
+        ``interval_s`` returns the pause after each look at the contact: :data:`INTERVAL_S`, or longer while there is
+        nothing to tell.
+        """
         loop = asyncio.get_running_loop()
         transports: list[asyncio.DatagramTransport] = []
         try:
@@ -61,7 +67,7 @@ class Heartbeats:
                 since = since if has_contact else now
                 if now - since <= _TAKEN_BACK_S:
                     self._send(transports, has_contact, peers())
-                await self._clock.sleep(INTERVAL_S)
+                await self._clock.sleep(interval_s())
         finally:
             for transport in transports:
                 transport.close()

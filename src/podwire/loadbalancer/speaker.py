@@ -22,7 +22,7 @@ from podwire.kube.client import Client
 from podwire.kube.optional import follow_when_served
 from podwire.loadbalancer.claims import Claims
 from podwire.loadbalancer.election import Elector, L2Choice
-from podwire.loadbalancer.heartbeats import Heartbeats
+from podwire.loadbalancer.heartbeats import INTERVAL_S, Heartbeats
 from podwire.loadbalancer.liveness import (
     CONTACT_S,
     EXPIRY_S,
@@ -128,7 +128,9 @@ class L2Speaker:
             "l2 pools": lambda: follow_when_served(self._client, self._view.pools),
             "l2 advertisements": lambda: follow_when_served(self._client, self._view.advertisements),
             "l2 renewal": self.renew,
-            "l2 heartbeats": lambda: self.heartbeats.run(self.tell_contact, self.alive),
+            "l2 heartbeats": lambda: self.heartbeats.run(
+                self.tell_contact, self.alive, lambda: INTERVAL_S if self._is_busy else _IDLE_S
+            ),
             "l2": self.run,
         }
 

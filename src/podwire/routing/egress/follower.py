@@ -67,12 +67,12 @@ class EgressFollower:
     def tasks(self, *, alone: bool) -> dict[str, Callable[[], Awaitable[None]]]:
         """What is to run, by name; ``alone``: no other part runs the informers of pods and namespaces."""
         own: dict[str, Informer[Any]] = {"pods": self._pods, "namespaces": self._namespaces} if alone else {}
-        return {name: partial(self._run_when_needed, informer) for name, informer in own.items()} | {
+        return {name: partial(self._run_when_needed, informer.run) for name, informer in own.items()} | {
             "egresspolicies": self._follow_policies,
-            "egress leases": partial(self._run_when_needed, self.view.leases),
+            "egress leases": partial(self._run_when_needed, self.view.leases.run),
             "egress": self.run,
-            "egress lease": self.renew,
-            "egress announcements": self.announce_again,
+            "egress lease": partial(self._run_when_needed, self.renew),
+            "egress announcements": partial(self._run_when_needed, self.announce_again),
         }
 
     async def run(self) -> None:
@@ -105,10 +105,10 @@ class EgressFollower:
                 self.view.policies.synced.set()
                 await self._client.clock.sleep(_FORBIDDEN_S)
 
-    async def _run_when_needed(self, informer: Informer[Any]) -> None:
-        """Runs an informer from the moment when there is a policy."""
+    async def _run_when_needed(self, body: Callable[[], Awaitable[None]]) -> None:
+        """Runs a task from the moment when there is a policy."""
         await self._needed.wait()
-        await informer.run()
+        await body()
 
     def _assignments(self) -> tuple[tuple[EgressAssignment, ...], frozenset[str]]:
         """The assignments, and the addresses of this node's pods that are known; none while there is no policy."""
