@@ -156,9 +156,9 @@ class Engine:
         """Makes calls of a method one after another."""
         return self.run(_ask_grpc(port, call))
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 120) -> T:
         """Runs work on the engine's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
 
 class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
