@@ -43,6 +43,7 @@ class IngressDefaults(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     deny: tuple[str, ...] = ()
     rate_status: int = 503
     snippets: bool = False
+    risk_level: str = "High"
     keep_alive: float | None = None
     header_timeout: float | None = None
     header_kb: int | None = None
@@ -155,6 +156,12 @@ def _never(text: str) -> bool:
     return False
 
 
+def _risk_level(text: str) -> str:
+    if text != "High":
+        raise ValueError("expected High: all annotations but snippets are served")
+    return text
+
+
 KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "ssl-redirect": ("ssl_redirect", read_boolean),
     "force-ssl-redirect": ("force_ssl_redirect", read_boolean),
@@ -192,5 +199,6 @@ KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "gzip-min-length": ("gzip_minimum", read_integer),
     "gzip-types": ("gzip_types", _types),
     "allow-snippet-annotations": ("snippets", _never),
+    "annotations-risk-level": ("risk_level", _risk_level),
 }
 """Key: the field and its reader, which raises ValueError."""
