@@ -248,12 +248,12 @@ def _entries_of(attachment: Attachment) -> _Entries:
     comment = f"{attachment.namespace}/{attachment.pod}"[:100]
     if on_loopback(attachment.ports):
         add(_DEVICES, attachment.device)
-    for ip in attachment.ips:
+    for ip, text in zip(attachment.ips, attachment.addresses, strict=True):
         bound, anywhere, own = _sets(ip.version)
-        add(own, f"{ip} . {ip}")
+        add(own, f"{text} . {text}")
         for mapping in attachment.ports:
             protocol, port, host = _claim(mapping)
-            value = f"{ip} . {mapping.container_port}"
+            value = f"{text} . {mapping.container_port}"
             if not host:
                 add(anywhere, f"{protocol} . {port}", value, comment)
             elif ip_address(host).version == ip.version:

@@ -290,6 +290,15 @@ async def test_a_pod_is_in_the_kernel_when_attach_returns(bench: Bench) -> None:
 
 
 @with_bench
+async def test_pods_that_are_attached_together_share_a_commit(bench: Bench) -> None:
+    await bench.start()
+    bench.taken()
+    bench.enforcement.attach(attached("shop/web", "web-1", "10.180.0.77"), attached("", "new-1", "10.180.0.51"))
+    assert bench.taken() == ["update"]
+    assert bench.plane.devices == {"shop/web": "web-1 10.180.0.77", "/new-1": "new-1 10.180.0.51"}
+
+
+@with_bench
 async def test_a_pod_that_is_not_known_has_no_device(bench: Bench) -> None:
     await bench.start()
     bench.enforcement.attach(attached("shop/new", "new-1"))
