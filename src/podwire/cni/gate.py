@@ -55,6 +55,10 @@ class OpenGate:
 class AdmissionCheck(Protocol):
     """Decides when a pod may get its device; implemented by ``policy.admission``."""
 
+    def admits(self, pod: str, uid: str = "") -> bool:
+        """Whether the policies of a pod can be put in force now."""
+        ...
+
     async def known(self, pod: str, uid: str = "") -> None:
         """Waits until the policies of a pod can be put in force."""
         ...
@@ -74,7 +78,7 @@ class EnforcementGate:
 
     def before(self, request: CniRequest) -> Awaitable[None] | None:
         """Waits with ADD until the pod's object is known and policies are in force; None: no need to wait."""
-        if request.command != "ADD" or not request.pod:
+        if request.command != "ADD" or not request.pod or self._admission.admits(request.pod_name, request.uid):
             return None
         return self._known(request)
 

@@ -24,6 +24,10 @@ class PodAdmission:
         self._clock = clock
         self._arrivals: dict[str, asyncio.Event] = {}
 
+    def admits(self, pod: str, uid: str = "") -> bool:
+        """Whether :meth:`known` would return at once."""
+        return self._loaded.is_set() and self._attached.is_known(pod, uid) and not self.locked
+
     async def known(self, pod: str, uid: str = "") -> None:
         """Waits until the first load is done and a pod is known; with ``uid``, a pod with this uid."""
         await self._loaded.wait()

@@ -17,6 +17,9 @@ class Admission:
         self.ready = asyncio.Event()
         self.asked: list[tuple[str, str]] = []
 
+    def admits(self, _pod: str, _uid: str = "") -> bool:
+        return self.ready.is_set()
+
     async def known(self, pod: str, uid: str = "") -> None:
         self.asked.append((pod, uid))
         await self.ready.wait()
@@ -43,6 +46,7 @@ def test_only_adding_a_pod_waits_for_its_policies() -> None:
         assert (task.done(), admission.asked) == (False, [("shop/web", "u1")])
         admission.ready.set()
         await asyncio.wait_for(task, 5)
+        assert gate.before(request("ADD")) is None, "the agent handles the request without a task"
 
     asyncio.run(scenario())
 

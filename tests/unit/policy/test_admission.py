@@ -40,13 +40,18 @@ def test_pod_waits_for_the_load_and_for_its_own_object() -> None:
         bench = Bench()
         waiting = asyncio.ensure_future(bench.admission.known("shop/web", "new"))
         await asyncio.sleep(0)
+        assert not bench.admission.admits("shop/web", "new")
         assert bench.admission.waits_for()[0] == "policies are not in force yet"
         bench.loaded.set()
         bench.arrive("old")
         await asyncio.sleep(0.01)
         assert (waiting.done(), bench.admission.waits_for()[0]) == (False, "the pod is not known yet")
+        assert (bench.admission.admits("shop/web", "old"), bench.admission.admits("shop/web", "new")) == (True, False)
         bench.arrive("new")
         await asyncio.wait_for(waiting, 5)
+        assert bench.admission.admits("shop/web", "new")
+        bench.plane.held = True
+        assert not bench.admission.admits("shop/web", "new")
 
     asyncio.run(scenario())
 
