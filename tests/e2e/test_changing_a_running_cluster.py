@@ -171,7 +171,7 @@ def test_bird_and_its_agent_may_be_killed_under_traffic(changing: Cluster) -> No
     assert [flow.problems for flow in running_flows] == [[], [], []]
 
 
-@pytest.mark.parametrize("backend", ["vxlan", "hostgw", "bridge", "udp", "wireguard"])
+@pytest.mark.parametrize("backend", ["vxlan", "hostgw", "bridge", "udp", "wireguard", "ovs"])
 def test_killed_and_ended_agents_lose_no_packet(changing: Cluster, backend: str) -> None:
     records = [("processes", f"agent-node-{number}.json") for number in (1, 2)]
     item, two = (Pod(netns_of(changing, name), address_of(changing, name)) for name in ("one", "two"))
