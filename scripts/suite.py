@@ -47,9 +47,7 @@ LAST_S = 5.0
 GUEST = ("scripts/uml", "pytest")
 UNIT_HALF = ("cli", "cni", "dns", "embedded", "house")
 """Folders of ``tests/unit`` with half of its time."""
-WITH_TESTS_OF_GUESTS = (
-    "test_routing_ipvlan.py", "test_routing_segment.py", "test_routing_segments.py", "test_routing_trunk.py",
-)  # fmt: skip
+WITH_TESTS_OF_GUESTS = ("test_routing_ipvlan.py", "test_routing_segment.py", "test_routing_trunk.py")
 """Files for the guest of ``tests/uml``, so that the three guests have about the same time to run."""
 GUEST_OF_ROUTING = ("test_routing_nodes.py", "test_routing_ovs.py")
 """Files for the second guest; the third one has all others."""
