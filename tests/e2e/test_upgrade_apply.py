@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.e2e.clusters import flows, netns_of, own_name, run, running, server, topology
+from tests.e2e.connection import Connection
 from tests.e2e.driver import Cluster, eventually, podwire
 from tests.e2e.helm import Helm
 from tests.e2e.upgrade_workloads import DNS, DNS_ADDRESS, NEW_TEXT, OLD_TEXT, PROXY, TWO, WORKLOADS
@@ -361,12 +362,13 @@ def test_a_second_run_is_refused_and_names_the_first(cluster: Cluster) -> None:
     ending = threading.Event()
 
     def hold() -> None:
-        number = 0
+        own, number = Connection(cluster.kubeconfig), 0  # a connection serves one thread
         while not ending.wait(0.3):
             number += 1
             renewed = f"2026-01-01T00:00:00.{number:06d}Z"
             claim = {"holderIdentity": "the-first", "leaseDurationSeconds": 6, "renewTime": renewed}
-            cluster.api.do("PATCH", path, {**body, "spec": claim}, patch="apply", fieldManager="t", force="true")
+            own.do("PATCH", path, {**body, "spec": claim}, patch="apply", fieldManager="t", force="true")
+        own.close()
 
     thread = threading.Thread(target=hold)
     thread.start()
