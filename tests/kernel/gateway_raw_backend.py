@@ -51,12 +51,13 @@ class RawBackend:
         data = bytearray()
         self.received.append(data)
         answered = 0
+        """The bytes of requests that have their answer."""
         with connection:
             while chunk := connection.recv(65536):
                 data += chunk
-                for request in requests_of(bytes(data))[answered:]:
+                for request in requests_of(bytes(data[answered:])):
                     connection.sendall(_UPGRADED if b"\r\nupgrade: websocket\r\n" in head_of(request) else _ANSWER)
-                    answered += 1
+                    answered += len(request)
 
 
 def raw_entry(port: int, backend_port: int, hosts: Mapping[str, int]) -> GatewayEntry:
