@@ -12,7 +12,6 @@ from podwire.model.bgp import BgpConfigurationObject, BgpFilterObject, BgpPeerOb
 from podwire.routing.backends.bgp.backend import BgpRouting
 from podwire.routing.backends.bgp.filters import FilterValues, read_filter
 from podwire.routing.backends.bgp.objects import (
-    NO_SERVICES,
     REFLECTOR,
     BgpObjects,
     ConfigurationValues,
@@ -474,20 +473,6 @@ def test_peer_that_is_reachable_by_a_router_gets_a_route() -> None:
     assert "  route 192.0.2.9/32 via 10.89.0.254;\n" in text and 'if proto = "gateways4" then reject;' in text
     far = BgpObjects(peers=(peer_values({**TOR, "peerIP": "192.0.2.9", "reachableBy": "10.90.0.1"}),))
     assert "gateways4" not in conf(far, me()), "the router is not on the subnet of the node"
-
-
-def test_services_and_tags_are_announced_but_not_by_excluded_nodes() -> None:
-    default = configuration(
-        {
-            "serviceClusterIPs": [{"cidr": "10.96.0.0/12"}, {"cidr": "fd00:1::/112"}],
-            "prefixAdvertisements": [{"cidr": "10.96.0.0/12", "communities": ["64512:7"]}],
-        }
-    )
-    objects = BgpObjects(default=default, peers=(peer_values(TOR),))
-    text = conf(objects, me())
-    assert "  route 10.96.0.0/12 blackhole;\n" in text and "fd00:1::" not in text, "the node's pods have IPv4 only"
-    assert "  if net ~ [ 10.96.0.0/12+ ] then { bgp_community.add((64512, 7)); }\n" in text
-    assert "10.96.0.0/12 blackhole" not in conf(objects, me(labels={NO_SERVICES: ""}))
 
 
 def test_pool_without_export_is_not_announced() -> None:

@@ -5,8 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.unit.routing.backends.test_bgp_objects import TOR, conf, configuration, me, peer_values
 
 from podwire.model.service import EndpointSlice, Service
+from podwire.routing.backends.bgp.objects import NO_SERVICES, BgpObjects
 from podwire.routing.backends.bgp.serviceaddresses import AnnouncedRanges, service_addresses
 
 Json = dict[str, Any]
@@ -88,3 +90,17 @@ def test_without_aggregation_addresses_of_load_balancers_are_announced_alone() -
 )
 def test_services_without_own_address_are_not_announced(spec: Json) -> None:
     assert announced(service("198.51.100.3", **spec), HERE) == []
+
+
+def test_services_and_tags_are_announced_but_not_by_excluded_nodes() -> None:
+    default = configuration(
+        {
+            "serviceClusterIPs": [{"cidr": "10.96.0.0/12"}, {"cidr": "fd00:1::/112"}],
+            "prefixAdvertisements": [{"cidr": "10.96.0.0/12", "communities": ["64512:7"]}],
+        }
+    )
+    objects = BgpObjects(default=default, peers=(peer_values(TOR),))
+    text = conf(objects, me())
+    assert "  route 10.96.0.0/12 blackhole;\n" in text and "fd00:1::" not in text, "the node's pods have IPv4 only"
+    assert "  if net ~ [ 10.96.0.0/12+ ] then { bgp_community.add((64512, 7)); }\n" in text
+    assert "10.96.0.0/12 blackhole" not in conf(objects, me(labels={NO_SERVICES: ""}))
