@@ -13,9 +13,10 @@
  * Pipelined requests: the connection manager takes one request, and leaves what follows in the connection's buffer
  * until it has answered. This filter then gets the same bytes again, before new ones. How many those are it learns
  * while the answer passes (proxy_on_upstream_data). It reads the length of the buffer then, which Envoy lets it do only when the
- * filter has stopped the iteration and continues it by a call of its own.
+ * filter has stopped the iteration and continues it by a call of its own. Requests that arrive while an earlier one is
+ * being answered stay in the buffer as a whole; they are known again by their length and checksum.
  *
- * Memory: 72 bytes for each connection, and one copy of the bytes at hand.
+ * Memory: 80 bytes for each connection, and one copy of the bytes at hand.
  */
 
 typedef unsigned char u8;
@@ -82,8 +83,10 @@ struct connection {
     u32 total;    /* the length of the buffer when it was handed on */
     u32 end;      /* of that request, in the buffer */
     u32 left;     /* bytes at the front of the buffer that are handed on again */
+    u32 behind;   /* bytes that began behind a request, for whose answer they may have to wait */
+    u32 checksum; /* of these */
 };
-_Static_assert(sizeof(struct connection) == 72, "the memory of a connection");
+_Static_assert(sizeof(struct connection) == 80, "the memory of a connection");
 
 /* Memory: linear memory grows by pages, and nothing is given back. */
 
@@ -412,6 +415,15 @@ static struct span scan(struct parser *p, const u8 *data, u32 from, u32 to, int 
     return span;
 }
 
+/* FNV-1a. */
+static u32 checksum(const u8 *data, u32 size)
+{
+    u32 sum = 2166136261u;
+    for (u32 i = 0; i < size; i++)
+        sum = (sum ^ data[i]) * 16777619u;
+    return sum;
+}
+
 /* The end of the request at the front; 0 when it is not complete. */
 static u32 end_of_request(const u8 *data, u32 size)
 {
@@ -443,11 +455,11 @@ EXPORT(proxy_on_downstream_data) u32 proxy_on_downstream_data(u32 id, u32 size, 
     (void)is_last;
     struct connection **place = find(id), *c = *place ? *place : open(place, id);
     struct parser *p = &c->parser;
-    u32 left = c->left;
-    c->pipelined = c->left = 0;
+    u32 left = c->left, behind = c->behind;
+    c->pipelined = c->left = c->behind = 0;
     if (!size || p->state == PASS)
         return CONTINUE;
-    if (!left && !c->kept && is_body(p) && p->rest > size) {
+    if (!left && !behind && !c->kept && is_body(p) && p->rest > size) {
         p->rest -= size;
         return CONTINUE;
     }
@@ -455,6 +467,9 @@ EXPORT(proxy_on_downstream_data) u32 proxy_on_downstream_data(u32 id, u32 size, 
     u32 total;
     if (proxy_get_buffer_bytes(DOWNSTREAM_DATA, 0, size, &data, &total) || total != size || left > size)
         __builtin_trap();
+    if (!left && behind && behind <= size && checksum(data, behind) == c->checksum)
+        left = behind;
+    int is_behind = left || (p->later && p->state == BEFORE);
     int changed = c->kept;
     if (c->kept) {
         __builtin_memmove(data + left + 1, data + left, total - left);
@@ -472,6 +487,10 @@ EXPORT(proxy_on_downstream_data) u32 proxy_on_downstream_data(u32 id, u32 size, 
     changed |= span.end < total || span.refused;
     if (changed)
         proxy_set_buffer_bytes(DOWNSTREAM_DATA, 0, size, data, span.end);
+    if (is_behind) {
+        c->behind = span.end;
+        c->checksum = checksum(data, span.end);
+    }
     c->total = span.end;
     c->end = left ? end_of_request(data, span.end) : span.first_end;
     if (!c->end || c->end >= c->total)

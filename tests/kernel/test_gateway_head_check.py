@@ -59,14 +59,14 @@ def _portions(choices: random.Random, data: bytes) -> list[bytes]:
     return [data[start:end] for start, end in zip([0, *places], [*places, len(data)], strict=True)]
 
 
-def _answers(site: Site, portions: list[bytes], expected: int) -> list[int]:
+def _answers(site: Site, portions: list[bytes], expected: int, pause_s: float = 0.002) -> list[int]:
     """The statuses of the answers to a stream, whose portions come one after another, with pauses."""
     with socket.create_connection(("127.0.0.1", site.port), timeout=20) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         received = b""
         for portion in portions:
             connection.sendall(portion)
-            time.sleep(0.002)
+            time.sleep(pause_s)
         while len(_statuses(received)) < expected and (data := connection.recv(65536)):
             received += data
         return _statuses(received)
@@ -253,6 +253,21 @@ def test_the_head_behind_an_unusual_request_is_found(site: Site, lines: bytes, b
     assert _answers(site, [first, _request("/", b"X-A: b\rc\r\n")], 2) == [200, 400]
     assert _answers(site, [first, _request("/", b"X-A: b\r\n")], 2) == [200, 200]
     assert _answers(site, [first + _request("/", b"X-A: b\rc\r\n")], 2) == [200, 400]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_requests_that_arrive_during_an_answer_are_read_once(site: Site, seed: int) -> None:
+    """They stay in Envoy's buffer until the answer is complete, and pass the filter again, with what follows."""
+    choices, first = random.Random(seed), _request("/", b"Content-Length: 3\r\n", b"abc")
+    for _ in range(200):
+        body, is_good = BODY * choices.choice([1, 3, 200]), choices.random() < 0.5
+        data = _request("/", b"Content-Length: %d\r\n" % len(body), body) if choices.random() < 0.5 else b""
+        expected = [200, *([200] if data else []), 200 if is_good else 400]
+        data += _request("/", b"X-A: b\r\n" if is_good else b"X-A: b\rc\r\n")
+        cuts = sorted(choices.sample(range(1, len(data)), choices.randrange(3)))
+        portions = [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+        pause_s = choices.choice([0, 0.0005, 0.001])
+        assert _answers(site, [first, *portions], len(expected), pause_s) == expected
 
 
 def test_a_client_that_waits_for_100_continue_is_served(site: Site) -> None:
