@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,10 +24,14 @@ DENY = {
 }
 
 
-def pod(machine: Machine, name: str) -> None:
+FILE_UID = "5f0b6cb0c6e04f2d9d7a6f2a1a2b3c4d"
+"""Of a static pod: the kubelet computes it from the file, and hands it over instead of that of the object."""
+
+
+def pod(machine: Machine, name: str, **annotations: str) -> None:
     """A Pod object on the first node."""
     spec = {"nodeName": "node-1", "containers": [{"name": "c", "image": "x"}]}
-    meta = {"name": name, "namespace": "default", "labels": {"app": name}}
+    meta = {"name": name, "namespace": "default", "labels": {"app": name}, "annotations": annotations}
     machine.api("create", PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, "default")
 
 
@@ -73,6 +78,40 @@ def test_a_pod_is_wired_when_its_policies_are_in_force(machine: Machine) -> None
     eventually(lambda: not machine.drift("node-1"))
     machine.api("delete", NETWORKPOLICIES, "deny", "default")
     eventually(lambda: "goto" not in elements(machine, "ingress"))
+
+
+@pytest.mark.slow
+def test_policies_apply_to_packets_of_static_pods(machine: Machine) -> None:
+    machine.add_node(1, ("cni", "routing", "policy"))
+    eventually(lambda: machine.ready("node-1"))
+    machine.api("create", NETWORKPOLICIES, DENY, "default")
+    pod(machine, "a", **{"kubernetes.io/config.mirror": FILE_UID})
+    pod(machine, "b")
+    arguments = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=a;K8S_POD_UID={FILE_UID}"
+    addresses = {}
+    for name, more in (("a", {"CNI_ARGS": arguments}), ("b", {})):
+        status, answer = add(machine, name, **more)
+        assert status == 0, answer
+        addresses[name] = answer["ips"][0]["address"].partition("/")[0]
+    assert not reaches(machine, "b", addresses["a"]), "the policy denies all that comes in"
+    assert reaches(machine, "a", addresses["b"])
+    machine.api("delete", NETWORKPOLICIES, "deny", "default")
+    eventually(lambda: reaches(machine, "b", addresses["a"]))
+
+
+def reaches(machine: Machine, name: str, address: str) -> bool:
+    """Whether a pod's connection gets an answer within a second; nobody listens, so that is a refusal."""
+    with netns.inside(machine.root / "pods" / name):
+        client = socket.socket()
+    with client:
+        client.settimeout(1)
+        try:
+            client.connect((address, 80))
+        except ConnectionRefusedError:
+            return True
+        except TimeoutError:
+            return False
+    raise AssertionError("somebody listens")
 
 
 @pytest.mark.slow
