@@ -95,9 +95,15 @@ def test_deleted_objects_show_and_foreign_objects_do_not(
     cluster: Cluster, namespace: str, web: dict[str, str], tmp_path: Path
 ) -> None:
     node, link, address = web["node"], web["link"], web["address"]
-    eventually(lambda: equal(cluster, node))
     saved = tmp_path / "saved.txt"
-    saved.write_text(state(cluster, node).stdout)
+
+    def settled() -> bool:
+        """Whether the node stays the same for a second; pods of earlier tests may still be ending."""
+        saved.write_text(state(cluster, node).stdout)
+        time.sleep(1)
+        return equal(cluster, node, "--saved", str(saved))
+
+    eventually(settled)
     foreign = (
         "ip link add alien0 type bridge",
         "ip address add 203.0.113.1/32 dev lo",
