@@ -102,8 +102,10 @@ class L2Speaker:
         """Called before addresses are put on devices."""
         self.announcements = 0
         self.moves = 0
-        self._contact = float("-inf")
+        self._renewed = float("-inf")
         """When the last renewal began that succeeded."""
+        self._contact = float("-inf")
+        """The same, or later: when no node had contact to the API any more, by what all of them said."""
         self._valid_until = float("-inf")
         """When the first of the addresses in the kernel may expire."""
         self._given_up: dict[Address, frozenset[LeasedAddress]] = {}
@@ -136,7 +138,7 @@ class L2Speaker:
 
     def has_contact(self) -> bool:
         """Whether a renewal succeeded lately."""
-        return self._clock.monotonic() - self._contact < CONTACT_S
+        return self._clock.monotonic() - self._renewed < CONTACT_S
 
     def tell_contact(self) -> bool:
         """As :meth:`has_contact`, for another node; without contact this node takes over nothing for a while.
@@ -166,6 +168,7 @@ class L2Speaker:
                 except (TimeoutError, *_FAILURES) as failure:
                     self._log.debug("cannot renew the lease", problem=failure)
                 else:
+                    self._renewed = began
                     self._confirm(began)
             if not self._is_busy:
                 self._needed.clear()
@@ -248,7 +251,7 @@ class L2Speaker:
         """
         age_s = self.leases.own_age_s()
         if 0 <= age_s < HOLD_S:
-            self._contact = max(self._contact, self._clock.monotonic() - age_s)
+            self._renewed = self._contact = self._clock.monotonic() - age_s
         leased: dict[str, set[LeasedAddress]] = {}
         for entry in self._kernel.read():
             leased.setdefault(entry.address, set()).add(entry)

@@ -6,6 +6,7 @@ After each step of time the test looks at all kernels: two of them never have th
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
@@ -52,6 +53,9 @@ class ModelKernel:
     def read(self) -> frozenset[LeasedAddress]:
         now = self._clock.monotonic()
         return frozenset(leased for leased, end in self._ends.items() if now < end)
+
+    def addresses(self) -> frozenset[str]:
+        return frozenset(leased.address for leased in self.read())
 
     def renew(self, addresses: Iterable[LeasedAddress], valid_s: int) -> tuple[KernelError, ...]:
         for leased in addresses:
@@ -128,13 +132,14 @@ class Speakers:
         """The largest number of nodes that had one address at one time."""
         self.history: list[tuple[float, tuple[str, ...]]] = []
 
-    def owners(self) -> tuple[str, ...]:
-        return tuple(name for name, kernel in self.kernels.items() if kernel.read())
+    def owners(self, address: str = VIP) -> tuple[str, ...]:
+        return tuple(name for name, kernel in self.kernels.items() if address in kernel.addresses())
 
     async def watch(self) -> None:
         while True:
             owners = self.owners()
-            self.most = max(self.most, len(owners))
+            everywhere = Counter(address for kernel in self.kernels.values() for address in kernel.addresses())
+            self.most = max(self.most, *everywhere.values(), 0)
             if not self.history or self.history[-1][1] != owners:
                 self.history.append((self.clock.monotonic(), owners))
             await self.clock.sleep(0.01)
@@ -176,23 +181,29 @@ async def speakers(plane: ControlPlane, late_s: float = 1.0, *, with_service: bo
         await asyncio.gather(watch, *(agent.kill() for agent in created.agents.values()), return_exceptions=True)
 
 
-async def make_served(plane: ControlPlane) -> None:
-    """Makes the Service, with endpoints on all nodes."""
-    await make_service(plane, "web")
-    await until_shown(plane, "web", [VIP])
-    await put_endpoints(plane, *plane.nodes.names)
+async def make_served(plane: ControlPlane, name: str = "web", address: str = VIP) -> None:
+    """Makes a Service, with endpoints on all nodes."""
+    await make_service(plane, name)
+    await until_shown(plane, name, [address])
+    await put_endpoints(plane, *plane.nodes.names, service=name)
 
 
-async def put_endpoints(plane: ControlPlane, *nodes: str) -> None:
+def chosen(names: Iterable[str], address: str) -> str:
+    """The node that is elected for an address when all nodes are alive and have endpoints."""
+    return min(names, key=lambda name: hashlib.sha256(f"{name}#{address}".encode()).digest())
+
+
+async def put_endpoints(plane: ControlPlane, *nodes: str, service: str = "web") -> None:
     body = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
-        "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+        "metadata": {"name": f"{service}-1", "labels": {"kubernetes.io/service-name": service}},
         "addressType": "IPv4",
         "endpoints": [{"addresses": [f"10.244.0.{n}"], "nodeName": node} for n, node in enumerate(nodes, 1)],
         "ports": [{"port": 80}],
     }
-    await plane.client.patch(ENDPOINTSLICES, "web-1", body, "default", patch_type="application/apply-patch+yaml")
+    kind = "application/apply-patch+yaml"
+    await plane.client.patch(ENDPOINTSLICES, f"{service}-1", body, "default", patch_type=kind)
 
 
 def test_an_address_moves_when_its_node_dies(plane: StartControlPlane) -> None:
@@ -310,6 +321,33 @@ def test_addresses_stay_while_every_agent_lacks_the_api(plane: StartControlPlane
     asyncio.run(run())
 
 
+def test_addresses_of_several_nodes_stay_without_the_api(plane: StartControlPlane) -> None:
+    """A node that keeps an address because nobody has contact must not look to others as if it had contact."""
+
+    async def run() -> None:
+        async with plane(nodes=3, config=CONFIG) as p, speakers(p) as s:
+            both = {VIP: await s.owner()}
+            for number in range(1, 16):
+                address = f"192.0.2.{number}"
+                await make_served(p, f"web-{number}", address)
+                if (node := chosen(s.agents, address)) != both[VIP]:
+                    both[address] = node
+                    break
+            await s.until(lambda: {address: s.owners(address) for address in both} == {a: (both[a],) for a in both})
+            await s.wait(2)
+            talk = asyncio.ensure_future(exchange(s))
+            s.agents[both[VIP]].client.cut = True  # The two lose contact at different times.
+            await s.wait(0.7)
+            away = asyncio.ensure_future(p.restart(12.0))
+            s.agents[both[VIP]].client.cut = False
+            while not away.done():
+                await s.wait(0.05)
+                assert {address: s.owners(address) for address in both} == {a: (both[a],) for a in both}
+            talk.cancel()
+
+    asyncio.run(run())
+
+
 def test_addresses_return_when_agents_report_a_lost_api_late(plane: StartControlPlane) -> None:
     """The messages of agents take so long that the holder has given up its address by then."""
 
@@ -351,14 +389,18 @@ def test_slow_renewals_do_not_shorten_lifetimes(plane: StartControlPlane) -> Non
 
 
 async def exchange(s: Speakers, delay_s: float = 0.0) -> None:
-    """Carries the messages of agents to each other."""
-    while True:
-        said = {agent.name: agent.speaker.tell_contact() for agent in s.agents.values()}
-        await s.clock.sleep(delay_s)
-        now = s.clock.monotonic()
-        for agent in s.agents.values():
-            agent.speaker.heartbeats.messages |= {name: (now, contact) for name, contact in said.items()}
-        await s.clock.sleep(0.25)
+    """Carries the messages of agents to each other; each agent sends at moments of its own."""
+
+    async def carry(sender: Speaker, first_s: float) -> None:
+        await s.clock.sleep(first_s)
+        while True:
+            contact = sender.speaker.tell_contact()
+            await s.clock.sleep(delay_s)
+            for agent in s.agents.values():
+                agent.speaker.heartbeats.messages[sender.name] = (s.clock.monotonic(), contact)
+            await s.clock.sleep(0.25)
+
+    await asyncio.gather(*(carry(agent, 0.09 * number) for number, agent in enumerate(s.agents.values())))
 
 
 def test_a_node_that_alone_lacks_the_api_gives_up(plane: StartControlPlane) -> None:
@@ -395,12 +437,12 @@ def test_node_that_died_without_addresses_gets_none(plane: StartControlPlane) ->
     async def run() -> None:
         async with plane(nodes=3, config=CONFIG) as p, speakers(p, with_service=False) as s:
             await s.until(lambda: all(len(agent.speaker.alive()) == 3 for agent in s.agents.values()))
-            chosen = min(s.agents, key=lambda name: hashlib.sha256(f"{name}#{VIP}".encode()).digest())
-            await s.agents[chosen].kill()
+            first = chosen(s.agents, VIP)
+            await s.agents[first].kill()
             await s.wait(20)
             await make_served(p)
             await s.until(lambda: bool(s.owners()))
             await s.wait(6)
-            assert chosen not in {name for _, owners in s.history for name in owners}, s.history
+            assert first not in {name for _, owners in s.history for name in owners}, s.history
 
     asyncio.run(run())
