@@ -103,6 +103,8 @@ def test_own_and_borrowed_addresses_answer(small: Cluster, backend: str) -> None
     for name in borrowed(small).values():
         for ip in (ip["ip"] for pod in ("on-2", "on-3") for ip in small.get("pod", pod)["status"]["podIPs"]):
             assert eventually(lambda name=name, ip=ip: answer(small, name, ip)).startswith("on-")
+    for node in ("node-1", "node-2", "node-3"):
+        eventually(lambda node=node: not drift(small, node))
 
 
 def test_killed_agents_lose_no_packet_of_borrowed_addresses(small: Cluster) -> None:

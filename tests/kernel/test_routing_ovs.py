@@ -26,6 +26,7 @@ from tests.kernel.routing_nodes import (
 )
 from tests.kernel.test_routing_loss import queue_drops
 
+from podwire.cluster.names import NODE_POD_BLOCKS
 from podwire.kernel import comparison, netns
 from podwire.routing.backends.ovs.switch import RENEWALS, UNDERLAY
 from podwire.routing.machine import OWNER
@@ -142,6 +143,21 @@ def test_a_node_that_joins_and_leaves_changes_its_flows_alone(make: Make) -> Non
     first.reconcile()
     assert sorted(ofctl(first, "dump-flows").splitlines()) == sorted(everyone.splitlines())
     talks(first.pod("a"), joins.pod("c"))
+
+
+@pytest.mark.parametrize("datapath", DATAPATHS)
+def test_flows_to_single_addresses_stay(make: Make, datapath: str) -> None:
+    """An address that a node has borrowed is a range of its own, which Open vSwitch prints without a length."""
+    cluster = make(datapath, families="46")
+    first, second = cluster.all
+    blocks = ",".join((*second.cidrs, "10.244.9.5/32", "fd00:0:0:9::5/128"))
+    second.annotations[NODE_POD_BLOCKS] = blocks
+    second.reconcile()
+    for _ in range(3):
+        first.reconcile()
+        flows = ofctl(first, "dump-flows")
+        assert flows.count("nw_dst=10.244.9.5 ") == flows.count("ipv6_dst=fd00:0:0:9::5 ") == 1
+        assert difference(first) == [] and not drifted(first)
 
 
 @pytest.mark.parametrize("datapath", DATAPATHS)

@@ -156,9 +156,13 @@ class FlowChanges(NamedTuple):
     delete: tuple[OvsFlow, ...]
 
     def commands(self) -> Iterator[str]:
-        """The lines for ``ovs-ofctl --bundle add-flows``."""
-        yield from (f"add cookie={COOKIE:#x},{flow}" for flow in self.add)
+        """The lines for ``ovs-ofctl --bundle add-flows``, which takes them in order.
+
+        Deletions come first: of a flow that Open vSwitch prints in another way than it was written, they delete what
+        is added again right after.
+        """
         yield from (f"delete_strict cookie={COOKIE:#x}/-1,{flow.key}" for flow in self.delete)
+        yield from (f"add cookie={COOKIE:#x},{flow}" for flow in self.add)
 
 
 def flow_changes(present: Iterable[OvsFlow], desired: Iterable[OvsFlow]) -> FlowChanges:

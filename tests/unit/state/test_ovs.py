@@ -77,8 +77,8 @@ def test_changed_flows_are_replaced_and_surplus_ones_deleted_by_cookie() -> None
     present = (parse_flow(FLOW), OvsFlow(0, "", "drop"), OvsFlow(5, "ip", "drop"))
     desired = (parse_flow(FLOW.replace("output:2", "output:1")), OvsFlow(0, "", "drop"))
     assert list(flow_changes(present, desired).commands()) == [
-        "add cookie=0x706f6477697265,priority=100,ip,in_port=1,nw_dst=10.1.0.0/24 actions=output:1",
         "delete_strict cookie=0x706f6477697265/-1,priority=5,ip",
+        "add cookie=0x706f6477697265,priority=100,ip,in_port=1,nw_dst=10.1.0.0/24 actions=output:1",
     ]
     assert list(flow_changes(present, present).commands()) == []
 

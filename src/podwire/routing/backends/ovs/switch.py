@@ -147,9 +147,9 @@ def _sending(me: LocalNode, peers: Sequence[Peer], datapath: Datapath) -> Iterat
 
 
 def inner(cidr: Network) -> str:
-    """The match of the flow to a pod CIDR."""
+    """The match of the flow to a pod CIDR; a single address has no prefix length, as ovs-ofctl prints it."""
     form = "ip,in_port={},nw_dst={}" if cidr.version == 4 else "ipv6,in_port={},ipv6_dst={}"
-    return form.format(_GATEWAY, cidr)
+    return form.format(_GATEWAY, cidr if has_node_address(cidr) else cidr.network_address)
 
 
 def _receiving(me: LocalNode, peers: Sequence[Peer]) -> Iterator[OvsFlow]:
