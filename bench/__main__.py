@@ -28,6 +28,7 @@ BENCHMARKS = (
     "routing",
     "bgp",
     "tunnels",
+    "tunnel_pairs",
     "datagrams",
     "services",
     "service_changes",

@@ -1,20 +1,17 @@
 """Pods of two nodes through each routing backend, beside the same made by hand, and beside plain routes alone.
 
-Two nodes joined by a veth pair, all in network namespaces of this machine, so both nodes share its processors. In turns
-each backend gets what the router plans for these nodes, masquerade and guards included, with its process where it has
-one. "By hand" is the kernel set up for the same kind of tunnel by commands of ip(8) alone, so without masquerade,
-connection tracking and guards, right before or right after the backend, and "bare veth" plain routes by hand; beside a
-setup by hand with the same functions, the CPU time of datagrams is in ``datagrams``. "Without tables" is the backend
-without its tables of nftables (masquerade with connection tracking, guards): then the kernel holds the same as by hand
-(tests/kernel/test_routing_by_hand.py). On one segment ``bgp`` and ``hostgw`` hold the same in the kernel, routes and
-tables included; BIRD is idle beside the packets. Pairs of these two, one right after the other and in turns the one and
-the other first, give a difference for each pair: a machine that is slow for a while is slow for both, and the median
-over all pairs is next to 0 unless there is a difference. So do pairs of a backend and the same by hand. Pods use the
-MTU that the backend leaves. Bulk is iperf3, one connection or flow at a time, in Mbit/s at the receiver; datagrams have
-1,200 bytes, sent as fast as possible. A round trip is 100 bytes by TCP there and back. CPU for a gigabyte is that of
-both iperf3 by TCP, which contains the kernel's work on their packets, and apart from it that of both nodes' processes
-of the backend; on a busy machine it says more than the rate. Two pods of one node use no backend; beside them stand two
-namespaces with routes by hand.
+Two nodes joined by a veth pair, all in network namespaces of this machine, so both nodes share its processors. In
+turns each backend gets what the router plans for these nodes, masquerade and guards included, with its process where
+it has one. "By hand" is the kernel set up for the same kind of tunnel by commands of ip(8) alone, so without
+masquerade, connection tracking and guards, right before or right after the backend, and "bare veth" plain routes by
+hand; setups by hand with the same functions are beside the backends in ``tunnel_pairs`` and ``datagrams``. "Without
+tables" is the backend without its tables of nftables (masquerade with connection tracking, guards): then the kernel
+holds the same as by hand (tests/kernel/test_routing_by_hand.py). Pods use the MTU that the backend leaves. Bulk is
+iperf3, one connection or flow at a time, in Mbit/s at the receiver; datagrams have 1,200 bytes, sent as fast as
+possible. A round trip is 100 bytes by TCP there and back. CPU for a gigabyte is that of both iperf3 by TCP, which
+contains the kernel's work on their packets, and apart from it that of both nodes' processes of the backend; on a busy
+machine it says more than the rate. Two pods of one node use no backend; beside them stand two namespaces with routes
+by hand.
 
     sudo python -m bench.tunnels [--quick]
 """
@@ -56,10 +53,6 @@ BACKENDS = ("hostgw", "bgp", "bridge", "vxlan", "udp", "ovs", "wireguard")
 BARE = "bare veth"
 AIMS = {"udp": 2000.0}
 """The least Mbit/s of one connection."""
-PAIRS = (("bgp", "hostgw"), ("hostgw", "hostgw by hand"), ("vxlan", "vxlan by hand"))
-"""The subjects that are compared pair by pair."""
-PAIR_AIM_PCT = 3.0
-"""How much less than the other the first of a pair may carry, and how much more CPU a gigabyte may need."""
 LIMIT_S = 60.0
 POD, NEAR_POD = "10.244.2.5", "10.244.1.6"
 """The pod that receives, on the other node and on the same one."""
@@ -361,40 +354,10 @@ def round_trip(source: Path, target: Path, address: str, count: int) -> float:
     return median(times)
 
 
-def _ended_s() -> float:
+def ended_s() -> float:
     """User and system time of the processes that this one has started and that have ended."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return ended.ru_utime + ended.ru_stime
-
-
-class Pairs:
-    """The differences of two subjects, in percent of the second, measured pair by pair."""
-
-    def __init__(self, network: Network, subjects: tuple[str, str]) -> None:
-        self._network, self._subjects = network, subjects
-        self.less_rate: list[float] = []
-        self.more_cpu: list[float] = []
-
-    def measure(self, number: int, seconds: float) -> None:
-        """Measures both once; in pairs of an odd number the second one comes first."""
-        results: dict[str, tuple[float, float]] = {}
-        for subject in self._subjects if number % 2 == 0 else self._subjects[::-1]:
-            with contextlib.closing(_setup(self._network, subject.removesuffix(" by hand"), subject)):
-                before = _ended_s()
-                rate = bulk(self._network.pod(1), self._network.pod(2), POD, seconds)
-                results[subject] = rate, (_ended_s() - before) / rate
-        (rate, used), (other_rate, other_used) = (results[subject] for subject in self._subjects)
-        self.less_rate.append(100 * (1 - rate / other_rate))
-        self.more_cpu.append(100 * (used / other_used - 1))
-
-    def rows(self) -> list[Row]:
-        """The rows of the differences; negative values are in favour of the first."""
-        first, second = self._subjects
-        title = f"{first} and {second} in pairs"
-        return [
-            Row(f"{title}: TCP, less Mbit/s", "%", tuple(self.less_rate), aim=PAIR_AIM_PCT),
-            Row(f"{title}: TCP, more CPU for a GB", "%", tuple(self.more_cpu), aim=PAIR_AIM_PCT),
-        ]
 
 
 class Measurements:
@@ -407,11 +370,11 @@ class Measurements:
     def take(self, name: str, ends: tuple[Path, Path, str], setup: Routed | HandMade) -> None:
         """Measures one subject between two pods once."""
         self._keep(name, "round trip", round_trip(*ends, self._count))
-        before, ended = setup.used_s(), _ended_s()
+        before, ended = setup.used_s(), ended_s()
         speed = bulk(*ends, self._seconds)
         gigabytes = speed * self._seconds / 8e3
         self._keep(name, "TCP", speed)
-        self._keep(name, "iperf3", (_ended_s() - ended) / gigabytes)
+        self._keep(name, "iperf3", (ended_s() - ended) / gigabytes)
         self._keep(name, "CPU", (setup.used_s() - before) / gigabytes)
         self._keep(name, "UDP", bulk(*ends, self._seconds, "-u", "-b", "0", "-l", "1200"))
 
@@ -427,7 +390,7 @@ class Measurements:
 
 def run(quick: bool) -> list[Row]:
     """The rows; with ``quick`` one run."""
-    runs, seconds, count, turns = (1, 1, 300, 2) if quick else (5, 2, 2000, 10)
+    runs, seconds, count = (1, 1, 300) if quick else (5, 2, 2000)
     measured = Measurements(seconds, count)
     with tempfile.TemporaryDirectory() as folder, contextlib.closing(Network(Path(folder))) as network:
         features = RoutingSettings().load()
@@ -447,11 +410,7 @@ def run(quick: bool) -> list[Row]:
                         measured.take(subject, across, setup)
                         if name == "hostgw" and subject != _alone(name):
                             measured.take(f"near {subject}", near, setup)
-        pairs = [Pairs(network, subjects) for subjects in PAIRS if subjects[0] in usable]
-        for number in range(turns):
-            for pair in pairs:
-                pair.measure(number, seconds)
-    return [*_rows(measured, usable), *(row for pair in pairs for row in pair.rows())]
+    return _rows(measured, usable)
 
 
 def _alone(name: str) -> str:

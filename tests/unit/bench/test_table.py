@@ -16,7 +16,7 @@ PLAIN = Row("lost", "", (0.0, 0.0))
 _PARTS = {
     "__main__", "alone", "compare", "dns_peers", "dns_size", "engines", "executions", "gateway_objects",
     "gateway_peers", "gateway_replacement", "iptables_repairs", "joining", "machine", "podsysctls", "policy_growth",
-    "table", "wrk",
+    "suite_time", "table", "wrk",
 }  # fmt: skip
 """Modules of bench/ that are no benchmark by themselves."""
 
