@@ -34,6 +34,8 @@ def name(item):
     return f"{parts[parts.index('tests') + 1]}/{item.name}"
 
 def pytest_collection_modifyitems(config, items):
+    if str(config.rootpath) != os.environ["OF_TREE"]:
+        return  # A test runs pytest on other files.
     if "LIST_TESTS" in os.environ:
         Path(os.environ["LIST_TESTS"]).write_text(json.dumps([name(item) for item in items]))
     elif "ONLY_TESTS" in os.environ:
@@ -50,10 +52,10 @@ def in_common(one: Iterable[str], other: Iterable[str]) -> frozenset[str]:
     return frozenset(name for name, count in counts.items() if others[name] == count)
 
 
-def _environment(folder: Path, variable: str, file: Path) -> dict[str, str]:
-    """The environment in which pytest has the plugin, with a file for it."""
+def _environment(tree: Path, folder: Path, variable: str, file: Path) -> dict[str, str]:
+    """The environment in which pytest has the plugin for the tests of a tree, with a file for it."""
     (folder / "common_tests.py").write_text(_PLUGIN)
-    own = {"PYTHONPATH": str(folder), "PYTEST_ADDOPTS": "-p common_tests", variable: str(file)}
+    own = {"PYTHONPATH": str(folder), "PYTEST_ADDOPTS": "-p common_tests", "OF_TREE": str(tree), variable: str(file)}
     return {**os.environ, **own}
 
 
@@ -63,7 +65,7 @@ def _listed(tree: Path, tiers: Iterable[str], folder: Path) -> list[str]:
     for tier in tiers:
         file = folder / "listed.json"
         command = [str(tree / ".venv/bin/python"), "-m", "pytest", "--collect-only", f"tests/{tier}"]
-        environment = _environment(folder, "LIST_TESTS", file)
+        environment = _environment(tree, folder, "LIST_TESTS", file)
         subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.DEVNULL, check=True)
         names += json.loads(file.read_text())
     return names
@@ -75,7 +77,7 @@ def _run(tree: Path, tiers: Iterable[str], folder: Path, only: Path) -> float:
     program = [str(tree / ".venv/bin/python"), str(suite)] if suite.exists() else [str(tree / "scripts/suite")]
     own = [*tiers, *(["thorough"] if suite.exists() and "unit" in tiers else [])]
     begun = time.monotonic()
-    subprocess.run([*program, *own], cwd=tree, env=_environment(folder, "ONLY_TESTS", only), check=False)
+    subprocess.run([*program, *own], cwd=tree, env=_environment(tree, folder, "ONLY_TESTS", only), check=False)
     return time.monotonic() - begun
 
 

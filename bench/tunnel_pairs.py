@@ -1,9 +1,10 @@
 """TCP from a pod to a pod of another node, pair by pair: a backend, and the same made by hand with the same functions.
 
-Two nodes and their pods for each subject, as in ``tunnels``; all exist at once. One connection of iperf3 after the
-other, sender and receiver each on a processor of its own, in turns the first and the second of a pair first. Each pair
-gives a difference: a machine that is slow for a while is slow for both, and the median over all pairs is next to 0
-unless there is a difference. CPU is that of both iperf3, which contains the kernel's work on their packets.
+Two nodes and their pods for each subject, as in ``tunnels``; all exist at once, each with one connection between its
+pods. A connection carries data as fast as it can for 0.1 s, then that of the other subject, in turns the first and the
+second one first. Each pair of turns gives a difference: a machine that is slow for a while is slow for both, and the
+median over all pairs is next to 0 unless there is a difference. Sender and receiver are two threads, each on a
+processor of its own. CPU is that of both, which contains the kernel's work on their packets.
 
 "By hand" is what ``datagrams`` has by that name: device and routes made by ip(8), and the rules of flanneld for the
 same pods. podwire has masquerade, too, and for ``vxlan`` a guard that lets only nodes send into the tunnel. On one
@@ -13,60 +14,101 @@ segment ``bgp`` and ``hostgw`` hold the same in the kernel; BIRD is idle beside 
 """
 
 import contextlib
+import os
+import socket
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 from bench.alone import run_alone
 from bench.table import Row
-from bench.tunnels import LIKE, POD, HandMade, Network, Routed, bulk, ended_s
+from bench.tunnels import LIKE, LIMIT_S, POD, HandMade, Network, Routed
+
+from podwire.kernel import netns
 
 PAIRS = (("hostgw", "hostgw by hand"), ("vxlan", "vxlan by hand"), ("bgp", "hostgw"))
 """The subjects that are compared."""
 AIM_PCT = 3.0
 """How much less than the other the first of a pair may carry, and how much more CPU a gigabyte may need."""
 _BY_HAND = " by hand"
-_ON_TWO_PROCESSORS = ("-A", "0,1")
+_PORT = 9000
+_CHUNK = bytes(1 << 20)
 
 
 class Subject:
-    """Two nodes with one setup, and what was measured between their pods."""
+    """Two nodes with one setup, a connection between their pods, and what was measured with it."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir()
-        self._opened = contextlib.ExitStack()
-        self._network = self._opened.enter_context(contextlib.closing(Network(folder)))
-        self._opened.enter_context(contextlib.closing(self._setup(name)))
         self.rates: list[float] = []
+        """Bytes a second."""
         self.costs: list[float] = []
-        """CPU seconds for what one Mbit/s carries in a turn."""
+        """CPU seconds of a byte."""
+        self._arrived = threading.Condition()
+        self._received = 0
+        with contextlib.ExitStack() as opened:
+            network = opened.enter_context(contextlib.closing(Network(folder)))
+            opened.enter_context(contextlib.closing(_setup(network, name)))
+            with netns.inside(network.pod(2)):
+                listener = opened.enter_context(socket.create_server(("", _PORT)))
+            with netns.inside(network.pod(1)):
+                self._sender = opened.enter_context(socket.create_connection((POD, _PORT), LIMIT_S))
+            connection, _ = listener.accept()
+            threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
+            self._opened = opened.pop_all()
 
-    def _setup(self, name: str) -> HandMade | Routed:
-        if name.endswith(_BY_HAND):
-            return HandMade(self._network, LIKE[name.removesuffix(_BY_HAND)], rules=True)
-        return Routed(self._network, name)
+    def _receive(self, connection: socket.socket) -> None:
+        _use_processor(1)
+        buffer = bytearray(len(_CHUNK))
+        with connection:
+            while count := connection.recv_into(buffer):
+                with self._arrived:
+                    self._received += count
+                    self._arrived.notify()
 
-    def take_turn(self, seconds: int) -> None:
-        """Measures once."""
-        before = ended_s()
-        rate = bulk(self._network.pod(1), self._network.pod(2), POD, seconds, *_ON_TWO_PROCESSORS)
-        self.rates.append(rate)
-        self.costs.append((ended_s() - before) / rate)
+    def take_turn(self, seconds: float) -> None:
+        """Measures once, from the first byte that is sent to the last one that is received."""
+        self._received = sent = 0
+        begun, used = time.perf_counter(), time.process_time()
+        while time.perf_counter() - begun < seconds:
+            sent += self._sender.send(_CHUNK)
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: self._received == sent, LIMIT_S), "the connection is broken"
+        self.rates.append(sent / (time.perf_counter() - begun))
+        self.costs.append((time.process_time() - used) / sent)
 
     def close(self) -> None:
         self._opened.close()
 
 
+def _setup(network: Network, name: str) -> HandMade | Routed:
+    if name.endswith(_BY_HAND):
+        return HandMade(network, LIKE[name.removesuffix(_BY_HAND)], rules=True)
+    return Routed(network, name)
+
+
+def _use_processor(number: int) -> None:
+    """Keeps the calling thread on the processor with this number, counted from 0 among those of the process."""
+    usable = sorted(_PROCESSORS)
+    os.sched_setaffinity(threading.get_native_id(), {usable[number % len(usable)]})
+
+
+_PROCESSORS = os.sched_getaffinity(0)
+
+
 def run(quick: bool) -> list[Row]:
-    """The rows; with ``quick`` two turns."""
-    turns, seconds = (2, 1) if quick else (40, 1)
+    """The rows; with ``quick`` a few turns."""
+    turns, seconds = (5, 0.1) if quick else (400, 0.1)
     rows: list[Row] = []
+    _use_processor(0)
     with tempfile.TemporaryDirectory() as folder:
         for names in PAIRS:
             rows += _measure(Path(folder, names[0]), names, turns, seconds)
     return rows
 
 
-def _measure(folder: Path, names: tuple[str, str], turns: int, seconds: int) -> list[Row]:
+def _measure(folder: Path, names: tuple[str, str], turns: int, seconds: float) -> list[Row]:
     folder.mkdir()
     with contextlib.ExitStack() as opened:
         first, second = (

@@ -354,7 +354,7 @@ def round_trip(source: Path, target: Path, address: str, count: int) -> float:
     return median(times)
 
 
-def ended_s() -> float:
+def _ended_s() -> float:
     """User and system time of the processes that this one has started and that have ended."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return ended.ru_utime + ended.ru_stime
@@ -370,11 +370,11 @@ class Measurements:
     def take(self, name: str, ends: tuple[Path, Path, str], setup: Routed | HandMade) -> None:
         """Measures one subject between two pods once."""
         self._keep(name, "round trip", round_trip(*ends, self._count))
-        before, ended = setup.used_s(), ended_s()
+        before, ended = setup.used_s(), _ended_s()
         speed = bulk(*ends, self._seconds)
         gigabytes = speed * self._seconds / 8e3
         self._keep(name, "TCP", speed)
-        self._keep(name, "iperf3", (ended_s() - ended) / gigabytes)
+        self._keep(name, "iperf3", (_ended_s() - ended) / gigabytes)
         self._keep(name, "CPU", (setup.used_s() - before) / gigabytes)
         self._keep(name, "UDP", bulk(*ends, self._seconds, "-u", "-b", "0", "-l", "1200"))
 
