@@ -374,19 +374,23 @@ def test_a_second_run_is_refused_and_names_the_first(cluster: Cluster) -> None:
     path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/podwire-upgrade"
     ending = threading.Event()
 
+    def claim(connection: Connection, number: int) -> None:
+        spec = {
+            "holderIdentity": "the-first", "leaseDurationSeconds": 6, "renewTime": f"2026-01-01T00:00:00.{number:06d}Z",
+        }  # fmt: skip
+        connection.do("PATCH", path, {**body, "spec": spec}, patch="apply", fieldManager="t", force="true")
+
     def hold() -> None:
         own, number = Connection(cluster.kubeconfig), 0  # a connection serves one thread
         while not ending.wait(0.3):
             number += 1
-            renewed = f"2026-01-01T00:00:00.{number:06d}Z"
-            claim = {"holderIdentity": "the-first", "leaseDurationSeconds": 6, "renewTime": renewed}
-            own.do("PATCH", path, {**body, "spec": claim}, patch="apply", fieldManager="t", force="true")
+            claim(own, number)
         own.close()
 
+    claim(cluster.api, 0)
     thread = threading.Thread(target=hold)
     thread.start()
     try:
-        eventually(lambda: cluster.get("leases", "podwire-upgrade", *SYSTEM)["spec"]["holderIdentity"] == "the-first")
         output = upgrade(cluster, "rollback", status=1)
     finally:
         ending.set()
