@@ -38,6 +38,7 @@ from podwire.state.nft import Set, Table
 from podwire.state.nft_diff import DeleteElements, FlushChain, Operation, Transaction, removal
 
 COUNTS = (10, 1_000, 10_000)
+IPTABLES_COUNTS = (10, 100, 1_000)
 AIMED = 1_000
 AIM_MS = 20.0
 PEER = "nft -f"
@@ -133,7 +134,7 @@ def run(quick: bool) -> list[Row]:
                 rows.append(
                     Row(name, "ms", tuple(result[subject + suffix]), ((PEER, tuple(result[PEER + suffix])),), aim)
                 )
-    for count in COUNTS[:2]:
+    for count in IPTABLES_COUNTS:
         rows += iptables_repairs.rows(count, 5 if quick else 15)
     return rows
 

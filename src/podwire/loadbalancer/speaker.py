@@ -102,10 +102,9 @@ class L2Speaker:
         """Called before addresses are put on devices."""
         self.announcements = 0
         self.moves = 0
-        self._renewed = float("-inf")
-        """When the last renewal began that succeeded."""
-        self._contact = float("-inf")
-        """The same, or later: when no node had contact to the API any more, by what all of them said."""
+        self._renewed = self._contact = float("-inf")
+        """When the last renewal began that succeeded. The second is later while all nodes say that they have no contact
+        to the API: the time of what they said."""
         self._valid_until = float("-inf")
         """When the first of the addresses in the kernel may expire."""
         self._given_up: dict[Address, frozenset[LeasedAddress]] = {}
