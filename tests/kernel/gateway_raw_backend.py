@@ -3,7 +3,14 @@
 import re
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import msgspec
+from tests.kernel.gateway_engine import SETTINGS, Engine, free_port
 
 from podwire.gateway.routes import (
     EntryBackend,
@@ -52,12 +59,34 @@ class RawBackend:
         self.received.append(data)
         answered = 0
         """The bytes of requests that have their answer."""
-        with connection:
+        with connection, suppress(ConnectionError):  # The engine resets connections that it has given up.
             while chunk := connection.recv(65536):
                 data += chunk
                 for request in requests_of(bytes(data[answered:])):
                     connection.sendall(_UPGRADED if b"\r\nupgrade: websocket\r\n" in head_of(request) else _ANSWER)
                     answered += len(request)
+
+
+class Site(NamedTuple):
+    """An engine, the port of its listener, and the backend behind it."""
+
+    engine: Engine
+    port: int
+    backend: RawBackend
+
+
+@contextmanager
+def raw_site(hosts: Mapping[str, int], **settings: Any) -> Iterator[Site]:
+    """An engine in front of a backend, with the hosts of :func:`raw_entry`; ``settings`` differ from the usual ones."""
+    with TemporaryDirectory(prefix="gw") as directory:
+        engine = Engine(Path(directory), msgspec.structs.replace(SETTINGS, **settings))
+        backend, port = RawBackend(), free_port()
+        try:
+            engine.serve(raw_entry(port, backend.port, hosts))
+            yield Site(engine, port, backend)
+        finally:
+            engine.close()
+            backend.close()
 
 
 def raw_entry(port: int, backend_port: int, hosts: Mapping[str, int]) -> GatewayEntry:

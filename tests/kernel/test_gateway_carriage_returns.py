@@ -8,35 +8,19 @@ import re
 import socket
 import struct
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-import msgspec
 import pytest
-from tests.kernel.gateway_engine import SETTINGS, Engine, free_port
-from tests.kernel.gateway_raw_backend import RawBackend, head_of, raw_entry, requests_of
+from tests.kernel.gateway_raw_backend import Site, head_of, raw_site, requests_of
 
 HELD, STREAMED = "held.example", "streamed.example"
 """Hosts with a limit for bodies, which makes the engine hold them, and without."""
 
 
-class Site(NamedTuple):
-    """The port of the engine, and the backend."""
-
-    port: int
-    backend: RawBackend
-
-
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with TemporaryDirectory(prefix="gw") as directory:
-        settings = msgspec.structs.replace(SETTINGS, request_timeout=2)
-        engine, backend, port = Engine(Path(directory), settings), RawBackend(), free_port()
-        engine.serve(raw_entry(port, backend.port, {HELD: 1000, STREAMED: 0}))
-        yield Site(port, backend)
-        engine.close()
-        backend.close()
+    with raw_site({HELD: 1000, STREAMED: 0}, request_timeout=2) as opened:
+        yield opened
 
 
 class Exchange(NamedTuple):

@@ -9,14 +9,10 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-import msgspec
 import pytest
-from tests.kernel.gateway_engine import SETTINGS, Engine, free_port
-from tests.kernel.gateway_raw_backend import RawBackend, raw_entry, requests_of
+from tests.kernel.gateway_raw_backend import Site, raw_site, requests_of
 
 from podwire.gateway.envoy import headcheck
 from podwire.gateway.envoy.headcheck import head_check_filter
@@ -26,22 +22,10 @@ BODY = b"a\rb\r\n c\r\n\r\nGET /forged HTTP/1.1\r\nX: \r\r\n\r\n"
 """A body that a reader of heads would refuse."""
 
 
-class Site(NamedTuple):
-    """The port of the engine, and the backend."""
-
-    port: int
-    backend: RawBackend
-
-
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with TemporaryDirectory(prefix="gw") as directory:
-        settings = msgspec.structs.replace(SETTINGS, access_log="")
-        engine, backend, port = Engine(Path(directory), settings), RawBackend(), free_port()
-        engine.serve(raw_entry(port, backend.port, {HOST.decode(): 0}))
-        yield Site(port, backend)
-        engine.close()
-        backend.close()
+    with raw_site({HOST.decode(): 0}, access_log="") as opened:
+        yield opened
 
 
 def _request(target: str, lines: bytes = b"", body: bytes = b"", host: bytes = HOST) -> bytes:
@@ -337,20 +321,13 @@ def _failing_program() -> bytes:
 def test_no_request_passes_a_filter_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     head_check_filter.cache_clear()
     monkeypatch.setattr(headcheck, "compiled", _failing_program)
-    backend, port = RawBackend(), free_port()
     try:
-        with TemporaryDirectory(prefix="gw") as directory:
-            engine = Engine(Path(directory), msgspec.structs.replace(SETTINGS, access_log=""))
-            try:
-                engine.serve(raw_entry(port, backend.port, {HOST.decode(): 0}))
-                assert not engine.refusals
-                for _ in range(3):
-                    assert _answers_or_none(Site(port, backend), _request("/")) == []
-            finally:
-                engine.close()
-        assert not backend.received
+        with raw_site({HOST.decode(): 0}, access_log="") as site:
+            assert not site.engine.refusals
+            for _ in range(3):
+                assert _answers_or_none(site, _request("/")) == []
+            assert not site.backend.received
     finally:
-        backend.close()
         head_check_filter.cache_clear()
 
 
