@@ -333,6 +333,7 @@ def test_addresses_of_several_nodes_stay_without_the_api(plane: StartControlPlan
                 if (node := chosen(s.agents, address)) != both[VIP]:
                     both[address] = node
                     break
+            assert len(both) == 2
             await s.until(lambda: {address: s.owners(address) for address in both} == {a: (both[a],) for a in both})
             await s.wait(2)
             talk = asyncio.ensure_future(exchange(s))
