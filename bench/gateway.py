@@ -26,7 +26,8 @@ from bench.gateway_replacement import replacements
 from bench.machine import cpu_s, resident_mb
 from bench.table import Row
 from bench.wrk import Client, Load, failed_row, pauses_of
-from tests.kernel.gateway_engine import SETTINGS, Engine, certificate_for, free_port
+from tests.fakes.ports import free_port
+from tests.kernel.gateway_engine import SETTINGS, Engine, certificate_for
 
 from podwire.gateway.routes import (
     Certificate,

@@ -12,8 +12,9 @@ from typing import Any
 
 from bench.gateway_peers import answer, is_from
 from tests.fakes import scripted_http as http
+from tests.fakes.ports import free_port
 from tests.kernel.changing_api import ChangingApi, meta
-from tests.kernel.gateway_engine import Engine, certificate_for, free_port
+from tests.kernel.gateway_engine import Engine, certificate_for
 
 from podwire.cluster.names import GATEWAY_OF_SERVICE, GATEWAY_SERVICE
 from podwire.gateway.api import controller as gateway_api

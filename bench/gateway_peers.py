@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.kernel.gateway_engine import free_port
+from tests.fakes.ports import free_port
 
 HOST = "web.example"
 """The host that is asked."""

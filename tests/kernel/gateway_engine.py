@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import grpc
 import msgspec
 from tests.fakes.certificates import make_certificate
+from tests.fakes.ports import free_port
 from tests.kernel.gateway_backends import Backends, GrpcBackends
 
 from podwire.gateway.envoy.ads import DiscoveryServer
@@ -51,13 +52,6 @@ class GrpcAnswer(msgspec.Struct, frozen=True):
 
     code: str
     backend: dict[str, Any]
-
-
-def free_port() -> int:
-    """A TCP port of loopback that nobody uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Engine:

@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import msgspec
-from tests.kernel.gateway_engine import SETTINGS, Engine, free_port
+from tests.fakes.ports import free_port
+from tests.kernel.gateway_engine import SETTINGS, Engine
 
 from podwire.gateway.routes import (
     EntryBackend,

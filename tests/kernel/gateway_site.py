@@ -1,7 +1,8 @@
 """One site on an engine: two hosts, one of them with a certificate, and a Service behind all of their paths."""
 
 from tests.cases.gateway.ingress_cases import IngressCase, facts_of
-from tests.kernel.gateway_engine import Engine, certificate_for, free_port
+from tests.fakes.ports import free_port
+from tests.kernel.gateway_engine import Engine, certificate_for
 
 from podwire.gateway.ingress.translate import IngressPorts, translate
 

@@ -26,6 +26,7 @@ from tests.cases.gateway.gateway_api_cases import (
     services_of,
 )
 from tests.fakes.certificates import make_certificate
+from tests.fakes.ports import free_port
 from tests.kernel.gateway_engine import (
     Answer,
     ClientRequest,
@@ -33,7 +34,6 @@ from tests.kernel.gateway_engine import (
     GrpcCall,
     ask_datagram,
     certificate_for,
-    free_port,
 )
 
 from podwire.gateway.api.translate import translate_api
@@ -123,6 +123,7 @@ def serve(machine: Machine, case: ApiCase) -> Ports:
             system=machine.authorities["backends"],
         ),
     )
+    machine.engine.refusals.clear()
     machine.engine.serve(translate_api(facts).entry)
     return ports
 
@@ -306,6 +307,30 @@ def test_a_session_keeps_its_endpoint(machine: Machine, session: Session, asked:
     assert {answer.backend["address"] for answer in answers} == {first.backend["address"]}
     answers = [machine.engine.ask(port, ClientRequest(host="a")) for _ in range(9)]
     assert {answer.backend["address"] for answer in answers} == {endpoint.address for endpoint in endpoints}
+
+
+def _entry(machine: Machine, name: str, port: int) -> GatewayEntry:
+    """One listener that leads to one backend."""
+    route = EntryRoute(
+        source="HTTPRoute shop/web",
+        match=RequestMatch(),
+        action=Forward(backends=(WeightedBackend(key="shop/web:80"),)),
+    )
+    endpoint = EntryEndpoint(address="127.8.9.1", port=machine.engine.backends.port)
+    return GatewayEntry(
+        listeners=(EntryListener(name=name, port=port, protocol="HTTP", table="web"),),
+        tables={"web": RouteTable(name="web", hosts=(VirtualHost(hosts=("*",), routes=(route,)),))},
+        backends={"shop/web:80": EntryBackend(key="shop/web:80", endpoints=(endpoint,))},
+    )
+
+
+def test_a_listener_takes_over_the_port_of_one_that_goes(machine: Machine) -> None:
+    port = free_port()
+    machine.engine.refusals.clear()
+    for name in ("gateway shop/old:80", "gateway shop/new:80", "gateway shop/newest:80"):
+        machine.engine.serve(_entry(machine, name, port))
+        assert machine.engine.ask(port, ClientRequest(host="a")).status == 200
+    assert not machine.engine.refusals
 
 
 def test_a_drained_engine_waits_for_connections_of_streams() -> None:

@@ -18,7 +18,8 @@ import msgspec
 import pytest
 import websocket
 from tests.cases.gateway.ingress_cases import IngressCase, facts_of
-from tests.kernel.gateway_engine import Engine, certificate_for, free_port
+from tests.fakes.ports import free_port
+from tests.kernel.gateway_engine import Engine, certificate_for
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Request, TextMessage
 

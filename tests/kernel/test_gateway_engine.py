@@ -12,13 +12,13 @@ import msgspec
 import pytest
 from tests.cases.gateway.ingress_cases import CaseRequest, IngressCase, facts_of, ingress_cases, services_of
 from tests.cases.gateway.migrated_cases import api_facts_of, migration_of
+from tests.fakes.ports import free_port
 from tests.kernel.gateway_engine import (
     SETTINGS,
     Answer,
     ClientRequest,
     Engine,
     certificate_for,
-    free_port,
     hosts_of,
 )
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.fakes import scripted_http as http
 from tests.fakes.certificates import make_certificate
+from tests.fakes.ports import free_port
 from tests.kernel.changing_api import ChangingApi, meta, tls_secret, weak_certificate
 from tests.kernel.gateway_engine import (
     SETTINGS,
@@ -20,7 +21,6 @@ from tests.kernel.gateway_engine import (
     Engine,
     ask_once,
     certificate_for,
-    free_port,
     hosts_of,
 )
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import msgspec
 import pytest
 from tests.cases.gateway.ingress_cases import IngressCase, facts_of
-from tests.kernel.gateway_engine import ClientRequest, Engine, certificate_for, free_port
+from tests.fakes.ports import free_port
+from tests.kernel.gateway_engine import ClientRequest, Engine, certificate_for
 
 from podwire.gateway.ingress.translate import IngressPorts, translate
 from podwire.gateway.routes import (

@@ -1,27 +1,19 @@
 """Numbered flows over loopback."""
 
 import re
-import socket
 import threading
 
 import pytest
+from tests.fakes.ports import free_port
 
 from podwire.errors import ConfigError
 from podwire.flows import sending, serving
 from podwire.flows.count import FlowReport, FlowTarget
 
 
-def free_ports(number: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
 def start_server() -> tuple[int, int, int]:
     """The ports of a server that runs until the tests end: numbers, HTTP, denied."""
-    port, http, denied = free_ports(3)
+    port, http, denied = free_port(), free_port(), free_port()
     threading.Thread(target=serving.serve, args=(port, http, denied), daemon=True).start()
     assert sending.unreachable(["127.0.0.1"], 30.0, port) == []
     return port, http, denied
@@ -53,7 +45,7 @@ def test_answers_to_denied_probes_are_leaks() -> None:
 
 
 def test_a_server_that_is_away_is_counted_and_named() -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     by_kind = sent(sending.targets_of("127.0.0.1", port), 4)
     assert by_kind["tcp"].broken >= 2 and by_kind["new"].lost >= 2
     assert by_kind["new"].losses[0].reason == "connection refused"
@@ -62,7 +54,7 @@ def test_a_server_that_is_away_is_counted_and_named() -> None:
 
 
 def test_a_refused_connection_is_no_leak() -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     report = sent([FlowTarget(kind="denied", address="127.0.0.1", port=port)], 4)["denied"]
     assert (report.leaked, report.lost, report.losses) == (0, 0, ())
 

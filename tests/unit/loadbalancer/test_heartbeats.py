@@ -1,9 +1,9 @@
 """Messages between agents: sent while the API is away, taken back afterwards, and otherwise left out."""
 
 import asyncio
-import socket
 
 from tests.fakes.clock import FakeClock
+from tests.fakes.ports import free_port
 
 from podwire.loadbalancer.heartbeats import INTERVAL_S, Heartbeats
 from podwire.model.meta import ObjectMeta
@@ -11,12 +11,6 @@ from podwire.model.node import Node, NodeAddress, NodeStatus
 
 ADDRESSES = NodeStatus(addresses=(NodeAddress(type="InternalIP", address="127.0.0.1"),))
 NODES = {name: Node(metadata=ObjectMeta(name=name), status=ADDRESSES) for name in ("here", "there")}
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_messages_are_sent_only_about_lost_contact() -> None:

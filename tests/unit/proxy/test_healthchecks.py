@@ -5,18 +5,13 @@ import socket
 
 import msgspec
 from tests.fakes.clock import FakeClock
+from tests.fakes.ports import free_port
 
 from podwire.http.message import Request, Response
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import RETRY_S, HealthChecks, MovableServer, listener, serve_at
 from podwire.proxy.servicemap import ResolvedPort
 from podwire.runtime.tasks import TaskSet
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as result:
-        port: int = result.getsockname()[1]
-        return port
 
 
 def service(port: int, *ready: str) -> tuple[ResolvedPort, ...]:
