@@ -2,8 +2,9 @@
 
 Make before break: certificates, clusters and endpoints first; when the engine has accepted them, listeners and tables
 that name them, then the virtual hosts of those tables; when it has accepted those, what is no longer named goes,
-virtual hosts before all else. An engine asks for tables by name and for virtual hosts of all tables at once; it takes
-those of a table from when it has accepted the table, and forgets them with it.
+virtual hosts before all else. Listeners go earlier, with the response that brings others: an engine removes before it
+adds, and a new listener may have the address of one that goes. An engine asks for tables by name and for virtual hosts
+of all tables at once; it takes those of a table from when it has accepted the table, and forgets them with it.
 
 A response that the engine refuses (NACK) leaves its last good resources in force. Of several resources in a refused
 response, each half is sent again by itself, until it is known which of them the engine refuses; those are not sent
@@ -365,19 +366,23 @@ class EngineState:
         if not changed and not missing:
             return None
         state.sent |= {name: packed.version for name, packed in changed.items()} | dict.fromkeys(missing, "")
-        return self._respond(kind, changed, missing)
+        return self._respond(kind, changed, self._take_gone(kind) if kind == LISTENER else missing)
 
     def _removals(self, kind: str) -> ResourceUpdate | None:
-        state = self._types[kind]
-        present = self._snapshot.of(kind)
-        removed = tuple(sorted(name for name in state.unsettled if name not in present and state.sent.get(name)))
-        if state.pending is not None or not removed:
+        if self._types[kind].pending is not None:
             return None
+        removed = self._take_gone(kind)
+        return self._respond(kind, {}, removed) if removed else None
+
+    def _take_gone(self, kind: str) -> tuple[str, ...]:
+        """The names that the engine has and should not have; it counts as told."""
+        state, present = self._types[kind], self._snapshot.of(kind)
+        removed = tuple(sorted(name for name in state.unsettled if name not in present and state.sent.get(name)))
         for name in removed:
             del state.sent[name]
             if name in state.names:
                 state.sent[name] = ""
-        return self._respond(kind, {}, removed)
+        return removed
 
     def _respond(self, kind: str, resources: dict[str, Packed], removed: tuple[str, ...]) -> ResourceUpdate:
         self._nonce += 1

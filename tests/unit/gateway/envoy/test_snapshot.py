@@ -165,6 +165,14 @@ def test_a_refused_response_is_reported_and_not_repeated(
     assert not engine.responses()
 
 
+def test_a_listener_goes_with_the_response_that_brings_another(snapshot: ResourceSnapshot, engine: EngineState) -> None:
+    snapshot.replace({LISTENER: {"old": {"name": "old"}}})
+    list(_exchange(engine))
+    snapshot.replace({LISTENER: {"new": {"name": "new"}}})
+    assert list(_exchange(engine)) == [("Listener", ("new",), ("old",))], "the new one may have the same address"
+    assert engine.in_step
+
+
 def test_an_engine_that_returns_gets_only_what_differs(snapshot: ResourceSnapshot) -> None:
     snapshot.replace(_resources("a", "b"))
     state = EngineState(snapshot, lambda _refusal: None)
