@@ -10,13 +10,15 @@
  *
  * A carriage return at the end of what has arrived is kept back until the next byte is there.
  *
- * Pipelined requests: the connection manager takes one request, and leaves what follows in the connection's buffer
- * until it has answered. This filter then gets the same bytes again, before new ones. How many those are it learns
- * while the answer passes (proxy_on_upstream_data). It reads the length of the buffer then, which Envoy lets it do only when the
- * filter has stopped the iteration and continues it by a call of its own. Requests that arrive while an earlier one is
- * being answered stay in the buffer as a whole; they are known again by their length and checksum.
+ * Pipelined requests: the connection manager takes one request, and leaves what follows in the connection's buffer until
+ * it has answered. This filter then gets the same bytes again, in front of new ones. To know them it begins each request
+ * behind the first of a connection with a mark: 96 empty lines, which the parser of Envoy passes over. Whether a line
+ * ends with a carriage return or with a line feed tells 96 bits: the place of the request in the stream, and 64 bits that
+ * no client knows, which depend on the connection and on the place. The buffer begins with a request that waits or with
+ * new bytes, so a mark at its front says what is there again, and no mark that nothing is.
+ * Empty lines of the client in front of such a request are left out.
  *
- * Memory: 80 bytes for each connection, and one copy of the bytes at hand.
+ * Memory: 64 bytes for each connection, and two copies of the bytes at hand.
  */
 
 typedef unsigned char u8;
@@ -27,13 +29,11 @@ typedef unsigned long long u64;
 #define IMPORT(name) __attribute__((import_module("env"), import_name(#name)))
 
 enum { DOWNSTREAM_DATA = 2 }; /* type of buffer */
-enum { DOWNSTREAM = 2 };      /* type of stream */
-enum { CONTINUE = 0, STOP_ITERATION = 1 };
+enum { CONTINUE = 0 };
 
 IMPORT(proxy_get_buffer_bytes) u32 proxy_get_buffer_bytes(u32 type, u32 start, u32 length, u8 **data, u32 *size);
 IMPORT(proxy_set_buffer_bytes) u32 proxy_set_buffer_bytes(u32 type, u32 start, u32 length, const u8 *data, u32 size);
-IMPORT(proxy_get_buffer_status) u32 proxy_get_buffer_status(u32 type, u32 *length, u32 *flags);
-IMPORT(proxy_continue_stream) u32 proxy_continue_stream(u32 type);
+__attribute__((import_module("wasi_snapshot_preview1"), import_name("random_get"))) u32 random_get(void *data, u32 size);
 
 /* Where in a stream the next byte is. */
 enum state {
@@ -303,32 +303,31 @@ static int is_body(const struct parser *p)
 }
 
 struct span {
-    u32 end;       /* behind the last byte that was read */
-    u32 first_end; /* of the first request that ends; 0 for none */
+    const u8 *end; /* behind the last byte that was read */
+    u8 ends;       /* a request ends there */
     u8 refused;    /* the byte at `end` is to be refused */
     u8 in_chunks;  /* it is between chunks */
 };
 
-/* Reads bytes; a carriage return at their end is left. With `once` it stops behind the first request. */
-static struct span scan(struct parser *p, const u8 *data, u32 from, u32 to, int once)
+/* Reads bytes up to the end of a request; a carriage return at their end is left. */
+static struct span scan(struct parser *p, const u8 *at, const u8 *end)
 {
-    struct span span = {from, 0, 0, 0};
-    u32 at = from;
-    while (at < to && p->state != PASS && p->state != REFUSED) {
+    struct span span = {end, 0, 0, 0};
+    while (at < end && p->state != PASS && p->state != REFUSED) {
         int outcome = GOES_ON;
         if (is_body(p)) {
-            u64 count = p->rest < to - at ? p->rest : to - at;
+            u64 count = p->rest < (u64)(end - at) ? p->rest : (u64)(end - at);
             outcome = skip(p, count) ? ENDS : GOES_ON;
-            at += (u32)count;
-        } else if (data[at] == '\r') {
-            if (at + 1 == to)
+            at += count;
+        } else if (*at == '\r') {
+            if (at + 1 == end)
                 break;
-            if (data[at + 1] != '\n')
+            if (at[1] != '\n')
                 outcome = IS_REFUSED;
             else
                 at++;
         } else {
-            outcome = data[at] == '\n' ? end_line(p) : take(p, data[at]);
+            outcome = *at == '\n' ? end_line(p) : take(p, *at);
             at += outcome != IS_REFUSED;
         }
         if (outcome == IS_REFUSED) {
@@ -339,32 +338,77 @@ static struct span scan(struct parser *p, const u8 *data, u32 from, u32 to, int 
         }
         if (outcome == ENDS) {
             end_request(p);
-            if (!span.first_end)
-                span.first_end = at;
-            if (once)
-                break;
+            span.ends = 1;
+            break;
         }
     }
-    span.end = p->state == PASS ? to : at;
+    if (p->state != PASS)
+        span.end = at;
     return span;
 }
 
-/* FNV-1a. */
-static u32 checksum(const u8 *data, u32 size)
+static const u8 *behind_empty_lines(const u8 *at, const u8 *end)
 {
-    u32 sum = 2166136261u;
-    for (u32 i = 0; i < size; i++)
-        sum = (sum ^ data[i]) * 16777619u;
-    return sum;
+    while (at < end && (*at == '\n' || (*at == '\r' && at + 1 < end && at[1] == '\n')))
+        at += *at == '\n' ? 1 : 2;
+    return at;
 }
 
-/* The end of the request at the front; 0 when it is not complete. */
-static u32 end_of_request(const u8 *data, u32 size)
+/* Marks. */
+
+enum { SECRET = 64, MARK = SECRET + 32 };
+
+static u64 keys[2];
+
+/* The bits of a mark that tell its place from all that a client can write. No client sees any of them. */
+static u64 secret(u32 id, u32 place)
 {
-    struct parser p;
-    __builtin_memset(&p, 0, sizeof(p));
-    p.later = 1;
-    return scan(&p, data, 0, size, 1).first_end;
+    if (!keys[0] && random_get(keys, sizeof(keys)))
+        __builtin_trap();
+    u64 mixed = (u64)id << 32 | place;
+    for (u32 i = 0; i < 2; i++) {
+        mixed = (mixed ^ keys[i]) * 0x9e3779b97f4a7c15u;
+        mixed ^= mixed >> 32;
+    }
+    return mixed;
+}
+
+static void put_bits(u64 bits, u32 count)
+{
+    u8 *lines = room(count);
+    for (u32 i = 0; i < count; i++)
+        lines[i] = bits >> i & 1 ? '\n' : '\r';
+}
+
+/* Whether bytes are these bits. */
+static int are_bits(const u8 *data, u64 bits, u32 count)
+{
+    for (u32 i = 0; i < count; i++)
+        if (data[i] != (bits >> i & 1 ? '\n' : '\r'))
+            return 0;
+    return 1;
+}
+
+static void put_mark(u32 id, u32 place)
+{
+    put_bits(secret(id, place), SECRET);
+    put_bits(place, MARK - SECRET);
+}
+
+/* How many bytes at the front of the buffer were handed on before. */
+static u32 waiting(const struct connection *c, const u8 *data, u32 size)
+{
+    if (!c->marked || size < MARK)
+        return 0;
+    u32 place = 0;
+    for (u32 i = SECRET; i < MARK; i++)
+        place |= (u32)(data[i] == '\n') << (i - SECRET);
+    if (!are_bits(data, secret(c->id, place), SECRET) || !are_bits(data + SECRET, place, MARK - SECRET))
+        return 0;
+    u32 count = c->handed - place;
+    if (count < MARK || count > size)
+        __builtin_trap();
+    return count;
 }
 
 EXPORT(proxy_abi_version_0_2_1) void proxy_abi_version_0_2_1(void) {}
@@ -387,66 +431,47 @@ EXPORT(proxy_on_delete) void proxy_on_delete(u32 id)
 EXPORT(proxy_on_downstream_data) u32 proxy_on_downstream_data(u32 id, u32 size, u32 is_last)
 {
     (void)is_last;
-    struct connection **place = find(id), *c = *place ? *place : open(place, id);
+    struct connection **found = find(id), *c = *found ? *found : open(found, id);
     struct parser *p = &c->parser;
-    u32 left = c->left, behind = c->behind;
-    c->pipelined = c->left = c->behind = 0;
     if (!size || p->state == PASS)
         return CONTINUE;
-    if (!left && !behind && !c->kept && is_body(p) && p->rest > size) {
+    if (!c->marked && !c->kept && is_body(p) && p->rest > size) {
         p->rest -= size;
+        c->handed += size;
         return CONTINUE;
     }
     u8 *data;
     u32 total;
-    if (proxy_get_buffer_bytes(DOWNSTREAM_DATA, 0, size, &data, &total) || total != size || left > size)
+    if (proxy_get_buffer_bytes(DOWNSTREAM_DATA, 0, size, &data, &total) || total != size)
         __builtin_trap();
-    if (!left && behind && behind <= size && checksum(data, behind) == c->checksum)
-        left = behind;
-    int is_behind = left || (p->later && p->state == BEFORE);
+    u32 again = waiting(c, data, size), before = c->handed - again;
     int changed = c->kept;
-    if (c->kept) {
-        __builtin_memmove(data + left + 1, data + left, total - left);
-        data[left] = '\r';
-        total++;
+    start_output();
+    put(data, again);
+    u8 *fresh = data + again;
+    if (c->kept)
+        *--fresh = '\r';
+    const u8 *at = fresh, *end = data + size;
+    struct span span = {at, 1, 0, 0};
+    c->marked = again > 0;
+    while (at < end && span.ends) {
+        if (p->later && p->state == BEFORE) {
+            changed = 1;
+            at = behind_empty_lines(at, end);
+            if (at == end || (*at == '\r' && at + 1 == end))
+                break;
+            put_mark(id, before + output_size);
+            c->marked = 1;
+        }
+        span = scan(p, at, end);
+        put(at, span.end - at);
+        at = span.end;
     }
-    struct span span = scan(p, data, left, total, 0);
-    c->kept = !span.refused && p->state != REFUSED && span.end < total;
-    if (span.refused) {
-        if (span.in_chunks)
-            data[span.end++] = '\r';
-        __builtin_memcpy(data + span.end, "\0\r\n\r\n", 5);
-        span.end += 5;
-    }
-    changed |= span.end < total || span.refused;
-    if (changed)
-        proxy_set_buffer_bytes(DOWNSTREAM_DATA, 0, size, data, span.end);
-    if (is_behind) {
-        c->behind = span.end;
-        c->checksum = checksum(data, span.end);
-    }
-    c->total = span.end;
-    c->end = left ? end_of_request(data, span.end) : span.first_end;
-    if (!c->end || c->end >= c->total)
-        return CONTINUE;
-    c->pipelined = 1;
-    proxy_continue_stream(DOWNSTREAM);
-    return STOP_ITERATION;
-}
-
-/* Bytes of an answer to a request of several in the buffer.
- *
- * While the first request is still in the buffer, Envoy answers as it reads it, and takes the next one at once. All
- * answers behind that one come when the request is read and nothing more is: what the buffer has then stays in it until
- * the answer is complete, and is handed on again. (Envoy takes one request in each turn of its loop:
- * `http.max_requests_per_io_cycle`.)
- */
-EXPORT(proxy_on_upstream_data) u32 proxy_on_upstream_data(u32 id, u32 size, u32 is_last)
-{
-    (void)size, (void)is_last;
-    struct connection *c = *find(id);
-    u32 length, flags;
-    if (c && c->pipelined && !proxy_get_buffer_status(DOWNSTREAM_DATA, &length, &flags) && c->total - length >= c->end)
-        c->left = length;
+    if (span.refused)
+        put((const u8 *)"\r\0\r\n\r\n" + !span.in_chunks, 5 + span.in_chunks);
+    c->kept = p->state != REFUSED && at < end;
+    c->handed = before + output_size;
+    if (changed || at < end || span.refused)
+        proxy_set_buffer_bytes(DOWNSTREAM_DATA, 0, size, output, output_size);
     return CONTINUE;
 }

@@ -254,6 +254,39 @@ def test_requests_that_arrive_during_an_answer_are_read_once(site: Site, seed: i
         assert _answers(site, [first, *portions], len(expected), pause_s) == expected
 
 
+_BAD = _request("/bad", b"X-A: b\rc\r\n")
+
+
+def test_bytes_that_repeat_a_begun_request_are_read(site: Site) -> None:
+    """A reader that took them for the same ones once more would count the body wrong, and miss the next head."""
+    head = b"POST / HTTP/1.1\r\nHost: web.example\r\nContent-Length: %d\r\n\r\n"
+    piece = head % (40 + len(head % 100) + 40) + b"x" * 40
+    for pause_s in (0.002, 0.05):
+        assert _answers(site, [_request("/"), piece, piece, _BAD], 3, pause_s) == [200, 200, 400]
+        assert _answers(site, [_request("/"), piece, piece, _request("/")], 3, pause_s) == [200, 200, 200]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [b"\n" * 96, b"\r\n" * 96, b"\n" * 64 + b"\r\n" * 32, b"\r\n" * 500, b"\n"],
+    ids=["line feeds", "pairs", "both", "many", "one"],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_empty_lines_of_a_client_are_no_marks(site: Site, lines: bytes, seed: int) -> None:
+    choices, first = random.Random(seed), _request("/", b"Content-Length: 3\r\n", b"abc")
+    for _ in range(20):
+        data = b"".join(choices.choice([first, first[:-3] + lines[:3].ljust(3), lines + first]) for _ in range(4))
+        for behind, status in ((_BAD, 400), (_request("/good"), 200)):
+            portions = [first, *_portions(choices, data + lines), lines + behind]
+            assert _answers(site, portions, 6, choices.choice([0, 0.0005])) == [200] * 5 + [status]
+
+
+def test_a_hundred_requests_that_wait_are_answered(site: Site) -> None:
+    requests = b"".join(_request(f"/pipelined-{number}") for number in range(100))
+    assert _answers(site, [requests[:5000], requests[5000:] + _BAD], 101) == [200] * 100 + [400]
+    assert {f"/pipelined-{number}" for number in range(100)} <= _received(site).keys()
+
+
 def test_a_client_that_waits_for_100_continue_is_served(site: Site) -> None:
     lines = b"Expect: 100-continue\r\nContent-Length: %d\r\n" % len(BODY)
     with socket.create_connection(("127.0.0.1", site.port), timeout=20) as connection:

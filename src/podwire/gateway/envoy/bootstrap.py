@@ -10,7 +10,7 @@ from podwire.gateway.envoy.settings import EngineSettings
 _DISCOVERY = "discovery"
 _INTERNAL = "envoy.bootstrap.internal_listener"
 _RUNTIME = {"http.max_requests_per_io_cycle": 1}
-"""Connections take turns with each request. The check of heads counts on that (``src/wasm/head_check.c``)."""
+"""Connections take turns with each request."""
 
 
 def bootstrap(node: str, discovery_socket: str, admin_socket: str, settings: EngineSettings) -> str:
