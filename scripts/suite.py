@@ -63,7 +63,8 @@ _NUMBERS = itertools.count()
 REPEATED_TIERS = ("kernel", "uml", "e2e")
 """Tiers whose tests share processors, a kernel and time with others. A unit test that fails is a fault."""
 REPEATED_TESTS = 6
-"""More failed tests than these have a common cause; none of them runs again."""
+"""More failed tests than these have a common cause; none of them runs again, unless all are in one file, whose fixtures
+they share."""
 
 
 @dataclass
@@ -270,9 +271,13 @@ def failure_texts(output: str, test: str) -> list[str]:
 
 
 def repeat_failed(jobs: Sequence[Job], folder: Path, deadline: float = math.inf) -> None:
-    """Runs the failed tests of ``jobs`` once more, one job at a time, if they are few and all depend on the machine."""
+    """Runs the failed tests of ``jobs`` once more, one job at a time.
+
+    Only if they are few or all of one file, and all of tiers that depend on the machine.
+    """
     failed = [job for job in jobs if job.failed]
-    few = sum(len(job.failed) for job in failed) <= REPEATED_TESTS
+    files = {test.partition("::")[0] for job in failed for test in job.failed_tests}
+    few = sum(len(job.failed) for job in failed) <= REPEATED_TESTS or len(files) == 1
     named = all(len(job.failed) == len(job.failed_tests) for job in failed)
     if not few or not named or any(job.tier not in REPEATED_TIERS for job in failed):
         return

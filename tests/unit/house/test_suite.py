@@ -160,6 +160,31 @@ def test_many_failed_tests_do_not_run_again(
     assert f"suite: 1 passed, {suite.REPEATED_TESTS + 1} failed, 0 skipped\n" in capsys.readouterr().out
 
 
+_BROKEN = """
+import pathlib
+import pytest
+
+@pytest.fixture(scope="module")
+def site():
+    mark = pathlib.Path(__file__).with_name("mark")
+    first = not mark.exists()
+    mark.touch()
+    return not first
+
+@pytest.mark.parametrize("number", range(20))
+def test_site(site, number):
+    assert site
+"""
+"""All tests fail in the first run, since their common fixture does, and pass in every later one."""
+
+
+def test_failed_tests_of_one_file_run_again(
+    suite: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert repeated(suite, tmp_path, "kernel", _BROKEN, "def test_good():\n    pass\n") == 0
+    assert capsys.readouterr().out.endswith("suite: 21 passed, 0 failed, 0 skipped, 20 of the passed unstable\n")
+
+
 def test_tests_get_sigint_where_the_suite_ignores_it(suite: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     assertion = "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
