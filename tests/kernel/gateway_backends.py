@@ -21,8 +21,9 @@ class Backends:
     """Servers of HTTP and of datagrams; each answer tells the address of the server and the request.
 
     A request says with ``X-Backend-Headers: name:value,...`` what headers its answer has, and with a path such as
-    ``/status/401`` its status. A path below ``/retry`` fails
-    with ``responseCode``, after the delay, until it was asked for more than ``succeedAfter`` times.
+    ``/status/401`` its status. With ``padding=1000`` in the path it is longer, with ``/chunked`` it comes in chunks.
+    A path below ``/retry`` fails with ``responseCode``, after the delay, until it was asked for more than
+    ``succeedAfter`` times.
     """
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ class Backends:
         self.connections += 1
         self.peers.add(writer.get_extra_info("peername")[0])
         secure = writer.get_extra_info("ssl_object")
-        told = {}
+        told: dict[str, str] = {}
         if secure is not None:
             told = {"server_name": self._server_names.get(secure, ""), "client": _subject(secure.getpeercert())}
         try:
@@ -81,6 +82,8 @@ class Backends:
                     return
                 await _read_body(reader, headers)
                 address = writer.get_extra_info("sockname")[0]
+                padding = re.search(r"padding=(\d+)", head[0])
+                told["padding"] = "x" * int(padding[1] if padding else 0)
                 body = json.dumps({"address": address, "line": head[0], "headers": headers, **told}).encode()
                 self.requests[address] += 1
                 status = self._status(head[0])
@@ -90,7 +93,10 @@ class Backends:
                     f"{pair.strip()}\r\n" for pair in headers.get("x-backend-headers", "").split(",") if pair
                 )
                 writer.write(f"HTTP/1.1 {status} x\r\nContent-Type: application/json\r\n{more}".encode())
-                writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+                if "/chunked" in head[0]:
+                    writer.write(b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+                else:
+                    writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
             writer.close()

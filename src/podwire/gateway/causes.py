@@ -95,6 +95,7 @@ def _backends_of(route: EntryRoute) -> set[str]:
     """The backends that a route names."""
     auth = route.limits.external_auth
     names = {auth.backend} if auth is not None else set()
+    names |= {route.errors.backend} if route.errors is not None else set()
     if isinstance(route.action, Forward):
         names |= {share.key for share in route.action.backends} | {mirror.key for mirror in route.action.mirrors}
     return names

@@ -226,6 +226,18 @@ class RouteLimits(EntryValue, frozen=True):
     rate: RequestRate | None = None
 
 
+class ErrorAnswers(EntryValue, frozen=True):
+    """The backend whose answer takes the place of an answer with one of these statuses.
+
+    It is asked for ``/`` of the same host with GET, with the status in ``X-Code``, the path in ``X-Original-URI``, what
+    the client accepts in ``X-Format``, and ``headers``. While it has no answer (503), the first one stays.
+    """
+
+    backend: str
+    statuses: tuple[int, ...]
+    headers: tuple[tuple[str, str], ...] = ()
+
+
 class EntryRoute(EntryValue, frozen=True):
     """One route; ``source`` is the object and field it comes from (``Ingress shop/web spec.rules[0]``).
 
@@ -239,6 +251,7 @@ class EntryRoute(EntryValue, frozen=True):
     request_headers: HeaderChanges = HeaderChanges()
     response_headers: HeaderChanges = HeaderChanges()
     tells_client: Literal["", "subject", "certificate"] = ""
+    errors: ErrorAnswers | None = None
 
 
 class VirtualHost(EntryValue, frozen=True):

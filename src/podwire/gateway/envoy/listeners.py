@@ -2,6 +2,7 @@
 
 from podwire.gateway.envoy.access import request_logs
 from podwire.gateway.envoy.clusters import ADS, Json, duration, secret_source, typed
+from podwire.gateway.envoy.erroranswers import error_answers_filter
 from podwire.gateway.envoy.externalauth import external_auth_filter
 from podwire.gateway.envoy.headcheck import head_check_filter
 from podwire.gateway.envoy.settings import REPEAT_HEADER, EngineSettings, GzipSettings
@@ -287,6 +288,7 @@ def _filters(settings: EngineSettings) -> list[Json]:
     compressor = [_compressor(settings.gzip)] if settings.gzip is not None else []
     first_host = [{"name": "first-forwarded-host", "typedConfig": _FIRST_HOST}] if settings.trusted_networks else []
     return [
+        error_answers_filter(),
         *first_host,
         _off("source-ranges", typed(f"{prefix}rbac.v3.RBAC")),
         _off("cors-answer", typed(f"{prefix}lua.v3.Lua", defaultSourceCode={"inlineString": CORS_ANSWER})),

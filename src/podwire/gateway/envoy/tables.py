@@ -4,6 +4,7 @@ import re
 
 from podwire.gateway.envoy import actions
 from podwire.gateway.envoy.clusters import ADS, Json
+from podwire.gateway.envoy.erroranswers import ERROR_ANSWERS, error_answers_of_route
 from podwire.gateway.envoy.settings import REPEAT_HEADER
 from podwire.gateway.routes import (
     EntryBackend,
@@ -124,12 +125,19 @@ def _route(route: EntryRoute, backends: dict[str, EntryBackend], single_label: s
         metadata["cors-answer"] = actions.cors_metadata(route.limits.cors)
     if metadata:
         value["metadata"] = {"filterMetadata": metadata}
+    if filters := _filters(route):
+        value["typedPerFilterConfig"] = filters
+    return value
+
+
+def _filters(route: EntryRoute) -> Json:
+    """What a route has of the filters that are off elsewhere, by the name of the filter."""
     filters = actions.filters_of_route(route.limits)
     if isinstance(route.action, Forward) and route.action.session is not None:
         filters["session"] = actions.session_filter(route.action.session)
-    if filters:
-        value["typedPerFilterConfig"] = filters
-    return value
+    if route.errors is not None:
+        filters[ERROR_ANSWERS] = error_answers_of_route(route.errors)
+    return filters
 
 
 def _repeats(route: EntryRoute) -> bool:

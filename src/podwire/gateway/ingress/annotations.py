@@ -110,6 +110,7 @@ class IngressSettings(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     mirror_target: str = ""
     mirror_host: str = ""
     default_backend: str = ""
+    error_statuses: tuple[int, ...] = ()
     custom_headers: str = ""
     satisfy: str = "all"
     proxy_ssl_secret: str = ""
@@ -226,6 +227,17 @@ def read_redirect_code(text: str) -> int:
     if code not in (301, 302, 303, 307, 308):
         raise ValueError("expected 301, 302, 303, 307 or 308")
     return code
+
+
+def read_error_statuses(text: str) -> tuple[int, ...]:
+    """Statuses with commas between them.
+
+    Raises: ValueError.
+    """
+    statuses = tuple(sorted({read_integer(entry) for entry in _entries(text)}))
+    if not all(300 <= status <= 599 for status in statuses):
+        raise ValueError("expected statuses from 300 to 599")
+    return statuses
 
 
 def _pattern(text: str) -> str:
@@ -373,6 +385,7 @@ ANNOTATIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "mirror-target": ("mirror_target", _mirror),
     "mirror-host": ("mirror_host", _host),
     "default-backend": ("default_backend", _object_name),
+    "custom-http-errors": ("error_statuses", read_error_statuses),
     "custom-headers": ("custom_headers", _object_name),
     "proxy-ssl-secret": ("proxy_ssl_secret", _object_name),
     "proxy-ssl-verify": ("proxy_ssl_verify", _switch),

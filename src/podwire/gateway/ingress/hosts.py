@@ -26,6 +26,7 @@ from podwire.gateway.routes import (
     Certificate,
     EntryBackend,
     EntryRoute,
+    ErrorAnswers,
     ExternalAuth,
     FixedAnswer,
     Forward,
@@ -200,7 +201,25 @@ class HostCompiler:
             limits=limits,
             request_headers=actions.request_headers(settings),
             response_headers=self._response_headers(path),
+            errors=self._errors(path, action),
         )
+
+    def _errors(self, path: ServedPath, action: Action) -> ErrorAnswers | None:
+        """The Service of ``default-backend`` as the one that answers in place of errors."""
+        statuses = path.settings.error_statuses or self._defaults.error_statuses
+        if not statuses or not isinstance(action, Forward):
+            return None
+        if path.settings.error_statuses and not path.settings.default_backend:
+            field = f"metadata.annotations[{PREFIX}custom-http-errors]"
+            self._report(path.ingress, "BackendNotFound", f"{field}: expected default-backend beside it, which answers")
+        spare = self._default_backend(path)
+        if spare is None:
+            return None
+        meta, service = path.ingress.metadata, path.backend.service
+        headers = [("X-Namespace", meta.namespace), ("X-Ingress-Name", meta.name)]
+        if service is not None:
+            headers += [("X-Service-Name", service.name), ("X-Service-Port", key_of_port(service.port))]
+        return ErrorAnswers(backend=spare.key, statuses=statuses, headers=tuple(headers))
 
     def _response_headers(self, path: ServedPath) -> HeaderChanges:
         """The headers of answers: those for other origins, and those of the ConfigMap of ``custom-headers``."""
@@ -275,27 +294,35 @@ class HostCompiler:
         self.backends[key] = msgspec.structs.replace(backend, key=key, verify=verify)
         return key
 
-    def _with_default(self, path: ServedPath, key: str) -> str:
-        """The key of a backend in whose place the Service of ``default-backend`` answers while it has no endpoints."""
+    def _default_backend(self, path: ServedPath) -> EntryBackend | None:
+        """The first port of the Service of ``default-backend``."""
         field = f"metadata.annotations[{PREFIX}default-backend]"
-        service = self._own_key(path, path.settings.default_backend, field)
-        name = service.partition("/")[2]
-        value = self._lookups.service(service) if service else None
+        named = path.settings.default_backend
+        service = self._own_key(path, named, field) if named else ""
         if not service:
-            return key
+            return None
+        value = self._lookups.service(service)
         if value is None or not value.spec.ports:
             self._report(path.ingress, "BackendNotFound", f"{field}: Service {service} does not exist or has no ports")
-            return key
+            return None
+        name = service.partition("/")[2]
         chosen = self._lookups.resolve(path.ingress.metadata.namespace, name, value.spec.ports[0].port)
         if chosen.backend is None:
             self._report(path.ingress, chosen.reason, f"{field}: {chosen.problem}")
-            return key
+            return None
         self.backends[chosen.backend.key] = chosen.backend
+        return chosen.backend
+
+    def _with_default(self, path: ServedPath, key: str) -> str:
+        """The key of a backend in whose place the Service of ``default-backend`` answers while it has no endpoints."""
+        spare = self._default_backend(path)
+        if spare is None:
+            return key
         if key not in self.backends:
-            return chosen.backend.key
-        both = f"{key}{',' if '#' in key else '#'}default={name}"
+            return spare.key
+        both = f"{key}{',' if '#' in key else '#'}default={path.settings.default_backend.rpartition('/')[2]}"
         own = self.backends[key]
-        endpoints, first_of = own.endpoints or chosen.backend.endpoints, (key, chosen.backend.key)
+        endpoints, first_of = own.endpoints or spare.endpoints, (key, spare.key)
         self.backends[both] = msgspec.structs.replace(own, key=both, endpoints=endpoints, first_of=first_of)
         return both
 

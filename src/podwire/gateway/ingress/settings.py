@@ -12,6 +12,7 @@ import msgspec
 
 from podwire.gateway.ingress.annotations import (
     read_boolean,
+    read_error_statuses,
     read_integer,
     read_redirect_code,
     read_seconds,
@@ -42,6 +43,7 @@ class IngressDefaults(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     rate_status: int = 503
+    error_statuses: tuple[int, ...] = ()
     snippets: bool = False
     risk_level: str = "High"
     keep_alive: float | None = None
@@ -183,6 +185,7 @@ KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "whitelist-source-range": ("allow", _networks),
     "denylist-source-range": ("deny", _networks),
     "limit-req-status-code": ("rate_status", _status),
+    "custom-http-errors": ("error_statuses", read_error_statuses),
     "keep-alive": ("keep_alive", read_seconds),
     "client-header-timeout": ("header_timeout", read_seconds),
     "large-client-header-buffers": ("header_kb", _header_kb),

@@ -79,6 +79,7 @@ LOST: Mapping[str, str] = {
     "mirror-target": "the filter RequestMirror has no URL",
     "mirror-host": "the filter RequestMirror has no host",
     "default-backend": "routes have no backend for one without endpoints",
+    "custom-http-errors": "routes have no backend for errors",
     "custom-headers": "the filter ResponseHeaderModifier has no ConfigMap",
     "proxy-ssl-secret": _BACKEND_TLS,
     "proxy-ssl-verify": _BACKEND_TLS,

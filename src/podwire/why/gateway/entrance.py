@@ -3,7 +3,15 @@
 import msgspec
 
 from podwire.gateway.matching import RouteDecision
-from podwire.gateway.routes import FixedAnswer, Forward, GatewayEntry, HttpRedirect, RequestMatch, RouteLimits
+from podwire.gateway.routes import (
+    EntryRoute,
+    FixedAnswer,
+    Forward,
+    GatewayEntry,
+    HttpRedirect,
+    RequestMatch,
+    RouteLimits,
+)
 from podwire.model.wording import count
 
 
@@ -68,6 +76,7 @@ def _steps(decision: RouteDecision) -> list[str]:
                 break
     if decision.route is not None:
         steps += [f"  checks {text}" for text in _limit_texts(decision.route.limits)]
+        steps += _error_texts(decision.route)
     return steps
 
 
@@ -92,6 +101,12 @@ def _limit_texts(limits: RouteLimits) -> list[str]:
     if limits.rate is not None:
         texts.append(f"the rate: {limits.rate.requests} requests in {limits.rate.interval:g} s")
     return texts
+
+
+def _error_texts(route: EntryRoute) -> list[str]:
+    if route.errors is None:
+        return []
+    return [f"  errors {', '.join(map(str, route.errors.statuses))} are answered by {route.errors.backend}"]
 
 
 def _outcome(decision: RouteDecision, entry: GatewayEntry) -> tuple[str, tuple[UrlBackend, ...]]:

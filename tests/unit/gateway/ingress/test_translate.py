@@ -126,6 +126,7 @@ def test_a_snippet_is_refused() -> None:
         ("limit-rps", "99999999999", "expected a whole number"),
         ("upstream-vhost", "a\nb", "expected one line"),
         ("server-alias", "~^www\\d", "expected names of hosts"),
+        ("custom-http-errors", "404,200", "expected statuses from 300 to 599"),
     ],
 )
 def test_a_wrong_annotation_keeps_its_default(annotation: str, text: str, expected: str) -> None:
@@ -133,6 +134,14 @@ def test_a_wrong_annotation_keeps_its_default(annotation: str, text: str, expect
     (problem,) = translation.problems
     assert annotation in problem.message
     assert expected in problem.message
+
+
+def test_errors_without_a_backend_for_them_are_named() -> None:
+    translation = _translated(_case(_web({"custom-http-errors": "404,503"})))
+    (problem,) = translation.problems
+    field = "metadata.annotations[nginx.ingress.kubernetes.io/custom-http-errors]"
+    assert (problem.key, problem.reason) == ("shop/web", "BackendNotFound")
+    assert problem.message == f"{field}: expected default-backend beside it, which answers"
 
 
 def test_a_missing_service_is_an_event_with_its_field() -> None:

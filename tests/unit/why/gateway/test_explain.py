@@ -31,7 +31,8 @@ _CASE = IngressCase(
     requests=(),
 )
 _CERTIFICATES = {"cert": Certificate(name="shop/cert", chain="x", key="y")}
-_INGRESSES = facts_of(_CASE, {"login": ("10.244.0.1",), "web": ()}, 8080, _CERTIFICATES)
+_ENDPOINTS: dict[str, tuple[str, ...]] = {"login": ("10.244.0.1",), "web": ()}
+_INGRESSES = facts_of(_CASE, _ENDPOINTS, 8080, _CERTIFICATES)
 _GATEWAY = """
 metadata: {name: front, namespace: shop}
 spec:
@@ -74,6 +75,14 @@ def test_the_route_and_its_endpoints_are_named() -> None:
     assert "takes path /login: Ingress shop/web spec.rules[0].http.paths[0]" in text
     assert "not in 192.0.2.0/24" in text
     assert "backend shop/login:8080 gets 100 %: 10.244.0.1:8080" in text
+
+
+def test_the_backend_that_answers_errors_is_named() -> None:
+    annotations = {"default-backend": "login", "custom-http-errors": "502,404"}
+    ingress = {"name": "web", "hosts": {"web.example": {"Prefix /": "web"}}, "annotations": annotations}
+    facts = facts_of(msgspec.structs.replace(_CASE, ingresses=(ingress, *_CASE.ingresses[1:])), _ENDPOINTS, 8080, {})
+    told = render(explain_url(UrlQuestion("http://web.example/", "GET"), UrlFacts(ingresses=facts)))
+    assert "errors 404, 502 are answered by shop/login:8080" in "\n".join(told)
 
 
 def test_a_backend_without_endpoints_answers_503() -> None:
