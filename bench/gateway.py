@@ -7,7 +7,8 @@ measured until the first answer shows it: the endpoint of one Service, and one m
 (nginx reloads for both, haproxy for hosts). An Ingress and an HTTPRoute with one more host are measured from their
 objects on, through the API and the controllers. Under load, endpoints, hosts, certificates (over TLS) or listeners
 change 100 times, and haproxy and nginx reload 100 times; answers other than 200 and broken connections are failed
-requests. In a local cluster the pods of the gateway with their engines are replaced, and its gateways killed.
+requests. The memory for a host with a certificate is that of an engine of its own. In a local cluster the pods of the
+gateway with their engines are replaced, and its gateways killed.
 
     sudo python -m bench.gateway [--quick]
 """
@@ -205,6 +206,24 @@ def _failures(port: int, change: Change, seconds: int, scheme: str = "http") -> 
     return asking(port, scheme, 32).ask_during(work)
 
 
+def memory_of_certificates(hosts: int) -> Row:
+    """What a host with a certificate adds to the memory of an engine of its own: it has its own chain of filters."""
+    with TemporaryDirectory(prefix="gateway") as folder, ExitStack() as stack:
+        engine = Engine(Path(folder), msgspec.structs.replace(SETTINGS, access_log=""))
+        stack.callback(engine.close)
+        port, used = free_port(), []
+        certificate = msgspec.structs.replace(certificate_for("web", (HOST,)), name="web")
+        plain = secure_entry((port,), (), certificate)
+        for count in (1, hosts + 1):
+            servers = tuple(TlsServer(names=(name,), certificates=("web",), table="web") for name in names(count - 1))
+            listener = EntryListener(name="secure", port=port, protocol="HTTPS", servers=servers)
+            engine.serve(msgspec.structs.replace(plain, listeners=(listener,)))
+            time.sleep(2)  # The engine frees what was before.
+            used.append(resident_mb(engine.pid)[0])
+        added = (used[1] - used[0]) / hosts * 1024
+        return Row(f"memory for a host with a certificate, {hosts} hosts", "KB", (added,))
+
+
 def run(quick: bool) -> list[Row]:
     """All measurements."""
     runs, seconds, changes = (2, 2, 4) if quick else (5, 4, 20)
@@ -219,6 +238,7 @@ def run(quick: bool) -> list[Row]:
                 Row(f"a new {kind} to its first answer, {hosts} hosts", "ms", tuple(t)) for kind, t in times.items()
             ]
         rows += beside.losses(5 if quick else 20)
+    rows.append(memory_of_certificates(100 if quick else 1000))
     with TemporaryDirectory(prefix="gateway") as name:
         return rows + replacements(Path(name), *((1, 3) if quick else (5, 20)))
 

@@ -135,7 +135,9 @@ def _answer_datagrams(server: socket.socket) -> None:
             _, extra, _, client = server.recvmsg(2048, 256)
         except OSError:
             return
-        (info,) = [data for _, kind, data in extra if kind == _PKTINFO]
+        info = next((data for _, kind, data in extra if kind == _PKTINFO), None)
+        if info is None:  # The socket is being closed.
+            continue
         own = info[8:12]
         source = struct.pack("=I4s4s", 0, own, b"\0" * 4)
         server.sendmsg([socket.inet_ntoa(own).encode()], [(socket.IPPROTO_IP, _PKTINFO, source)], 0, client)

@@ -1,6 +1,7 @@
 """A real Envoy serves Gateways and their routes as the cases of Gateway API's conformance suite say."""
 
 import http.client
+import math
 import socket
 import ssl
 import subprocess
@@ -183,8 +184,14 @@ def _datagrams(ports: Ports, request: ApiRequest) -> None:
 def _check_services(request: ApiRequest, services: Counter[str]) -> None:
     if request.service:
         assert set(services) == {request.service}, request.request
+    _check_shares(request, services)
+
+
+def _check_shares(request: ApiRequest, services: Counter[str]) -> None:
+    """Each choice is made by chance: one test in 100,000 is further off than 4.5 standard deviations."""
     for service, share in request.share.items():
-        assert abs(services[service] / request.repeat - share) <= 0.05, services
+        deviation = math.sqrt(share * (1 - share) / request.repeat)
+        assert abs(services[service] / request.repeat - share) <= 4.5 * deviation, services
 
 
 def _websocket(ports: Ports, request: ApiRequest) -> None:
@@ -272,8 +279,7 @@ def _check_backend(request: ApiRequest, answer: Answer) -> None:
 
 def _check_repeated(request: ApiRequest, answers: list[Answer]) -> None:
     services = Counter(_SERVICES.get(answer.backend.get("address", ""), "") for answer in answers)
-    for service, share in request.share.items():
-        assert abs(services[service] / len(answers) - share) <= 0.05, services
+    _check_shares(request, services)
     if request.named_by_header:
         for answer in answers:
             name = answer.backend["headers"][request.named_by_header.lower()]

@@ -164,7 +164,7 @@ def test_a_deleted_table_is_written_without_reading(world: World, plane: Service
         assert not any(plane.heal())
         assert as_desired(plane)
         assert world.connect("one", ADDRESS, 80, patience_s=LATE_S)[0] in ("one", "two")
-        assert results
+        wait_for(lambda: bool(results))
 
 
 @pytest.mark.parametrize(

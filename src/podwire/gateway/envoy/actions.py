@@ -3,7 +3,6 @@
 import re
 
 from podwire.gateway.envoy.clusters import Json, duration, typed
-from podwire.gateway.envoy.externalauth import EXTERNAL_AUTH, external_auth_of_route
 from podwire.gateway.routes import (
     Cookie,
     Cors,
@@ -162,14 +161,10 @@ def filters_of_route(limits: RouteLimits) -> Json:
         )
     if limits.cors is not None:
         value["cors"] = _cors(limits.cors)
-        if limits.cors.echo or limits.cors.expose_headers:
-            value["cors-answer"] = _ON
     if limits.body_bytes and not limits.body_streams:
         value["body-limit"] = typed(
             "envoy.extensions.filters.http.buffer.v3.BufferPerRoute", buffer={"maxRequestBytes": limits.body_bytes}
         )
-    if limits.external_auth is not None:
-        value[EXTERNAL_AUTH] = external_auth_of_route(limits.external_auth)
     if limits.rate is not None:
         value["rate-limit"] = _rate_limit(limits.rate)
     return value
@@ -210,15 +205,6 @@ def _counted(exempt: tuple[str, ...]) -> Json:
     counted_addresses: Json = {"notId": {"orIds": {"ids": [_source(network) for network in exempt]}}}
     policies = {_COUNTED: {"permissions": [{"any": True}], "principals": [counted_addresses]}}
     return {"shadowRules": {"action": "ALLOW", "policies": policies}, "shadowRulesStatPrefix": f"{_COUNTED}_"}
-
-
-_ON = typed("envoy.config.route.v3.FilterConfig", config={})
-"""Turns a filter on for a route."""
-
-
-def cors_metadata(cors: Cors) -> Json:
-    """What the filter that completes answers reads: by its name, as metadata of the route."""
-    return {"echo": cors.echo, **({"expose": ", ".join(cors.expose_headers)} if cors.expose_headers else {})}
 
 
 def session_filter(session: Session) -> Json:

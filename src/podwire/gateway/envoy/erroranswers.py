@@ -1,17 +1,16 @@
-"""The filter that has another backend answer in place of an error, as Envoy's JSON.
+"""The filter that has another backend answer in place of an error, as a program in Lua.
 
-It is written in Lua: Envoy's own filter for this (``custom_response``) sends the request into the routes once more, so
+It is in Lua: Envoy's own filter for this (``custom_response``) sends the request into the routes once more, so
 that clients could ask for the route of the error pages, too. It is the first filter, so it sees every answer last.
 """
 
-from podwire.gateway.envoy.clusters import Json, typed
+from podwire.gateway.envoy.clusters import Json
 from podwire.gateway.routes import ErrorAnswers
 
-ERROR_ANSWERS = "error-answers"
 _TIMEOUT_MS = 10_000
 _LONGEST = 60_000
 """Bytes of an answer that is replaced: the engine holds 64 KiB, and has to hold it until it is replaced."""
-_CODE = """
+ERROR_ANSWERS_PROGRAM = """
 local HOP = {["transfer-encoding"] = true, ["connection"] = true, ["keep-alive"] = true, ["upgrade"] = true,
   ["content-length"] = true}
 
@@ -24,7 +23,7 @@ local function answer(handle, status)
   local has_body = asked["method"] ~= "HEAD"
   if tonumber(handle:headers():get("content-length") or "0") > LONGEST then return end
   if has_body then handle:body(true) end -- while the other backend is asked, it would pass
-  local context = handle:filterContext() -- objects of before the body are gone
+  local context = handle:metadata() -- objects of before the body are gone
   local question = {[":method"] = "GET", [":path"] = "/", [":authority"] = asked["host"], ["x-code"] = status,
     ["x-format"] = asked["accept"], ["x-original-uri"] = asked["path"], ["x-request-id"] = asked["id"]}
   for name in context:get("headers"):gmatch("[^,]+") do question[name] = context:get(name) end
@@ -57,25 +56,18 @@ end
 
 function envoy_on_response(handle)
   local status = handle:headers():get(":status")
-  if not handle:filterContext():get("statuses"):find(status, 1, true) then return end
+  if not handle:metadata():get("statuses"):find(status, 1, true) then return end
   local done, problem = pcall(answer, handle, status)
   if not done then handle:logErr(tostring(problem)) end
 end
 """.replace("TIMEOUT", str(_TIMEOUT_MS)).replace("LONGEST", str(_LONGEST))
 
 
-def error_answers_filter() -> Json:
-    """The filter, which is off where a route does not turn it on."""
-    config = typed("envoy.extensions.filters.http.lua.v3.Lua", defaultSourceCode={"inlineString": _CODE})
-    return {"name": ERROR_ANSWERS, "typedConfig": config, "disabled": True}
-
-
-def error_answers_of_route(errors: ErrorAnswers) -> Json:
-    """What a route has of the filter."""
-    context = {
+def error_metadata(errors: ErrorAnswers) -> Json:
+    """What a route tells the program."""
+    return {
         "backend": errors.backend,
         "statuses": " ".join(map(str, errors.statuses)),
         "headers": ",".join(name.lower() for name, _ in errors.headers),
         **{name.lower(): text for name, text in errors.headers},
     }
-    return typed("envoy.extensions.filters.http.lua.v3.LuaPerRoute", filterContext=context)

@@ -1,15 +1,14 @@
-"""The filter that asks another server whether a request may pass, as Envoy's JSON.
+"""The filter that asks another server whether a request may pass, as a program in Lua.
 
-It is written in Lua, since Envoy's own filter cannot ask for another path than that of the request. It fails closed: an
+It is in Lua, since Envoy's own filter cannot ask for another path than that of the request. It fails closed: an
 answer other than 2xx, 401 and 403, or none, is 500, and so is an error of the program itself.
 """
 
-from podwire.gateway.envoy.clusters import Json, typed
+from podwire.gateway.envoy.clusters import Json
 from podwire.gateway.routes import ExternalAuth
 
-EXTERNAL_AUTH = "external-auth"
 _TIMEOUT_MS = 60_000
-_CODE = """
+EXTERNAL_AUTH_PROGRAM = """
 local HOP = {["content-length"] = true, ["transfer-encoding"] = true, ["connection"] = true, ["upgrade"] = true,
   ["te"] = true, ["expect"] = true, ["keep-alive"] = true}
 
@@ -24,7 +23,7 @@ local function values(headers, name)
 end
 
 local function check(handle)
-  local context = handle:filterContext()
+  local context = handle:metadata()
   local headers = handle:headers()
   local path = headers:get(":path")
   local scheme = headers:get("x-forwarded-proto") or "http"
@@ -96,15 +95,9 @@ end
 """.replace("TIMEOUT", str(_TIMEOUT_MS))
 
 
-def external_auth_filter() -> Json:
-    """The filter, which is off where a route does not turn it on."""
-    config = typed("envoy.extensions.filters.http.lua.v3.Lua", defaultSourceCode={"inlineString": _CODE})
-    return {"name": EXTERNAL_AUTH, "typedConfig": config, "disabled": True}
-
-
-def external_auth_of_route(auth: ExternalAuth) -> Json:
-    """What a route has of the filter."""
-    context = {
+def auth_metadata(auth: ExternalAuth) -> Json:
+    """What a route tells the program."""
+    return {
         "backend": auth.backend,
         "host": auth.host,
         "path": auth.path,
@@ -113,4 +106,3 @@ def external_auth_of_route(auth: ExternalAuth) -> Json:
         "signin": auth.signin,
         "redirect_parameter": auth.redirect_parameter,
     }
-    return typed("envoy.extensions.filters.http.lua.v3.LuaPerRoute", filterContext=context)

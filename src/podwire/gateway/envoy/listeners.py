@@ -2,9 +2,8 @@
 
 from podwire.gateway.envoy.access import request_logs
 from podwire.gateway.envoy.clusters import ADS, Json, duration, secret_source, typed
-from podwire.gateway.envoy.erroranswers import error_answers_filter
-from podwire.gateway.envoy.externalauth import external_auth_filter
 from podwire.gateway.envoy.headcheck import head_check_filter
+from podwire.gateway.envoy.scripts import CORS_ANSWER, ERROR_ANSWERS, EXTERNAL_AUTH, FIRST_HOST, script_filter
 from podwire.gateway.envoy.settings import REPEAT_HEADER, EngineSettings, GzipSettings
 from podwire.gateway.envoy.streams import stream_filter, udp_listener
 from podwire.gateway.envoy.tables import table_resource
@@ -46,43 +45,6 @@ _CHALLENGE: Json = {
 
 The answer of another server (``external``) has a challenge of its own.
 """
-_FIRST_HOST = typed(
-    "envoy.extensions.filters.http.lua.v3.Lua",
-    defaultSourceCode={
-        "inlineString": """
-function envoy_on_request(handle)
-  local hosts = handle:headers():get("x-forwarded-host")
-  local first = hosts and hosts:match("^%s*([^,]-)%s*,")
-  if first then
-    handle:headers():replace("x-forwarded-host", first)
-  end
-end
-"""
-    },
-)
-"""Of several hosts that trusted proxies name, the first is the one that the client asked for."""
-CORS_ANSWER = """
-function envoy_on_request(handle)
-  local headers, asked = handle:headers(), handle:streamInfo():dynamicMetadata()
-  asked:set("cors", "method", headers:get("access-control-request-method") or "")
-  asked:set("cors", "headers", headers:get("access-control-request-headers") or "")
-end
-function envoy_on_response(handle)
-  local headers = handle:headers()
-  if headers:get("access-control-allow-origin") == nil then return end
-  local rule = handle:metadata()
-  if headers:get("access-control-expose-headers") == nil and rule:get("expose") then
-    headers:replace("access-control-expose-headers", rule:get("expose"))
-  end
-  if not rule:get("echo") then return end
-  local asked = handle:streamInfo():dynamicMetadata():get("cors") or {}
-  for name, text in pairs({methods = asked["method"], headers = asked["headers"]}) do
-    local header = "access-control-allow-" .. name
-    if headers:get(header) and text and text ~= "" then headers:replace(header, text) end
-  end
-end
-"""
-"""What the filter for CORS leaves out: the exposed headers in answers to preflights, and names in place of ``*``."""
 _BODY_LIMIT: Json = {
     "name": "body-limit",
     "typedConfig": typed("envoy.extensions.filters.http.buffer.v3.Buffer", maxRequestBytes=1),
@@ -286,16 +248,16 @@ def _filters(settings: EngineSettings) -> list[Json]:
     if settings.trusted_networks and not settings.believes_headers:
         names.append("x-forwarded-for")
     compressor = [_compressor(settings.gzip)] if settings.gzip is not None else []
-    first_host = [{"name": "first-forwarded-host", "typedConfig": _FIRST_HOST}] if settings.trusted_networks else []
+    first_host = [script_filter(FIRST_HOST, always=True)] if settings.trusted_networks else []
     return [
-        error_answers_filter(),
+        script_filter(ERROR_ANSWERS),
         *first_host,
         _off("source-ranges", typed(f"{prefix}rbac.v3.RBAC")),
-        _off("cors-answer", typed(f"{prefix}lua.v3.Lua", defaultSourceCode={"inlineString": CORS_ANSWER})),
+        script_filter(CORS_ANSWER),
         _off("cors", typed(f"{prefix}cors.v3.Cors"), always=True),
         _off("basic-auth", typed(f"{prefix}basic_auth.v3.BasicAuth", users={"inlineString": _NOBODY})),
         _off("rate-limit", typed(f"{prefix}local_ratelimit.v3.LocalRateLimit", statPrefix="rate_limit"), always=True),
-        external_auth_filter(),
+        script_filter(EXTERNAL_AUTH),
         _off("session", typed(f"{prefix}stateful_session.v3.StatefulSession")),
         *compressor,
         _BODY_LIMIT,

@@ -68,7 +68,7 @@ def build_resources(entry: GatewayEntry, settings: EngineSettings, before: Built
         CLUSTER: _reused(entry.backends, known.backends, old.get(CLUSTER, {}), cluster),
         ENDPOINTS: _endpoints(entry, known, old.get(ENDPOINTS, {})),
         LISTENER: _reused(listeners, old_listeners, old.get(LISTENER, {}), lambda value: listener(value, settings)),
-        ROUTES: {table_resource(name): route_table(name) for name in entry.tables},
+        ROUTES: {table_resource(name): route_table(name, settings) for name in entry.tables},
         HOST: hosts,
     }
     return BuiltResources(entry, settings, newest, named)

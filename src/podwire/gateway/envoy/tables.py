@@ -1,11 +1,12 @@
 """Route tables as Envoy's JSON: virtual hosts, routes, matches."""
 
 import re
+from collections.abc import Set
 
 from podwire.gateway.envoy import actions
 from podwire.gateway.envoy.clusters import ADS, Json
-from podwire.gateway.envoy.erroranswers import ERROR_ANSWERS, error_answers_of_route
-from podwire.gateway.envoy.settings import REPEAT_HEADER
+from podwire.gateway.envoy.scripts import OFF, PROGRAMS, program, programs_of_table, script_metadata
+from podwire.gateway.envoy.settings import REPEAT_HEADER, EngineSettings
 from podwire.gateway.routes import (
     EntryBackend,
     EntryRoute,
@@ -37,12 +38,14 @@ def table_of(resource: str) -> str:
     return table if separator else resource.removesuffix("/hosts")
 
 
-def route_table(table: str) -> Json:
+def route_table(table: str, settings: EngineSettings) -> Json:
     """A RouteConfiguration without hosts: those come by their own resources.
 
     Engines wait with a new table until they have one of its hosts.
     """
+    programs = programs_of_table(settings)
     return {
+        **({"typedPerFilterConfig": programs} if programs else {}),
         "name": table_resource(table),
         "vhds": {"configSource": ADS},
         "ignorePortInHostMatching": True,
@@ -64,13 +67,21 @@ def virtual_host(
     Where it may stand for one label only, the routes ask for that, and behind them come the routes of all hosts.
     """
     wildcard = any(name.startswith("*") for name in host.hosts)
-    routes = [_REFUSED] if wildcard else []
     one_label = _is_one_label(host)
+    routes_for_all = everywhere.routes if one_label and everywhere is not None else ()
+    used = {name for route in (*host.routes, *routes_for_all) for name in script_metadata(route)}
+    routes = [_without(used, _REFUSED)] if wildcard else []
     for route in host.routes:
-        routes += _routes(route, backends, host.hosts[0] if one_label else "")
-    for route in everywhere.routes if one_label and everywhere is not None else ():
-        routes += _routes(route, backends, "")
-    return {"name": host_resource(table, host.hosts[0]), "domains": list(host.hosts), "routes": routes}
+        routes += _routes(route, backends, host.hosts[0] if one_label else "", used)
+    for route in routes_for_all:
+        routes += _routes(route, backends, "", used)
+    programs = {name: program(text) for name, text in PROGRAMS.items() if name in used}
+    return {
+        "name": host_resource(table, host.hosts[0]),
+        "domains": list(host.hosts),
+        "routes": routes,
+        **({"typedPerFilterConfig": programs} if programs else {}),
+    }
 
 
 def backend_keys(host: VirtualHost, everywhere: VirtualHost | None) -> frozenset[str]:
@@ -96,18 +107,23 @@ _REFUSED: Json = {
 """Two Host headers arrive as one with a comma: a request that two proxies could read in two ways."""
 
 
-def _routes(route: EntryRoute, backends: dict[str, EntryBackend], single_label: str) -> list[Json]:
+def _without(scripts: Set[str], route: Json) -> Json:
+    """A route that turns off what its host has turned on for others."""
+    return route | {"typedPerFilterConfig": dict.fromkeys(sorted(scripts), OFF)} if scripts else route
+
+
+def _routes(route: EntryRoute, backends: dict[str, EntryBackend], single_label: str, scripts: Set[str]) -> list[Json]:
     """One route, or two: where bodies are not held, one refuses what is too long by its Content-Length."""
-    plain = _route(route, backends, single_label)
+    plain = _route(route, backends, single_label, scripts)
     if not (route.limits.body_bytes and route.limits.body_streams and isinstance(route.action, Forward)):
         return [plain]
     longer = {"start": str(route.limits.body_bytes + 1), "end": str(2**63 - 1)}
     headers = [*plain["match"].get("headers", ()), {"name": "content-length", "rangeMatch": longer}]
     match = plain["match"] | {"headers": headers}
-    return [{"name": plain["name"], "match": match, "directResponse": {"status": 413}}, plain]
+    return [_without(scripts, {"name": plain["name"], "match": match, "directResponse": {"status": 413}}), plain]
 
 
-def _route(route: EntryRoute, backends: dict[str, EntryBackend], single_label: str) -> Json:
+def _route(route: EntryRoute, backends: dict[str, EntryBackend], single_label: str, scripts: Set[str]) -> Json:
     match = _match(route.match)
     if single_label:
         pattern = r"(?i)^[^.:]+" + re.escape(single_label[1:]) + r"(:\d+)?$"
@@ -118,14 +134,13 @@ def _route(route: EntryRoute, backends: dict[str, EntryBackend], single_label: s
             value[key] = value.get(key, []) + changes
     if "route" in value and not _repeats(route):
         value["requestHeadersToRemove"] = [*value.get("requestHeadersToRemove", ()), REPEAT_HEADER]
-    metadata: Json = {}
+    metadata = script_metadata(route)
+    filters = dict.fromkeys(sorted(scripts - metadata.keys()), OFF) | _filters(route)
     if route.limits.basic_auth is not None:
         metadata["podwire.io"] = {"realm": route.limits.basic_auth.realm}
-    if route.limits.cors is not None:
-        metadata["cors-answer"] = actions.cors_metadata(route.limits.cors)
     if metadata:
         value["metadata"] = {"filterMetadata": metadata}
-    if filters := _filters(route):
+    if filters:
         value["typedPerFilterConfig"] = filters
     return value
 
@@ -135,8 +150,6 @@ def _filters(route: EntryRoute) -> Json:
     filters = actions.filters_of_route(route.limits)
     if isinstance(route.action, Forward) and route.action.session is not None:
         filters["session"] = actions.session_filter(route.action.session)
-    if route.errors is not None:
-        filters[ERROR_ANSWERS] = error_answers_of_route(route.errors)
     return filters
 
 
