@@ -28,7 +28,8 @@ def pod_link() -> str:
 def device(node: NodeAgent) -> dict[str, Any]:
     """The bridge as ip(8) shows it; empty when there is none."""
     shown = inside(node.place, "ip", "-j", "-d", "address", "show", "dev", BRIDGE).stdout
-    return dict(json.loads(shown)[0]) if shown else {}
+    links = json.loads(shown) if shown else []  # An empty list: it went while ip(8) read it.
+    return dict(links[0]) if links else {}
 
 
 def test_bridge_has_the_gateways_before_the_first_pod(make: Callable[..., NodeAgent]) -> None:
