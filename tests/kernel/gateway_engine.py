@@ -7,8 +7,10 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import grpc
@@ -153,6 +155,17 @@ class Engine:
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 120) -> T:
         """Runs work on the engine's loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+
+
+@contextmanager
+def running_engine(settings: EngineSettings = SETTINGS) -> Iterator[Engine]:
+    """An engine with a folder of its own."""
+    with TemporaryDirectory(prefix="gw") as directory:
+        engine = Engine(Path(directory), settings)
+        try:
+            yield engine
+        finally:
+            engine.close()
 
 
 class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):

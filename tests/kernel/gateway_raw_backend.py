@@ -5,13 +5,11 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import msgspec
 from tests.fakes.ports import free_port
-from tests.kernel.gateway_engine import SETTINGS, Engine
+from tests.kernel.gateway_engine import SETTINGS, Engine, running_engine
 
 from podwire.gateway.routes import (
     EntryBackend,
@@ -79,14 +77,12 @@ class Site(NamedTuple):
 @contextmanager
 def raw_site(hosts: Mapping[str, int], **settings: Any) -> Iterator[Site]:
     """An engine in front of a backend, with the hosts of :func:`raw_entry`; ``settings`` differ from the usual ones."""
-    with TemporaryDirectory(prefix="gw") as directory:
-        engine = Engine(Path(directory), msgspec.structs.replace(SETTINGS, **settings))
+    with running_engine(msgspec.structs.replace(SETTINGS, **settings)) as engine:
         backend, port = RawBackend(), free_port()
         try:
             engine.serve(raw_entry(port, backend.port, hosts))
             yield Site(engine, port, backend)
         finally:
-            engine.close()
             backend.close()
 
 

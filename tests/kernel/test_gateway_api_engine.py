@@ -286,6 +286,16 @@ def _check_repeated(request: ApiRequest, answers: list[Answer]) -> None:
             assert _SERVICES[answer.backend["address"]].endswith(name)
 
 
+def _entry(name: str, port: int, action: Forward, endpoints: tuple[EntryEndpoint, ...]) -> GatewayEntry:
+    """One listener that leads to one backend."""
+    route = EntryRoute(source="HTTPRoute shop/web", match=RequestMatch(), action=action)
+    return GatewayEntry(
+        listeners=(EntryListener(name=name, port=port, protocol="HTTP", table="web"),),
+        tables={"web": RouteTable(name="web", hosts=(VirtualHost(hosts=("*",), routes=(route,)),))},
+        backends={"shop/web:80": EntryBackend(key="shop/web:80", endpoints=endpoints)},
+    )
+
+
 @pytest.mark.parametrize(
     ("session", "asked", "told"),
     [
@@ -300,12 +310,7 @@ def test_a_session_keeps_its_endpoint(machine: Machine, session: Session, asked:
     )
     port = free_port()
     action = Forward(backends=(WeightedBackend(key="shop/web:80"),), session=session)
-    route = EntryRoute(source="HTTPRoute shop/web", match=RequestMatch(), action=action)
-    entry = GatewayEntry(
-        listeners=(EntryListener(name="session", port=port, protocol="HTTP", table="session"),),
-        tables={"session": RouteTable(name="session", hosts=(VirtualHost(hosts=("*",), routes=(route,)),))},
-        backends={"shop/web:80": EntryBackend(key="shop/web:80", endpoints=endpoints)},
-    )
+    entry = _entry("session", port, action, endpoints)
     machine.engine.serve(entry)
     first = machine.engine.ask(port, ClientRequest(host="a"))
     kept = first.headers[told][0].partition(";")[0]
@@ -315,26 +320,13 @@ def test_a_session_keeps_its_endpoint(machine: Machine, session: Session, asked:
     assert {answer.backend["address"] for answer in answers} == {endpoint.address for endpoint in endpoints}
 
 
-def _entry(machine: Machine, name: str, port: int) -> GatewayEntry:
-    """One listener that leads to one backend."""
-    route = EntryRoute(
-        source="HTTPRoute shop/web",
-        match=RequestMatch(),
-        action=Forward(backends=(WeightedBackend(key="shop/web:80"),)),
-    )
-    endpoint = EntryEndpoint(address="127.8.9.1", port=machine.engine.backends.port)
-    return GatewayEntry(
-        listeners=(EntryListener(name=name, port=port, protocol="HTTP", table="web"),),
-        tables={"web": RouteTable(name="web", hosts=(VirtualHost(hosts=("*",), routes=(route,)),))},
-        backends={"shop/web:80": EntryBackend(key="shop/web:80", endpoints=(endpoint,))},
-    )
-
-
 def test_a_listener_takes_over_the_port_of_one_that_goes(machine: Machine) -> None:
     port = free_port()
+    action = Forward(backends=(WeightedBackend(key="shop/web:80"),))
+    endpoint = EntryEndpoint(address="127.8.9.1", port=machine.engine.backends.port)
     machine.engine.refusals.clear()
     for name in ("gateway shop/old:80", "gateway shop/new:80", "gateway shop/newest:80"):
-        machine.engine.serve(_entry(machine, name, port))
+        machine.engine.serve(_entry(name, port, action, (endpoint,)))
         assert machine.engine.ask(port, ClientRequest(host="a")).status == 200
     assert not machine.engine.refusals
 

@@ -6,15 +6,21 @@ Gateway API lets a filter remove the header Host, Envoy does not; Envoy takes no
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from tests.fakes import scripted_http as http
 from tests.fakes.certificates import make_certificate
 from tests.kernel.changing_api import ChangingApi, meta, tls_secret, weak_certificate
-from tests.kernel.gateway_engine import SETTINGS, Answer, ClientRequest, Engine, ask_once, hosts_of
+from tests.kernel.gateway_engine import (
+    SETTINGS,
+    Answer,
+    ClientRequest,
+    Engine,
+    ask_once,
+    hosts_of,
+    running_engine,
+)
 
 from podwire.cluster.names import GATEWAY_OF_SERVICE, GATEWAY_SERVICE
 from podwire.gateway.api.controller import PART, GatewayApiController
@@ -146,10 +152,8 @@ async def _serving(engine: Engine, *routes: Json) -> AsyncIterator[Served]:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with TemporaryDirectory(prefix="gw") as directory:
-        running = Engine(Path(directory))
+    with running_engine() as running:
         yield running
-        running.close()
 
 
 def test_a_refused_route_is_named_and_the_others_are_served(engine: Engine) -> None:

@@ -4,8 +4,6 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import msgspec
@@ -20,6 +18,7 @@ from tests.kernel.gateway_engine import (
     Engine,
     certificate_for,
     hosts_of,
+    running_engine,
 )
 
 from podwire.gateway.api.translate import translate_api
@@ -51,10 +50,8 @@ class Served(NamedTuple):
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with TemporaryDirectory(prefix="gw") as directory:
-        running = Engine(Path(directory))
+    with running_engine() as running:
         yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,12 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection, HTTPResponse
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from tests.cases.gateway.ingress_cases import IngressCase, facts_of
 from tests.fakes.ports import free_port
-from tests.kernel.gateway_engine import Engine, certificate_for
+from tests.kernel.gateway_engine import Engine, certificate_for, running_engine
 
 from podwire.gateway.ingress.translate import IngressPorts, translate
 
@@ -21,10 +19,8 @@ _CERTIFICATES = {"": certificate_for("default", ("default.invalid",))}
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with TemporaryDirectory(prefix="gw") as directory:
-        running = Engine(Path(directory))
+    with running_engine() as running:
         yield running
-        running.close()
 
 
 class Client:

@@ -6,8 +6,6 @@ Envoy takes no prefix of one letter, no time-out of zero for connections, and no
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from tests.kernel.gateway_engine import (
     ask_once,
     certificate_for,
     hosts_of,
+    running_engine,
 )
 
 from podwire.gateway.engines import EngineFeed
@@ -115,10 +114,8 @@ async def _serving(engine: Engine, *ingresses: Json) -> AsyncIterator[Served]:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with TemporaryDirectory(prefix="gw") as directory:
-        running = Engine(Path(directory))
+    with running_engine() as running:
         yield running
-        running.close()
 
 
 def test_a_refused_ingress_is_named_and_others_are_served(engine: Engine) -> None:

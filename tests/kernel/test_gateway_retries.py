@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from tests.cases.gateway.ingress_cases import IngressCase, facts_of
 from tests.fakes.ports import free_port
-from tests.kernel.gateway_engine import ClientRequest, Engine, certificate_for
+from tests.kernel.gateway_engine import ClientRequest, Engine, certificate_for, running_engine
 
 from podwire.gateway.ingress.translate import IngressPorts, translate
 from podwire.gateway.routes import (
@@ -33,10 +33,8 @@ from podwire.gateway.routes import (
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with TemporaryDirectory(prefix="gw") as directory:
-        running = Engine(Path(directory))
+    with running_engine() as running:
         yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")

@@ -344,7 +344,9 @@ class HostCompiler:
         return entry.key
 
     def _report(self, ingress: Ingress, reason: str, message: str) -> None:
-        self.problems.append(IngressProblem(key=key_of(ingress.metadata), reason=reason, message=message))
+        problem = IngressProblem(key=key_of(ingress.metadata), reason=reason, message=message)
+        if problem not in self.problems:
+            self.problems.append(problem)
 
 
 def _balanced_alike(canary: ServedPath, path: ServedPath) -> ServedPath:

@@ -144,6 +144,11 @@ def test_errors_without_a_backend_for_them_are_named() -> None:
     assert problem.message == f"{field}: expected default-backend beside it, which answers"
 
 
+def test_a_default_backend_that_is_missing_is_named_once() -> None:
+    (problem,) = _translated(_case(_web({"default-backend": "gone", "custom-http-errors": "404"}))).problems
+    assert problem.message.endswith("default-backend]: Service shop/gone does not exist or has no ports")
+
+
 def test_a_missing_service_is_an_event_with_its_field() -> None:
     case = _case({"name": "web", "hosts": {"web.example": {"Prefix /": "does-not-exist"}}})
     (problem,) = _translated(case).problems
