@@ -40,6 +40,8 @@ class ChainMark(msgspec.Struct, frozen=True, kw_only=True):
     """Prefixes of chain names, by table."""
     free: frozenset[ChainKey] = frozenset()
     """Chains whose rules exclude each other, so that their order has no effect."""
+    free_prefixes: Mapping[str, tuple[str, ...]] = {}
+    """Prefixes of the names of further such chains, by table."""
     first: bool = False
     """Whether the jumps must precede all rules of other owners; otherwise their position is free."""
     last: bool = False
@@ -67,9 +69,13 @@ class ChainMark(msgspec.Struct, frozen=True, kw_only=True):
         }
         return msgspec.structs.replace(self, constant=own_chains)
 
+    def is_free(self, key: ChainKey) -> bool:
+        """Whether the order of the rules of a chain has no effect."""
+        return key in self.free or key[1].startswith(self.free_prefixes.get(key[0], ()))
+
     def canonical(self, key: ChainKey, rules: Sequence[str]) -> Rules:
         """The rules of a chain in an order that does not depend on the order of their creation."""
-        if key not in self.free:
+        if not self.is_free(key):
             return tuple(rules)
         end = len(rules)
         while end and self.is_tail(rules[end - 1]):
@@ -83,6 +89,12 @@ class ChainMark(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(rules) == tuple(other) or self.canonical(key, rules) == self.canonical(key, other)
 
 
+SERVICE_PARTS, NODE_PORT_PARTS = "KUBE-SVC-ADDRESSES", "KUBE-SVC-NODEPORTS"
+"""The beginning of the names of parts of ``KUBE-SERVICES`` and ``KUBE-NODEPORTS`` in table ``nat``."""
+
+_DIVIDED = ("KUBE-SERVICES-", "KUBE-EXTERNAL-SERVICES-", "KUBE-PROXY-FIREWALL-", "KUBE-NODEPORTS-", "KUBE-CLUSTER-IPS-")
+"""Likewise in table ``filter``."""
+
 PROXY_IPTABLES = ChainMark(
     mark=IPTABLES_MARK,
     tables=("nat", "filter"),
@@ -93,7 +105,8 @@ PROXY_IPTABLES = ChainMark(
                              "KUBE-FORWARD", "KUBE-PROXY-FIREWALL", "KUBE-CLUSTER-IPS", "KUBE-REFUSE",
                              "KUBE-INVALID", "KUBE-LOOPBACK")),
     },
-    prefixes={"nat": ("KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-")},
+    prefixes={"nat": ("KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-"), "filter": _DIVIDED},
+    free_prefixes={"nat": (f"{SERVICE_PARTS}-", f"{NODE_PORT_PARTS}-"), "filter": _DIVIDED},
     free=frozenset((
         ("nat", "KUBE-SERVICES"), ("nat", "KUBE-NODEPORTS"), ("filter", "KUBE-SERVICES"),
         ("filter", "KUBE-EXTERNAL-SERVICES"), ("filter", "KUBE-PROXY-FIREWALL"), ("filter", "KUBE-NODEPORTS"),

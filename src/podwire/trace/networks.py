@@ -17,6 +17,14 @@ def network(text: str) -> IPv4Network | IPv6Network:
 def within(address: str, text: str) -> bool:
     """Whether the network of a text contains an address; false for an address of the other family.
 
+    A text with a mask (``0.0.0.5/0.0.0.63``), which iptables prints where the mask is no prefix, contains the addresses
+    that have these bits.
+
     Raises: ValueError for texts that are none.
     """
-    return ip_address(address) in network(text)
+    parsed = ip_address(address)
+    value, _, mask = text.partition("/")
+    if "." in mask or ":" in mask:
+        bits = ip_address(value)
+        return parsed.version == bits.version and int(parsed) & int(ip_address(mask)) == int(bits)
+    return parsed in network(text)

@@ -10,6 +10,7 @@ import pytest
 from tests.cases.service_table import ADDRESSES, NODE, Case, Packet, read_cases
 
 from podwire.proxy import registry
+from podwire.proxy.dataplanes.iptables import shared
 from podwire.proxy.tracing import open_tracing
 from podwire.trace.packet import LocalAddresses, Outcome
 from podwire.trace.packet import Packet as Traced
@@ -29,8 +30,17 @@ def tracer_of(name: str, case: Case) -> Any:
     return tracing.planned(case.resolved(), case.node, MACHINE)
 
 
+def divided_tracer(case: Case) -> Any:
+    """What the data plane ``iptables`` would program if every chain that Services share had hundreds of rules."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared, "MOST_RULES", 0)
+        return tracer_of("iptables", case)
+
+
 DATAPLANES: dict[str, Callable[[Case], Any]] = {name: partial(tracer_of, name) for name in registry.DATAPLANES}
 """By being in the registry, a data plane runs every case."""
+DIVIDED = "iptables, divided"
+TRACERS = {**DATAPLANES, DIVIDED: divided_tracer}
 
 
 def traced(packet: Packet) -> Traced:
@@ -52,11 +62,11 @@ def judge(packet: Packet, outcome: Outcome) -> str:
     return POD_OF.get(outcome.packet.destination, outcome.packet.destination)
 
 
-@pytest.mark.parametrize("name", DATAPLANES)
+@pytest.mark.parametrize("name", TRACERS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_packet_table(case: Case, name: str) -> None:
-    tracer = DATAPLANES[name](case)
-    for packet in case.by(name).packets:
+    tracer = TRACERS[name](case)
+    for packet in case.by(name.partition(",")[0]).packets:
         outcomes = list(tracer.outcomes(traced(packet)))
         ends = {judge(packet, outcome) for outcome in outcomes}
         if packet.refused or packet.dropped:

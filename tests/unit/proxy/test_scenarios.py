@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cases.service_table import ADDRESSES, NODE, Case, Packet, read_cases
-from tests.unit.proxy.test_packet_table import DATAPLANES
+from tests.unit.proxy.test_packet_table import TRACERS
 
 from podwire.trace.packet import Outcome
 from podwire.trace.packet import Packet as Traced
@@ -32,11 +32,11 @@ def expected(packet: Packet) -> set[str]:
     return set(packet.reaches or packet.sticky)
 
 
-@pytest.mark.parametrize("name", DATAPLANES)
+@pytest.mark.parametrize("name", TRACERS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_scenario(case: Case, name: str) -> None:
-    tracer = DATAPLANES[name](case)
-    for packet in case.by(name).packets:
+    tracer = TRACERS[name](case)
+    for packet in case.by(name.partition(",")[0]).packets:
         traced = Traced(
             source=packet.client,
             destination=packet.address,

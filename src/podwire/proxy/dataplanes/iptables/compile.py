@@ -23,6 +23,7 @@ from podwire.proxy.dataplanes.iptables.layout import (
     IptablesLayout,
 )
 from podwire.proxy.dataplanes.iptables.names import PortChains
+from podwire.proxy.dataplanes.iptables.shared import Part, part_of_address, part_of_port
 from podwire.proxy.frontends import Frontend, admitted
 from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 from podwire.proxy.xtables.matches import comment, host
@@ -35,7 +36,7 @@ class Compiled(msgspec.Struct, frozen=True):
     """The rules of Service ports in one family: chains of table ``nat``, and rules in shared chains."""
 
     chains: dict[str, Rules] = {}
-    shared: dict[ChainKey, dict[str, None]] = {}
+    shared: dict[ChainKey, dict[str, Part]] = {}
 
 
 def compile_service(layout: IptablesLayout, ports: tuple[ResolvedPort, ...], owned: frozenset[Frontend]) -> Compiled:
@@ -71,32 +72,34 @@ class _IptablesPortCompiler:
             self._external(address, "loadbalancer IP", self.names.firewall if guarded else self.names.external)
             if guarded and port.has_endpoints and self._owns(address):
                 text = comment(f"{port.name} traffic not accepted by {self.names.firewall}")
-                self._share(FIREWALL, f"-d {host(address)} {self.match} {self.dport} {text} -j DROP")
+                self._share(FIREWALL, f"-d {host(address)} {self.match} {self.dport} {text} -j DROP", part_of_address(address))
         if port.node_port and Frontend("", port.protocol, port.node_port) in self.owned:
             self._node_port()
         if port.health_check_node_port:
             text = comment(f"{port.name} health check node port")
-            self._share(HEALTH_PORTS, f"-p tcp {text} -m tcp --dport {port.health_check_node_port} -j ACCEPT")
+            rule = f"-p tcp {text} -m tcp --dport {port.health_check_node_port} -j ACCEPT"
+            self._share(HEALTH_PORTS, rule, part_of_port("tcp", port.health_check_node_port))
 
     def _owns(self, address: str) -> bool:
         return Frontend(address, self.port.protocol, self.port.port) in self.owned
 
-    def _share(self, key: ChainKey, rule: str) -> None:
-        self.out.shared.setdefault(key, {})[rule] = None
+    def _share(self, key: ChainKey, rule: str, part: Part) -> None:
+        self.out.shared.setdefault(key, {})[rule] = part
 
     def _internal(self) -> None:
         port = self.port
         address = host(port.cluster_ip)
         if not self._owns(port.cluster_ip):
             return
-        self._share(CLUSTER_IPS, f"-d {address} {comment(port.service)} -g KUBE-REFUSE")
+        part = part_of_address(port.cluster_ip)
+        self._share(CLUSTER_IPS, f"-d {address} {comment(port.service)} -g KUBE-REFUSE", part)
         if port.internal_endpoints:
             chain = self.names.local if port.internal_local else self.names.cluster
             text = comment(f"{port.name} cluster IP")
-            self._share(SERVICES, f"-d {address} {self.match} {self.dport} {text} -j {chain}")
+            self._share(SERVICES, f"-d {address} {self.match} {self.dport} {text} -j {chain}", part)
             return
         text, target = self._unreachable(local=port.internal_local)
-        self._share(REFUSED, f"-d {address} {self.match} {self.dport} {text} {target}")
+        self._share(REFUSED, f"-d {address} {self.match} {self.dport} {text} {target}", part)
 
     def _unreachable(self, *, local: bool) -> tuple[str, str]:
         """The comment and the target of the rule for a frontend without endpoints."""
@@ -111,29 +114,31 @@ class _IptablesPortCompiler:
     def _external(self, address: str, kind: str, chain: str) -> None:
         if not self._owns(address):
             return
-        match = f"-d {host(address)} {self.match}"
+        match, part = f"-d {host(address)} {self.match}", part_of_address(address)
         if self.port.has_endpoints:
             text = comment(f"{self.port.name} {kind}")
-            self._share(SERVICES, f"{match} {self.dport} {text} -j {chain}")
+            self._share(SERVICES, f"{match} {self.dport} {text} -j {chain}", part)
         if not self._external_endpoints:
             text, target = self._unreachable(local=self.port.external_local)
-            self._share(EXTERNAL_REFUSED, f"{match} {self.dport} {text} {target}")
+            self._share(EXTERNAL_REFUSED, f"{match} {self.dport} {text} {target}", part)
 
     def _node_port(self) -> None:
         port = self.port
         dport = f"-m {port.protocol} --dport {port.node_port}"
+        part = part_of_port(port.protocol, port.node_port)
         if port.has_endpoints:
             not_loopback = ""
             if self.layout.loopback:
                 not_loopback = "! -d 127.0.0.0/8 "
                 local = f"-d 127.0.0.0/8 {self.match} {dport} {comment(port.name)}"
                 count = self.layout.count(LOCALHOST_ACCEPTED)
-                self._share(NODE_PORTS, f"{local}{count} -j {self.names.external}")
-            self._share(NODE_PORTS, f"{not_loopback}{self.match} {dport} {comment(port.name)} -j {self.names.external}")
+                self._share(NODE_PORTS, f"{local}{count} -j {self.names.external}", part)
+            rule = f"{not_loopback}{self.match} {dport} {comment(port.name)} -j {self.names.external}"
+            self._share(NODE_PORTS, rule, part)
         if not self._external_endpoints:
             text, target = self._unreachable(local=port.external_local)
             match = f"{self.match} {text} -m addrtype --dst-type LOCAL"
-            self._share(EXTERNAL_REFUSED, f"{match} {dport} {target}")
+            self._share(EXTERNAL_REFUSED, f"{match} {dport} {target}", part)
 
     def _chains(self) -> None:
         port, chains = self.port, self.out.chains

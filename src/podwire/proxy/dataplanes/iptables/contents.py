@@ -1,8 +1,8 @@
 """The rules of all Services of one family, and the delta when Services change (pure).
 
-When a rule of a Service's own chain changes, the whole chain is written, and no other chain. In shared chains single
-rules are inserted and deleted. A rule is inserted at the head of the chain, which is fast. To delete a rule,
-iptables-restore searches the chain, so for more than a few deletions the whole chain is written.
+When a rule of a Service's own chain changes, the whole chain is written, and no other chain. In shared chains and their
+parts single rules are inserted and deleted. A rule is inserted at the head of the chain, which is fast. To delete a
+rule, iptables-restore searches the chain, so for more than a few deletions the whole chain is written.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,13 +11,11 @@ from functools import partial
 from podwire.proxy.dataplanes.iptables.compile import Compiled, compile_service
 from podwire.proxy.dataplanes.iptables.layout import SHARED, IptablesLayout
 from podwire.proxy.dataplanes.iptables.restore import IptablesDelta
+from podwire.proxy.dataplanes.iptables.shared import SharedChain
 from podwire.proxy.servicemap import ResolvedPort
 from podwire.proxy.xtables.compiled import CompiledServices
 from podwire.state.chain_marks import PROXY_IPTABLES
-from podwire.state.iptables import TABLES, ChainKey, ChainSize, Rules, Ruleset
-
-_FEW = 8
-"""Up to this many deletions in one shared chain, single rules are deleted."""
+from podwire.state.iptables import TABLES, ChainSize, Rules, Ruleset
 
 
 class Contents:
@@ -28,15 +26,16 @@ class Contents:
         self._services = CompiledServices(partial(compile_service, layout), Compiled())
         self.claims = self._services.claims
         self._chains: dict[str, Rules] = {}
-        self._shared: dict[ChainKey, dict[str, None]] = {key: {} for key in SHARED}
+        self._shared = {key: SharedChain(key, layout.tail(key)) for key in SHARED}
 
     def rulesets(self) -> tuple[Ruleset, ...]:
         """The whole desired state, one value for each table."""
         chains: dict[str, dict[str, Rules]] = {table: {} for table in TABLES}
         for (table, name), rules in self.layout.chains().items():
             chains[table][name] = rules
-        for key, shared in self._shared.items():
-            chains[key[0]][key[1]] = PROXY_IPTABLES.canonical(key, (*shared, *self.layout.tail(key)))
+        for (table, _), shared in self._shared.items():
+            for name, rules in shared.chains():
+                chains[table][name] = PROXY_IPTABLES.canonical((table, name), rules)
         chains["nat"] |= self._chains
         jumps = self.layout.jumps()
         return tuple(
@@ -63,9 +62,9 @@ class Contents:
         rules_by_chain = {
             name: rules for (of, name), rules in self.layout.chains().items() if of == table and name in names
         }
-        for key, shared in self._shared.items():
-            if key[0] == table and key[1] in names:
-                rules_by_chain[key[1]] = (*shared, *self.layout.tail(key))
+        for (of, _), shared in self._shared.items():
+            if of == table:
+                rules_by_chain |= {name: rules for name, rules in shared.chains() if name in names}
         if table == "nat":
             rules_by_chain |= {name: self._chains[name] for name in self._chains.keys() & names}
         return rules_by_chain
@@ -80,16 +79,17 @@ class Contents:
     def count(self, table: str) -> int:
         """The number of our rules in a table."""
         constant = [rules for (of, _), rules in self.layout.chains().items() if of == table]
-        shared = sum(len(f) + len(self.layout.tail(key)) for key, f in self._shared.items() if key[0] == table)
+        shared = sum(len(rules) for key, c in self._shared.items() if key[0] == table for _, rules in c.chains())
         own = sum(map(len, self._chains.values())) if table == "nat" else 0
         return sum(map(len, constant)) + shared + own + len(self.layout.jumps()[table])
 
     def change(self, changed: Mapping[str, tuple[ResolvedPort, ...]]) -> IptablesDelta:
         """Applies new ports of Services (of this family); returns what to write."""
-        delta = IptablesDelta({}, {}, {}, {}, {})
+        delta = IptablesDelta()
         for old, new in self._services.change(changed):
             self._swap(old, new, delta)
-        self._rewrite(delta)
+        for shared in self._shared.values():
+            shared.write(delta)
         return delta
 
     def _swap(self, old: Compiled, new: Compiled, delta: IptablesDelta) -> None:
@@ -99,22 +99,11 @@ class Contents:
         for name, rules in new.chains.items():
             if old.chains.get(name) != rules:
                 self._chains[name] = delta.chains[name] = rules
-        for key in SHARED:
+        for key, shared in self._shared.items():
             before, after = old.shared.get(key, {}), new.shared.get(key, {})
-            for rule in before:
+            for rule, part in before.items():
                 if rule not in after:
-                    del self._shared[key][rule]
-                    delta.delete.setdefault(key, {})[rule] = None
-            for rule in after:
+                    shared.delete(rule, part)
+            for rule, part in after.items():
                 if rule not in before:
-                    self._shared[key][rule] = None
-                    delta.insert.setdefault(key, {})[rule] = None
-
-    def _rewrite(self, delta: IptablesDelta) -> None:
-        """Replaces many changes of single rules in a chain by writing the whole chain."""
-        for key in SHARED:
-            inserted, deleted = delta.insert.get(key, {}), delta.delete.get(key, {})
-            if len(deleted) > _FEW or len(inserted) > max(_FEW, len(self._shared[key]) // 2):
-                delta.rewrite[key] = (*self._shared[key], *self.layout.tail(key))
-                delta.insert.pop(key, None)
-                delta.delete.pop(key, None)
+                    shared.insert(rule, part)

@@ -26,7 +26,7 @@ from podwire.proxy.nodeports import LOOPBACKS, localhost_node_ports, without_loo
 from podwire.proxy.servicemap import NodeFacts, of_family
 from podwire.proxy.xtables.layout import XtablesLayout
 from podwire.proxy.xtables.matches import comment, host
-from podwire.state.chain_marks import IPTABLES_MARK
+from podwire.state.chain_marks import IPTABLES_MARK, PROXY_IPTABLES
 from podwire.state.iptables import ChainKey, Rules
 
 SERVICES = ("nat", "KUBE-SERVICES")
@@ -40,7 +40,10 @@ CLUSTER_IPS = ("filter", "KUBE-CLUSTER-IPS")
 LOOPBACK = "KUBE-LOOPBACK"
 
 SHARED = (SERVICES, NODE_PORTS, REFUSED, EXTERNAL_REFUSED, FIREWALL, HEALTH_PORTS, CLUSTER_IPS)
-"""Chains to which every Service adds rules. At most one of these rules matches a packet, so their order is free."""
+"""Chains to which every Service adds rules. At most one of these rules matches a packet, so their order is free.
+
+Those with many rules are divided (:mod:`podwire.proxy.dataplanes.iptables.shared`).
+"""
 
 _INVALID = "-m conntrack --ctstate INVALID"
 _NEW = "-m conntrack --ctstate NEW"
@@ -87,7 +90,7 @@ class IptablesLayout(XtablesLayout):
 
     def last(self, table: str, chain: str) -> str | None:
         """A text that the rules of :meth:`tail` have, empty without any; None where the order of rules counts."""
-        if (table, chain) not in SHARED:
+        if not PROXY_IPTABLES.is_free((table, chain)):
             return None
         return _LAST_RULES.get((table, chain), "")
 
