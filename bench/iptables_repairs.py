@@ -43,7 +43,7 @@ LOST = {
     "-t nat -F": ("-t", "nat", "-F"),
     "-F": ("-F",),
 }
-_REST_S = 0.3
+_REST_S = 1.3
 """Repairs that follow one another wait for each other; this pause is longer than the first wait."""
 
 

@@ -15,7 +15,7 @@ from tests.kernel.iptables_rules import desired_rulesets, in_kernel, iptables, p
 from tests.kernel.service_namespaces import World, by_name, path
 from tests.kernel.service_owner import ServiceOwner
 
-from podwire.kernel import netns
+from podwire.kernel import iptables_watch, netns
 from podwire.kernel.iptables_watch import Poll
 from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane
 
@@ -60,6 +60,33 @@ def test_lost_legacy_rules_are_noticed_by_table_sizes(
         assert not any(compared)
         assert in_kernel(plane) == desired_rulesets(plane)
         assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
+        plane.remove()
+
+
+def test_legacy_tables_are_put_back_without_reading_their_rules(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If no other program changed its own rules; otherwise the rules are read, and podwire's written."""
+    monkeypatch.setattr(iptables_watch, "RULES_S", 0.0)
+    iptables_data_plane = IptablesDataPlane(NODE, path("node"), programs("legacy"))
+    with contextlib.closing(ServiceOwner(iptables_data_plane)) as plane:
+        watch = iptables_data_plane._watch
+        assert isinstance(watch, Poll)
+        plane.load(by_name("ClusterIP").resolved())
+        foreign = ("OUTPUT", "-m", "comment", "--comment", "foreign", "-j", "ACCEPT")
+        for added, text in ((False, "*nat ip as it was"), (True, "*nat\n"), (False, "*nat ip as it was")):
+            while ("ip", "nat") not in watch._known._written:
+                assert select.select([plane.fileno()], [], [], 30)[0] and not plane.disturbed()
+            if added:
+                iptables(plane, "-t", "nat", "-I", *foreign)
+            iptables(plane, "-t", "nat", "-F", "KUBE-SERVICES")
+            assert reported(plane)
+            first, *compared = plane.heal()
+            assert first.startswith(text) and not any(compared)
+            assert in_kernel(plane) == desired_rulesets(plane)
+            assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
+        iptables(plane, "-t", "nat", "-C", *foreign)
+        iptables(plane, "-t", "nat", "-D", *foreign)
         plane.remove()
 
 

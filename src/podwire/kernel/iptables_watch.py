@@ -13,6 +13,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 from podwire.errors import KernelError
@@ -23,7 +24,7 @@ from podwire.kernel.looks import LOOK_S
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_monitor import KeptChains, NftMonitor
-from podwire.kernel.xtables_lock import LockUses
+from podwire.kernel.xtables_lock import LockUses, lock
 from podwire.state.iptables import ChainSize
 from podwire.state.nft_diff import RestoreRules, Transaction
 
@@ -64,6 +65,13 @@ class ChainWatch(Protocol):
         """
         ...
 
+    def put_back_table(self, family: str, table: str) -> bool:
+        """Puts back podwire's rules of a table as it wrote them last; returns whether that was possible.
+
+        It is with the legacy kind, if the rules of other programs are still the same.
+        """
+        ...
+
     def ignore_process(self, process: int) -> None:
         """Must be called with the process id of an iptables program that podwire starts; its changes are ignored."""
         ...
@@ -90,9 +98,9 @@ class ChainWatch(Protocol):
 class _NftWatch:
     """Notifications of nf_tables, without podwire's own changes."""
 
-    def __init__(self, netns_path: NetnsPath, tables: frozenset[str], keep_rules: KeptChains) -> None:
+    def __init__(self, netns_path: NetnsPath, tables: frozenset[str], owns: KeptChains | None) -> None:
         self._nft = Nft(netns_path)
-        self._monitor = NftMonitor(netns_path, keep_rules=keep_rules)
+        self._monitor = NftMonitor(netns_path, keep_rules=owns) if owns else NftMonitor(netns_path)
         self._monitor.ignore_port(self._nft.port)
         self._tables = tables
         self._missed = False
@@ -138,6 +146,10 @@ class _NftWatch:
             return ()
         return restorations
 
+    def put_back_table(self, family: str, table: str) -> bool:
+        """Not of this kind."""
+        return False
+
     def empty_chains(self, family: str, table: str, chains: Iterable[str]) -> frozenset[str]:
         return frozenset(chain for chain in chains if not self._nft.rule_counts(family, table, chain))
 
@@ -182,7 +194,8 @@ def _restorations(
 class Poll:
     """Polling, since the kernel sends no notifications for legacy rules."""
 
-    def __init__(self, netns_path: NetnsPath, tables: Iterable[str]) -> None:
+    def __init__(self, netns_path: NetnsPath, tables: Iterable[str], owns: KeptChains | None = None) -> None:
+        self._owns = owns
         self._tables = LegacyTables(netns_path, tables)
         self._known = KnownTables(self._tables)
         self._ticker = Ticker(LOOK_S)
@@ -230,6 +243,8 @@ class Poll:
         if rules:
             self._read_at = time.monotonic() + RULES_S
         differing = self._known.differing(rules=rules)
+        if rules and not differing and self._owns:
+            self._known.remember()
         self._known.accept(differing)
         self._changed |= differing
         return bool(differing)
@@ -245,6 +260,14 @@ class Poll:
     def put_back(self, family: str, table: str, desired: Mapping[str, ChainSize]) -> tuple[RestoreRules, ...]:
         """The kernel tells no rules of this kind."""
         return ()
+
+    def put_back_table(self, family: str, table: str) -> bool:
+        if self._owns is None:
+            return False
+        with self._lock, lock() as is_free:
+            done = is_free and self._known.put_back((family, table), partial(self._owns, table))
+            self._lock_uses.watch()
+        return done
 
     def ignore_process(self, process: int) -> None:
         """Has no effect, since own changes cause no notifications."""
@@ -262,10 +285,11 @@ class Poll:
 
     def notifications_off(self, write: Callable[[], int]) -> None:
         with self._lock:
+            written = -1
             try:
-                write()
+                written = write()
             finally:
-                self._known.read()
+                self._known.read(written=written != 0)
                 self._missed = False
                 self._lock_uses.watch()
 
@@ -274,12 +298,12 @@ def watch(
     programs: Programs,
     tables: Iterable[str],
     netns_path: NetnsPath,
-    keep_rules: KeptChains = lambda _table, _chain: False,
+    owns: KeptChains | None = None,
 ) -> ChainWatch:
-    """A watch on the rules of this kind of iptables in these tables; ``keep_rules`` says which can be put back.
+    """A watch on the rules of this kind of iptables in these tables; ``owns``: the chains whose rules can be put back.
 
     Raises: KernelError.
     """
     if programs.kind != "nft":
-        return Poll(netns_path, tables)
-    return _NftWatch(netns_path, frozenset(tables), keep_rules)
+        return Poll(netns_path, tables, owns)
+    return _NftWatch(netns_path, frozenset(tables), owns)

@@ -1,4 +1,4 @@
-"""Notices programs of legacy iptables as they end: each of them opens the lock file of xtables, until it ends.
+"""The lock of xtables: held by podwire, and its uses by programs of legacy iptables, each of which opens it until it ends.
 
 The kernel sends no notifications of legacy rules. inotify(7) reports that a program closed the lock file, also one that
 only read rules, or that works in another network namespace; so the report is only a reason to look. Programs in a mount
@@ -7,7 +7,10 @@ namespace with another ``/run`` are not noticed.
 
 import ctypes
 import errno
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from podwire.kernel.failure import refusal
 
@@ -15,6 +18,29 @@ LOCK = "/run/xtables.lock"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _IN_CLOSE = 0x18  # IN_CLOSE_WRITE and IN_CLOSE_NOWRITE, linux/inotify.h
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@contextmanager
+def lock() -> Iterator[bool]:
+    """Holds the lock while a block runs, if no program holds it; yields whether it does."""
+    try:
+        descriptor = os.open(LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _is_free(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_free(descriptor: int) -> bool:
+    """Takes the lock; returns whether no other process holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 class LockUses:

@@ -235,9 +235,12 @@ class IptablesDataPlane:
         return tuple(written)
 
     def _compare(self, rules: _FamilyRules, changed: Collection[str]) -> Iterator[str]:
-        """Reads tables of one family and writes what differs; yields the text."""
+        """Puts tables of one family back, or reads them and writes what differs; yields the text."""
         assert rules.contents is not None, "there is something to write"
-        tables = tuple(table for table in PROXY_IPTABLES.tables if table in changed)
+        family = rules.contents.layout.family
+        restored = [t for t in PROXY_IPTABLES.tables if t in changed and self._watch.put_back_table(family, t)]
+        yield from (f"*{table} {family} as it was" for table in restored)
+        tables = tuple(table for table in PROXY_IPTABLES.tables if table in changed and table not in restored)
         saved = {table: xtables.read(rules.tool, table).get(table, {}) for table in tables}
         text = repair(saved, rules.contents.rulesets(), msgspec.structs.replace(PROXY_IPTABLES, tables=tables))
         if text:
