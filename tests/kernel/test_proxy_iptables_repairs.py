@@ -63,9 +63,7 @@ def test_lost_legacy_rules_are_noticed_by_table_sizes(
         plane.remove()
 
 
-def test_legacy_tables_are_put_back_without_reading_their_rules(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_legacy_tables_are_put_back_without_reading_their_rules(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """If no other program changed its own rules; otherwise the rules are read, and podwire's written."""
     monkeypatch.setattr(iptables_watch, "RULES_S", 0.0)
     iptables_data_plane = IptablesDataPlane(NODE, path("node"), programs("legacy"))

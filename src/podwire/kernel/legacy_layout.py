@@ -95,7 +95,8 @@ class TableLayout:
         for offset in self._offsets(self.chains[name]):
             target, size, _ = _HEADER.unpack_from(self.entries, offset + self._format.header)
             entry = bytearray(self.entries[offset : offset + size])
-            entry[self._format.header + 4 : self._format.matches] = bytes(self._format.matches - self._format.header - 4)
+            counted = slice(self._format.header + 4, self._format.matches)
+            entry[counted] = bytes(counted.stop - counted.start)
             kind, verdict = _VERDICT.unpack_from(entry, target)
             leads = ""
             if kind == _STANDARD and verdict >= 0:

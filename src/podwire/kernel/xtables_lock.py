@@ -1,4 +1,4 @@
-"""The lock of xtables: held by podwire, and its uses by programs of legacy iptables, each of which opens it until it ends.
+"""The lock of xtables: to hold it, and to notice programs of legacy iptables, each of which opens it until it ends.
 
 The kernel sends no notifications of legacy rules. inotify(7) reports that a program closed the lock file, also one that
 only read rules, or that works in another network namespace; so the report is only a reason to look. Programs in a mount

@@ -72,7 +72,8 @@ class _IptablesPortCompiler:
             self._external(address, "loadbalancer IP", self.names.firewall if guarded else self.names.external)
             if guarded and port.has_endpoints and self._owns(address):
                 text = comment(f"{port.name} traffic not accepted by {self.names.firewall}")
-                self._share(FIREWALL, f"-d {host(address)} {self.match} {self.dport} {text} -j DROP", part_of_address(address))
+                rule = f"-d {host(address)} {self.match} {self.dport} {text} -j DROP"
+                self._share(FIREWALL, rule, part_of_address(address))
         if port.node_port and Frontend("", port.protocol, port.node_port) in self.owned:
             self._node_port()
         if port.health_check_node_port:

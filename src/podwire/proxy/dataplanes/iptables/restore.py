@@ -39,12 +39,14 @@ class IptablesDelta(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """The input of iptables-restore; empty when nothing changes."""
-        return document((
-            ("filter", (*chains_text(_of("filter", self.created)), *self._insertions("filter"))),
-            ("nat", self._nat()),
-            ("filter", chains_text(_of("filter", self.rewrite))),
-            ("filter", (*self._deletions("filter"), *self._drops("filter"))),
-        ))
+        return document(
+            (
+                ("filter", (*chains_text(_of("filter", self.created)), *self._insertions("filter"))),
+                ("nat", self._nat()),
+                ("filter", chains_text(_of("filter", self.rewrite))),
+                ("filter", (*self._deletions("filter"), *self._drops("filter"))),
+            )
+        )
 
     def _insertions(self, table: str) -> Iterator[str]:
         for chain, rules in _of(table, self.insert).items():
