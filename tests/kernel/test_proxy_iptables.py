@@ -33,6 +33,7 @@ from podwire.kernel.iptables import Kind, choose, nft_tables
 from podwire.model import service as api
 from podwire.model.node import Node
 from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane, clear
+from podwire.proxy.dataplanes.iptables.shared import MOST_RULES
 from podwire.proxy.modes import ServiceModes
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.servicemap import ServiceMap
@@ -333,3 +334,24 @@ def test_many_services_change_at_once(world: World, plane: ServiceOwner) -> None
     assert world.connect("far", "10.96.1.40", 80)[0] in ("one", "two")
     assert world.connect("far", "10.96.1.1", 80)[0] == "dropped"
     assert ADDRESSES["one"][0] in str(desired_rulesets(plane))
+
+
+def test_no_connection_is_lost_while_chains_are_divided(world: World, plane: ServiceOwner) -> None:
+    """Hundreds of Services come and go in one change, and then a few around the limit."""
+    (port,) = by_name("ClusterIP").resolved()["default/web"]
+    several = {
+        f"default/s{n}": (msgspec.structs.replace(port, service=f"default/s{n}", cluster_ip=f"10.96.2.{n}"),)
+        for n in range(MOST_RULES - 4)
+    }
+    few = {name: several.pop(name) for name in list(several)[:8]}
+    plane.load(by_name("ClusterIP").resolved())
+    with traffic(world, "far", "10.96.0.10") as results:
+        for change in (several | few, dict.fromkeys(few, ()), few, dict.fromkeys(few, ()), dict.fromkeys(several, ())):
+            plane.update(change)
+            assert ("KUBE-SVC-ADDRESSES" in str(plane.desired())) == (len(plane.services) > MOST_RULES), "it is divided"
+            assert in_kernel(plane) == desired_rulesets(plane)
+            seen = len(results)
+            while len(results) < seen + 10:
+                time.sleep(0.01)
+    assert plane.counts().refused_updates == 0
+    assert set(results) <= {"one", "two"}, {result: results.count(result) for result in set(results)}

@@ -17,6 +17,7 @@ from tests.kernel.service_owner import ServiceOwner
 
 from podwire.kernel import iptables_watch, netns
 from podwire.kernel.iptables_watch import Poll
+from podwire.proxy.dataplanes.iptables import shared
 from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -138,6 +139,23 @@ def test_deleted_rules_are_put_back_as_they_were(world: World, case: str) -> Non
         assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
         assert not plane.disturbed()
         assert not any(plane.heal())
+        plane.remove()
+
+
+@pytest.mark.parametrize("chain", ["KUBE-SERVICES", "KUBE-SVC-ADDRESSES-0A"])
+def test_a_divided_chain_and_its_parts_are_put_back(
+    world: World, chain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "MOST_RULES", 0)
+    with contextlib.closing(ServiceOwner(IptablesDataPlane(NODE, path("node"), programs("nft")))) as plane:
+        plane.load(by_name("ClusterIP").resolved())
+        for arguments in (("-F", chain), ("-D", chain, "1")):
+            iptables(plane, "-t", "nat", *arguments)
+            assert plane.disturbed()
+            first, *compared = plane.heal()
+            assert first.endswith("# ip nat") and f" {chain} " in first and not any(compared)
+            assert in_kernel(plane) == desired_rulesets(plane)
+            assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
         plane.remove()
 
 

@@ -26,6 +26,7 @@ from podwire.kernel.nft import Nft
 from podwire.kernel.nft_monitor import KeptChains, NftMonitor
 from podwire.kernel.xtables_lock import LockUses, lock
 from podwire.state.iptables import ChainSize
+from podwire.state.iptables_diff import tables_of
 from podwire.state.nft_diff import RestoreRules, Transaction
 
 POLL_S = 30.0  # as kube-proxy's syncPeriod
@@ -225,12 +226,16 @@ class Poll:
             return False
         try:
             now = time.monotonic()
-            if now >= self._rested_at and (self._look(rules=now >= self._read_at) or self._missed):
-                self._missed = False
-                quiet = now - self._rested_at > 2 * self._pause_s
-                self._pause_s = LOOK_S if quiet else min(2 * self._pause_s, POLL_S)
-                self._rested_at = now + self._pause_s
-                return True
+            if now >= self._rested_at:
+                rules = now >= self._read_at
+                if self._look(rules=rules) or self._missed:
+                    self._missed = False
+                    quiet = now - self._rested_at > 2 * self._pause_s
+                    self._pause_s = LOOK_S if quiet else min(2 * self._pause_s, POLL_S)
+                    self._rested_at = now + self._pause_s
+                    return True
+                if rules and self._owns:
+                    self._known.remember()
         finally:
             self._lock.release()
         if now < self._compare_at:
@@ -243,8 +248,6 @@ class Poll:
         if rules:
             self._read_at = time.monotonic() + RULES_S
         differing = self._known.differing(rules=rules)
-        if rules and not differing and self._owns:
-            self._known.remember()
         self._known.accept(differing)
         self._changed |= differing
         return bool(differing)
@@ -275,12 +278,15 @@ class Poll:
     def restore(self, tool: Iptables, text: str) -> None:
         if not text:
             return
+        written = frozenset((tool.family, table) for table in tables_of(text))
         with self._lock:
-            self._missed = self._look(rules=True) or self._missed
+            differing = self._known.differing(rules=True, of=written)
+            self._changed |= differing
+            self._missed = bool(differing) or self._missed
             try:
                 tool.restore(text)
             finally:
-                self._known.read()
+                self._known.read_written(written)
                 self._lock_uses.watch()
 
     def notifications_off(self, write: Callable[[], int]) -> None:

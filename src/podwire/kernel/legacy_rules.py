@@ -18,7 +18,7 @@ import ctypes
 import hashlib
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from podwire.kernel import netns
 from podwire.kernel.failure import refusal
@@ -155,6 +155,14 @@ class KnownTables:
         kept = {} if written else self._written
         self._written = {key: layout for key, layout in kept.items() if layout.info == self._infos.get(key)}
 
+    def read_written(self, tables: Iterable[TableKey]) -> None:
+        """Takes tables that podwire has written as known."""
+        for key, info in self._tables.infos_of(tables).items():
+            self._written.pop(key, None)
+            if info or key in self._infos:
+                self._infos[key] = info
+                self._digests[key] = self._tables.digest(key, info)
+
     def remember(self) -> None:
         """Keeps the rules of the tables that were read and are as large as then, for :meth:`put_back`."""
         for key in self._infos.keys() - self._written.keys():
@@ -180,9 +188,12 @@ class KnownTables:
         self._digests.pop(key, None)
         return True
 
-    def differing(self, *, rules: bool) -> frozenset[TableKey]:
-        """The known tables that differ; with ``rules`` also by the rules of those that have the same size."""
-        infos = self._tables.infos_of(self._infos)
+    def differing(self, *, rules: bool, of: Container[TableKey] | None = None) -> frozenset[TableKey]:
+        """The known tables that differ; with ``rules`` also by the rules of those that have the same size.
+
+        ``of``: these tables alone.
+        """
+        infos = self._tables.infos_of(key for key in self._infos if of is None or key in of)
         differing = {key for key, info in infos.items() if info != self._infos[key]}
         if rules:
             for key in infos.keys() - differing:

@@ -30,6 +30,11 @@ def document(blocks: Iterable[tuple[str, Iterable[str]]]) -> str:
     return "\n".join(lines) + "\n" if lines else ""
 
 
+def tables_of(text: str) -> frozenset[str]:
+    """The tables that a text changes."""
+    return frozenset(line[1:] for line in text.splitlines() if line.startswith("*"))
+
+
 def count_tables(text: str) -> int:
     """The number of tables that a text changes."""
     return text.count("COMMIT\n")
