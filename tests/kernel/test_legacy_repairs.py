@@ -161,6 +161,18 @@ def test_only_what_podwire_wrote_is_put_back(table: Table) -> None:
     assert not table.put_back(), "the size is not the one that was read"
 
 
+def test_a_change_by_others_is_not_taken_for_podwires(table: Table) -> None:
+    """Also when podwire's last write was not remembered yet."""
+    table.known.read()
+    table.change("-F OURS")
+    table.known.accept(table.known.differing(rules=False))
+    table.known.remember()
+    assert not table.put_back()
+    table.known.read(written=False)
+    table.known.remember()
+    assert table.put_back(), "after all rules were compared"
+
+
 def test_the_lock_of_xtables_keeps_programs_out(table: Table) -> None:
     with lock() as is_free:
         assert is_free

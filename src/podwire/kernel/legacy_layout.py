@@ -57,13 +57,13 @@ class TableLayout:
         _, valid, *numbers = INFO.unpack(info)
         self.count: int = numbers[-2]
         """The number of entries."""
-        starts = {numbers[hook]: f"hook {hook}" for hook in range(_HOOKS) if valid >> hook & 1}
+        starts = {numbers[hook]: f"\0{hook}" for hook in range(_HOOKS) if valid >> hook & 1}
         starts |= {m.start() - self._format.matches: m[1].decode("latin-1") for m in _NAME.finditer(entries)}
         offsets = sorted(starts)
         self.chains = {
             starts[start]: Chain(start, end) for start, end in zip(offsets, (*offsets[1:], len(entries)), strict=True)
         }
-        """Chains in their order; those of the kernel have the number of their hook as name."""
+        """Chains in their order; those of the kernel have a zero and the number of their hook as name."""
 
     @cached_property
     def sizes(self) -> dict[str, int]:

@@ -147,11 +147,14 @@ class KnownTables:
         self._digests: dict[TableKey, bytes] = {}
         self._written: dict[TableKey, TableLayout] = {}
         """The rules of the tables as they were after podwire's last write."""
+        self._changed: set[TableKey] = set()
+        """Tables that other programs changed since then."""
 
     def read(self, *, written: bool = True) -> None:
         """Takes the present tables as known; ``written``: podwire may have written them since they were read last."""
         self._infos = self._tables.infos()
         self._digests = {key: self._tables.digest(key, info) for key, info in self._infos.items()}
+        self._changed.clear()
         kept = {} if written else self._written
         self._written = {key: layout for key, layout in kept.items() if layout.info == self._infos.get(key)}
 
@@ -159,13 +162,14 @@ class KnownTables:
         """Takes tables that podwire has written as known."""
         for key, info in self._tables.infos_of(tables).items():
             self._written.pop(key, None)
+            self._changed.discard(key)
             if info or key in self._infos:
                 self._infos[key] = info
                 self._digests[key] = self._tables.digest(key, info)
 
     def remember(self) -> None:
-        """Keeps the rules of the tables that were read and are as large as then, for :meth:`put_back`."""
-        for key in self._infos.keys() - self._written.keys():
+        """Keeps the rules of the tables that nobody changed since they were read, for :meth:`put_back`."""
+        for key in self._infos.keys() - self._written.keys() - self._changed:
             layout = self._tables.layout(key)
             if layout and layout.info == self._infos[key] and layout.is_whole:
                 self._written[key] = layout
@@ -186,6 +190,7 @@ class KnownTables:
         self._tables.add_counters(key, carried_counters(before, now, counters, owns))
         self._infos[key] = before.info
         self._digests.pop(key, None)
+        self._changed.discard(key)
         return True
 
     def differing(self, *, rules: bool, of: Container[TableKey] | None = None) -> frozenset[TableKey]:
@@ -207,3 +212,4 @@ class KnownTables:
         for key, info in self._tables.infos_of(tables).items():
             self._infos[key] = info
             self._digests.pop(key, None)
+            self._changed.add(key)
