@@ -143,9 +143,7 @@ def test_deleted_rules_are_put_back_as_they_were(world: World, case: str) -> Non
 
 
 @pytest.mark.parametrize("chain", ["KUBE-SERVICES", "KUBE-SVC-ADDRESSES-0A"])
-def test_a_divided_chain_and_its_parts_are_put_back(
-    world: World, chain: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_divided_chain_and_its_parts_are_put_back(world: World, chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "MOST_RULES", 0)
     with contextlib.closing(ServiceOwner(IptablesDataPlane(NODE, path("node"), programs("nft")))) as plane:
         plane.load(by_name("ClusterIP").resolved())
