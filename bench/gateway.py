@@ -7,12 +7,14 @@ measured until the first answer shows it: the endpoint of one Service, and one m
 (nginx reloads for both, haproxy for hosts). An Ingress and an HTTPRoute with one more host are measured from their
 objects on, through the API and the controllers. Under load, endpoints, hosts, certificates (over TLS) or listeners
 change 100 times, and haproxy and nginx reload 100 times; answers other than 200 and broken connections are failed
-requests. The memory for a host with a certificate is that of an engine of its own. In a local cluster the pods of the
+requests. Hosts with a certificate are measured in an engine of their own. In a local cluster the pods of the
 gateway with their engines are replaced, and its gateways killed.
 
     sudo python -m bench.gateway [--quick]
 """
 
+import socket
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -206,22 +208,48 @@ def _failures(port: int, change: Change, seconds: int, scheme: str = "http") -> 
     return asking(port, scheme, 32).ask_during(work)
 
 
-def memory_of_certificates(hosts: int) -> Row:
-    """What a host with a certificate adds to the memory of an engine of its own: it has its own chain of filters."""
+def certificates(hosts: int, runs: int) -> list[Row]:
+    """Hosts with a certificate in an engine of their own, where each has its own chain of filters.
+
+    What one adds to the memory of the engine, and how long one more takes until it answers.
+    """
     with TemporaryDirectory(prefix="gateway") as folder, ExitStack() as stack:
         engine = Engine(Path(folder), msgspec.structs.replace(SETTINGS, access_log=""))
         stack.callback(engine.close)
         port, used = free_port(), []
         certificate = msgspec.structs.replace(certificate_for("web", (HOST,)), name="web")
         plain = secure_entry((port,), (), certificate)
-        for count in (1, hosts + 1):
+
+        def serve(count: int) -> None:
             servers = tuple(TlsServer(names=(name,), certificates=("web",), table="web") for name in names(count - 1))
             listener = EntryListener(name="secure", port=port, protocol="HTTPS", servers=servers)
             engine.serve(msgspec.structs.replace(plain, listeners=(listener,)))
+
+        for count in (1, hosts + 1):
+            serve(count)
             time.sleep(2)  # The engine frees what was before.
             used.append(resident_mb(engine.pid)[0])
         added = (used[1] - used[0]) / hosts * 1024
-        return Row(f"memory for a host with a certificate, {hosts} hosts", "KB", (added,))
+        times, spent = [], []
+        for number in range(runs):
+            begun, before = time.perf_counter(), cpu_s(engine.pid)
+            serve(hosts + 2 + number)
+            _handshake(port, names(hosts + 1 + number)[-1])
+            times.append((time.perf_counter() - begun) * 1000)
+            time.sleep(1)
+            spent.append((cpu_s(engine.pid) - before) * 1000)
+    return [
+        Row(f"memory for a host with a certificate, {hosts} hosts", "KB", (added,)),
+        Row(f"a new host with a certificate to its first handshake, {hosts} hosts", "ms", tuple(times)),
+        Row(f"CPU of the engine for a new host with a certificate, {hosts} hosts", "ms", tuple(spent)),
+    ]
+
+
+def _handshake(port: int, name: str) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        context.wrap_socket(connection, server_hostname=name).close()
 
 
 def run(quick: bool) -> list[Row]:
@@ -238,7 +266,7 @@ def run(quick: bool) -> list[Row]:
                 Row(f"a new {kind} to its first answer, {hosts} hosts", "ms", tuple(t)) for kind, t in times.items()
             ]
         rows += beside.losses(5 if quick else 20)
-    rows.append(memory_of_certificates(100 if quick else 1000))
+    rows += certificates(100 if quick else 1000, 2 if quick else 10)
     with TemporaryDirectory(prefix="gateway") as name:
         return rows + replacements(Path(name), *((1, 3) if quick else (5, 20)))
 

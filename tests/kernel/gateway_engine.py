@@ -19,10 +19,11 @@ from tests.fakes.certificates import make_certificate
 from tests.fakes.ports import free_port
 from tests.kernel.gateway_backends import Backends, GrpcBackends
 
+from podwire.gateway.config import GatewayConfig
 from podwire.gateway.envoy.ads import DiscoveryServer
 from podwire.gateway.envoy.bootstrap import bootstrap
 from podwire.gateway.envoy.clusters import endpoints
-from podwire.gateway.envoy.engine import find_envoy
+from podwire.gateway.envoy.engine import engine_arguments, find_envoy
 from podwire.gateway.envoy.ready import READY_LISTENER, ready_listener
 from podwire.gateway.envoy.resources import ENDPOINTS, LISTENER, BuiltResources, build_resources
 from podwire.gateway.envoy.settings import EngineSettings
@@ -74,9 +75,9 @@ class Engine:
         self.discovery = self.run(self._started())
         file = directory / "envoy.json"
         file.write_text(bootstrap("test", str(self._sockets[0]), str(self._sockets[1]), settings), encoding="utf-8")
-        arguments = ["--disable-hot-restart", "--concurrency", "1", "--log-path", str(directory / "envoy.log")]
-        arguments += ["--file-flush-interval-msec", "100"]
-        self._process = subprocess.Popen([find_envoy(), "-c", file, *arguments])
+        arguments = engine_arguments(find_envoy(), file, GatewayConfig(concurrency=1))
+        arguments += ["--log-path", str(directory / "envoy.log"), "--file-flush-interval-msec", "100"]
+        self._process = subprocess.Popen(arguments)
 
     def replace_discovery(self) -> None:
         """Ends the server that feeds Envoy and starts another one, which knows nothing."""

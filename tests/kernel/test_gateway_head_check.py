@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from tests.kernel.gateway_raw_backend import Site, raw_site, requests_of
+from tests.kernel.gateway_raw_backend import Site, raw_entry, raw_site, requests_of
 
 from podwire.gateway.envoy import headcheck
-from podwire.gateway.envoy.headcheck import head_check_filter
+from podwire.gateway.envoy.headcheck import head_check
 
 HOST = b"web.example"
 BODY = b"a\rb\r\n c\r\n\r\nGET /forged HTTP/1.1\r\nX: \r\r\n\r\n"
@@ -352,7 +352,7 @@ def _failing_program() -> bytes:
 
 
 def test_no_request_passes_a_filter_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    head_check_filter.cache_clear()
+    head_check.cache_clear()
     monkeypatch.setattr(headcheck, "compiled", _failing_program)
     try:
         with raw_site({HOST.decode(): 0}, access_log="") as site:
@@ -361,7 +361,27 @@ def test_no_request_passes_a_filter_that_fails(monkeypatch: pytest.MonkeyPatch) 
                 assert _answers_or_none(site, _request("/")) == []
             assert not site.backend.received
     finally:
-        head_check_filter.cache_clear()
+        head_check.cache_clear()
+
+
+def test_another_program_takes_over_while_connections_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a gateway of another version begins to feed the engine."""
+    program = headcheck.compiled()
+    another = program + b"\0\5\4more"  # a section that no machine runs
+    with raw_site({HOST.decode(): 0}, access_log="") as site:
+        connection = socket.create_connection(("127.0.0.1", site.port), timeout=20)
+        with connection:
+            for version in (program, another, program):
+                monkeypatch.setattr(headcheck, "compiled", lambda version=version: version)
+                head_check.cache_clear()
+                site.engine.serve(raw_entry(site.port, site.backend.port, {HOST.decode(): 0}))
+                for _ in range(5):
+                    connection.sendall(_request("/"))
+                    answer = connection.recv(65536)
+                    assert _statuses(answer) == [200] and b"connection: close" not in answer
+                    assert _answers(site, [_request("/"), _request("/", b"X-A: b\rc\r\n")], 2) == [200, 400]
+        assert not site.engine.refusals
+    head_check.cache_clear()
 
 
 def _answers_or_none(site: Site, data: bytes) -> list[int]:

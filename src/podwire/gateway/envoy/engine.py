@@ -17,6 +17,9 @@ from podwire.gateway.envoy.settings import EngineSettings
 
 DISCOVERY_SOCKET, ADMIN_SOCKET = "discovery.sock", "admin.sock"
 _BOOTSTRAP = "envoy.json"
+DRAIN_S = 240
+"""How long connections of a listener or a certificate that has changed or is gone may go on; until then the engine
+keeps the listener as it was, too. As ``worker-shutdown-timeout`` of ingress-nginx; 600 s is Envoy's own."""
 
 
 def find_envoy() -> Path:
@@ -60,7 +63,11 @@ def become_engine(config: GatewayConfig) -> NoReturn:
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(file)
     (run_dir / ADMIN_SOCKET).unlink(missing_ok=True)
+    os.execv(program, engine_arguments(program, file, config))
+
+
+def engine_arguments(program: Path, file: Path, config: GatewayConfig) -> list[str]:
+    """The command line of an engine with its bootstrap file."""
     arguments = [str(program), "-c", str(file), "--disable-hot-restart", "--log-level", "warning"]
-    if config.concurrency:
-        arguments += ["--concurrency", str(config.concurrency)]
-    os.execv(program, arguments)
+    arguments += ["--drain-time-s", str(DRAIN_S)]
+    return arguments + (["--concurrency", str(config.concurrency)] if config.concurrency else [])

@@ -82,9 +82,8 @@ def listener(value: EntryListener, settings: EngineSettings) -> Json:
         return result | {"filterChains": [chain], "statPrefix": "stream"}
     if any(server.stream is not None for server in value.servers):
         result["statPrefix"] = "stream"
-    http = {
-        server.table: _http_filter(server.table, value, settings) for server in value.servers if server.stream is None
-    }
+    tables = {server.table for server in value.servers if server.stream is None}
+    http = {table: _http_filter(table, value, settings) for table in tables}
     result["filterChains"] = [
         _tls_chain(value, server, settings, http) for server in value.servers if _is_named(server)
     ]

@@ -5,9 +5,11 @@ gRPC; only the gateway does.
 """
 
 import hashlib
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from envoy.config.cluster.v3 import cluster_pb2
+from envoy.config.core.v3 import extension_pb2
 from envoy.config.endpoint.v3 import endpoint_pb2
 from envoy.config.listener.v3 import listener_components_pb2, listener_pb2
 from envoy.config.route.v3 import route_components_pb2, route_pb2
@@ -43,7 +45,7 @@ from google.protobuf import any_pb2, json_format
 from google.protobuf.message import Message
 
 from podwire.gateway.envoy.clusters import TYPE_PREFIX, Json
-from podwire.gateway.envoy.resources import CLUSTER, ENDPOINTS, HOST, LISTENER, ROUTES, SECRET
+from podwire.gateway.envoy.resources import CLUSTER, ENDPOINTS, FILTER, HOST, LISTENER, ROUTES, SECRET
 
 EXTENSIONS = (
     file_pb2,
@@ -84,7 +86,17 @@ _MESSAGES: dict[str, type[Message]] = {
     ROUTES: route_pb2.RouteConfiguration,
     HOST: route_components_pb2.VirtualHost,
     SECRET: secret_pb2.Secret,
+    FILTER: extension_pb2.TypedExtensionConfig,
 }
+
+
+_CHAINS = {
+    "filterChains": listener_pb2.Listener.FILTER_CHAINS_FIELD_NUMBER,
+    "defaultFilterChain": listener_pb2.Listener.DEFAULT_FILTER_CHAIN_FIELD_NUMBER,
+}
+"""The chains of filters of a listener, one for each certificate: key and number of the field."""
+_DELIMITED = 2
+"""The wire type of fields that begin with their length."""
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -93,37 +105,63 @@ class Packed(msgspec.Struct, frozen=True):
     value: Json
     version: str
     message: any_pb2.Any
+    chains: dict[bytes, bytes] = {}
+    """Of a listener: the messages of its chains of filters, by a digest of their JSON."""
 
 
-def pack(kind: str, value: Json) -> Packed:
-    """The message of a resource.
+def pack(kind: str, value: Json, before: Packed | None = None) -> Packed:
+    """The message of a resource. Chains of filters that ``before`` has are not made again.
 
     Raises: json_format.ParseError when the value is not of its type.
     """
-    text = msgspec.json.encode(value, order="deterministic")
-    message = _listener(value) if kind == LISTENER else json_format.ParseDict(value, _MESSAGES[kind]())
-    packed = any_pb2.Any(type_url=TYPE_PREFIX + kind, value=bytes(message.SerializeToString(deterministic=True)))
-    return Packed(value=value, version=hashlib.sha256(text).hexdigest()[:16], message=packed)
+    chains = list(_chains(value, before.chains if before is not None else {})) if kind == LISTENER else []
+    rest = {key: item for key, item in value.items() if key not in _CHAINS} if chains else value
+    digest = hashlib.sha256(msgspec.json.encode(rest, order="deterministic"))
+    parts = [json_format.ParseDict(rest, _MESSAGES[kind]()).SerializeToString(deterministic=True)]
+    for number, chain_digest, message in chains:
+        digest.update(chain_digest)
+        parts += (_varint(number << 3 | _DELIMITED), length_prefixed(message))
+    return Packed(
+        value=value,
+        version=digest.hexdigest()[:16],
+        message=any_pb2.Any(type_url=TYPE_PREFIX + kind, value=b"".join(parts)),
+        chains={chain_digest: message for _, chain_digest, message in chains},
+    )
 
 
-def _listener(value: Json) -> Message:
-    """A listener. Its chains of filters, one for each certificate, mostly have the same filters: each is read once."""
-    known: dict[bytes, listener_components_pb2.Filter] = {}
-    rest = {key: item for key, item in value.items() if key not in ("filterChains", "defaultFilterChain")}
-    message = json_format.ParseDict(rest, listener_pb2.Listener())
-    for chain in value.get("filterChains", ()):
-        _read_chain(chain, message.filter_chains.add(), known)
-    if "defaultFilterChain" in value:
-        _read_chain(value["defaultFilterChain"], message.default_filter_chain, known)
-    return message
+def _chains(value: Json, known: Mapping[bytes, bytes]) -> Iterator[tuple[int, bytes, bytes]]:
+    """The field, the digest and the message of each chain of filters of a listener."""
+    filters: dict[bytes, listener_components_pb2.Filter] = {}
+    for key, number in _CHAINS.items():
+        chains = value.get(key, [])
+        for chain in chains if isinstance(chains, list) else [chains]:
+            digest = hashlib.sha256(msgspec.json.encode(chain, order="deterministic")).digest()
+            message = known.get(digest)
+            yield number, digest, _chain(chain, filters) if message is None else message
 
 
-def _read_chain(
-    value: Json, chain: listener_components_pb2.FilterChain, known: dict[bytes, listener_components_pb2.Filter]
-) -> None:
-    json_format.ParseDict({key: item for key, item in value.items() if key != "filters"}, chain)
+def _chain(value: Json, known: dict[bytes, listener_components_pb2.Filter]) -> bytes:
+    """A chain of filters. Those of a listener mostly have the same filters: each is read once."""
+    chain = json_format.ParseDict(
+        {key: item for key, item in value.items() if key != "filters"}, listener_components_pb2.FilterChain()
+    )
     for item in value.get("filters", ()):
         text = msgspec.json.encode(item)
         if text not in known:
             known[text] = json_format.ParseDict(item, listener_components_pb2.Filter())
         chain.filters.add().CopyFrom(known[text])
+    return bytes(chain.SerializeToString(deterministic=True))
+
+
+def length_prefixed(data: bytes) -> bytes:
+    """Bytes behind their length, as they stand in a message."""
+    return _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    """A number, seven bits a byte."""
+    prefix = bytearray()
+    while number > 127:
+        prefix.append(number & 127 | 128)
+        number >>= 7
+    return bytes((*prefix, number))

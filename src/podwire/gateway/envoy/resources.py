@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from podwire.gateway.envoy.clusters import Json, cluster, endpoints
+from podwire.gateway.envoy.headcheck import HEAD_CHECK, head_check
 from podwire.gateway.envoy.listeners import listener
 from podwire.gateway.envoy.settings import EngineSettings
 from podwire.gateway.envoy.tables import (
@@ -34,8 +35,9 @@ LISTENER = "envoy.config.listener.v3.Listener"
 ROUTES = "envoy.config.route.v3.RouteConfiguration"
 HOST = "envoy.config.route.v3.VirtualHost"
 SECRET = "envoy.extensions.transport_sockets.tls.v3.Secret"
+FILTER = "envoy.config.core.v3.TypedExtensionConfig"
 
-MAKE_ORDER = (SECRET, CLUSTER, ENDPOINTS, LISTENER, ROUTES, HOST)
+MAKE_ORDER = (SECRET, FILTER, CLUSTER, ENDPOINTS, LISTENER, ROUTES, HOST)
 """The order in which new resources are sent: what is named before what names it. Removals go the other way round."""
 
 Resources = dict[str, dict[str, Json]]
@@ -65,6 +67,7 @@ def build_resources(entry: GatewayEntry, settings: EngineSettings, before: Built
     hosts, named = _HostBuilder(entry, before).hosts()
     newest = {
         SECRET: certificates | authorities,
+        FILTER: {HEAD_CHECK: head_check()},
         CLUSTER: _reused(entry.backends, known.backends, old.get(CLUSTER, {}), cluster),
         ENDPOINTS: _endpoints(entry, known, old.get(ENDPOINTS, {})),
         LISTENER: _reused(listeners, old_listeners, old.get(LISTENER, {}), lambda value: listener(value, settings)),

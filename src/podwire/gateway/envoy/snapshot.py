@@ -1,16 +1,17 @@
 """What engines should have, and what one of them has: which resources to send next, in which order.
 
-Make before break: certificates, clusters and endpoints first; when the engine has accepted them, listeners and tables
-that name them, then the virtual hosts of those tables; when it has accepted those, what is no longer named goes,
+Make before break: certificates, filters, clusters and endpoints first; when the engine has accepted them, listeners and
+tables that name them, then the virtual hosts of those tables; when it has accepted those, what is no longer named goes,
 virtual hosts before all else. Listeners go earlier, with the response that brings others: an engine removes before it
-adds, and a new listener may have the address of one that goes. An engine asks for tables by name and for virtual hosts
-of all tables at once; it takes those of a table from when it has accepted the table, and forgets them with it.
+adds, and a new listener may have the address of one that goes. An engine asks for certificates, filters and tables by
+name and for virtual hosts of all tables at once; it takes those of a table from when it has accepted the table, and
+forgets them with it.
 
 A response that the engine refuses (NACK) leaves its last good resources in force. Of several resources in a refused
 response, each half is sent again by itself, until it is known which of them the engine refuses; those are not sent
-again until they change. Until then nothing is removed that the last good ones may name, and what names a certificate or
-a cluster of which the engine accepted no version waits. A value that is no message of
-its type counts as refused too, and keeps nothing else back.
+again until they change. Until then nothing is removed that the last good ones may name, and what names a certificate, a
+filter or a cluster of which the engine accepted no version waits. A value that is no message of its type counts as
+refused too, and keeps nothing else back.
 
 Cost: a change looks at what changed, however many resources there are, but for one comparison of identity for each in
 :meth:`ResourceSnapshot.replace`. A refusal among n resources takes about 2 log2(n) more responses.
@@ -26,10 +27,11 @@ import msgspec
 from google.protobuf import json_format
 
 from podwire.gateway.envoy.clusters import Json
-from podwire.gateway.envoy.messages import Packed, pack
+from podwire.gateway.envoy.messages import Packed, length_prefixed, pack
 from podwire.gateway.envoy.resources import (
     CLUSTER,
     ENDPOINTS,
+    FILTER,
     HOST,
     LISTENER,
     MAKE_ORDER,
@@ -38,7 +40,7 @@ from podwire.gateway.envoy.resources import (
     Resources,
 )
 
-_FIRST = (SECRET, CLUSTER, ENDPOINTS)
+_FIRST = (SECRET, FILTER, CLUSTER, ENDPOINTS)
 _SECOND = (LISTENER, ROUTES)
 _THIRD = (HOST,)
 _NAMING = (*_SECOND, *_THIRD)
@@ -93,7 +95,7 @@ class ResourceSnapshot:
             if last is not None and last.value == value:
                 continue
             try:
-                packed[name] = pack(kind, value)
+                packed[name] = pack(kind, value, last)
             except json_format.ParseError as problem:
                 self.unreadable[kind, name] = str(problem)
             else:
@@ -326,7 +328,7 @@ class EngineState:
             if name in present and state.sent.get(name) != present[name].version and self._wants(kind, name)
         }
         if outdated and kind in _NAMING:
-            absent = [_encoded(name) for name in self._absent()]
+            absent = [length_prefixed(name.encode()) for name in self._absent()]
             outdated = {
                 name: packed
                 for name, packed in outdated.items()
@@ -335,8 +337,8 @@ class EngineState:
         return outdated
 
     def _absent(self) -> Iterable[str]:
-        """The certificates and clusters that the engine should have, and of which it has no version."""
-        for kind in (SECRET, CLUSTER):
+        """The certificates, filters and clusters that the engine should have, and of which it has no version."""
+        for kind in (SECRET, FILTER, CLUSTER):
             state, present = self._types[kind], self._snapshot.of(kind)
             yield from (name for name in state.refused if name in present and name not in state.accepted)
             yield from (name for own, name in self._snapshot.unreadable if own == kind and name not in present)
@@ -394,13 +396,3 @@ class EngineState:
 def _table(host: str) -> str:
     """The resource name of the table of a virtual host."""
     return host.rpartition("/")[0]
-
-
-def _encoded(name: str) -> bytes:
-    """A name as it stands in a message: its length, seven bits a byte, and its text."""
-    text = name.encode()
-    length, prefix = len(text), bytearray()
-    while length > 127:
-        prefix.append(length & 127 | 128)
-        length >>= 7
-    return bytes((*prefix, length)) + text

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from podwire.gateway.envoy.headcheck import compiled, head_check_filter
+from podwire.gateway.envoy.headcheck import HEAD_CHECK, compiled, head_check
 from podwire.gateway.envoy.listeners import listener
+from podwire.gateway.envoy.messages import pack
+from podwire.gateway.envoy.resources import FILTER, LISTENER, resources
 from podwire.gateway.envoy.settings import EngineSettings
-from podwire.gateway.routes import EntryListener, StreamTarget, TlsServer
+from podwire.gateway.routes import EntryListener, GatewayEntry, StreamTarget, TlsServer
 
 SOURCES = Path(__file__).parents[4] / "src/wasm"
 HAS_COMPILER = shutil.which("clang-14") is not None and shutil.which("wasm-ld-14") is not None
@@ -24,8 +26,18 @@ def test_filter_is_what_the_source_compiles_to(tmp_path: Path) -> None:
 
 
 def test_filter_that_fails_closes_connections() -> None:
-    config = head_check_filter()["typedConfig"]["config"]
+    config = head_check()["typedConfig"]["config"]
     assert config["failurePolicy"] == "FAIL_RELOAD" and not config.get("failOpen")
+
+
+def test_program_is_sent_once_whatever_has_the_filter() -> None:
+    names = tuple(f"{number}.example" for number in range(20))
+    servers = tuple(TlsServer(names=(name,), certificates=("a",), table="web") for name in names)
+    entry = GatewayEntry(listeners=(EntryListener(name="secure", port=443, protocol="HTTPS", servers=servers),))
+    made = resources(entry, EngineSettings())
+    assert made[FILTER] == {HEAD_CHECK: head_check()}
+    sizes = {kind: len(pack(kind, value).message.value) for kind in (FILTER, LISTENER) for value in made[kind].values()}
+    assert sizes[FILTER] > len(compiled()) and sizes[LISTENER] < len(names) * len(compiled())
 
 
 def test_every_chain_of_http_begins_with_the_filter() -> None:

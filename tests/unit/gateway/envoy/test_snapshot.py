@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from podwire.gateway.envoy.resources import CLUSTER, ENDPOINTS, HOST, LISTENER, ROUTES, SECRET, Resources
+from podwire.gateway.envoy.clusters import Json
+from podwire.gateway.envoy.resources import CLUSTER, ENDPOINTS, FILTER, HOST, LISTENER, ROUTES, SECRET, Resources
 from podwire.gateway.envoy.snapshot import EngineRefusal, EngineState, ResourceSnapshot, ResourceUpdate
 
 
@@ -266,6 +267,27 @@ def test_a_host_waits_for_a_cluster_that_is_refused(snapshot: ResourceSnapshot, 
     assert sent == ["table/ab"]
     assert engine.in_step
     assert engine.refused == {(CLUSTER, "a"): "no"}
+
+
+def test_a_listener_waits_for_a_filter_that_is_refused(snapshot: ResourceSnapshot, engine: EngineState) -> None:
+    chain: Json = {"filters": [{"name": "check", "configDiscovery": {"configSource": {"ads": {}}}}]}
+    listeners: dict[str, Json] = {"web": {"name": "web", "filterChains": [chain]}, "other": {"name": "other"}}
+    engine.request(FILTER, subscribe=["check"])
+    sent = []
+    for version in ("1", "2"):
+        snapshot.replace(
+            {FILTER: {"check": {"name": "check", "typedConfig": _typed_struct(version)}}, LISTENER: listeners}
+        )
+        while responses := engine.responses():
+            for response in responses:
+                sent += [(version, name) for name in response.resources]
+                _acknowledge(engine, response, "no" if response.kind == FILTER and version == "1" else "")
+    assert sent == [("1", "check"), ("1", "other"), ("2", "check"), ("2", "web")]
+    assert engine.in_step
+
+
+def _typed_struct(version: str) -> Json:
+    return {"@type": "type.googleapis.com/google.protobuf.StringValue", "value": version}
 
 
 class _Follower:
