@@ -49,7 +49,7 @@ def asked(connection: ssl.SSLSocket, name: str) -> bytes:
         return b""
 
 
-def test_connections_of_a_host_that_goes_end_later_and_no_others(engine: Engine) -> None:
+def test_connections_of_a_removed_host_end_later_and_no_others(engine: Engine) -> None:
     port = free_port()
     with closing(RawBackend()) as backend:
         engine.serve(entry_of(port, backend.port, NAMES[:2]))

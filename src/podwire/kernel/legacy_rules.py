@@ -23,7 +23,7 @@ from collections.abc import Container, Iterable
 from podwire.kernel import netns
 from podwire.kernel.failure import refusal
 from podwire.kernel.iptables import FAMILIES, legacy_tables_of
-from podwire.kernel.legacy_layout import COUNTERS_BYTES, FORMATS, INFO, Owns, TableLayout, carried_counters
+from podwire.kernel.legacy_table import COUNTERS_BYTES, FORMATS, INFO, LegacyTable, Owns, carried_counters
 from podwire.kernel.netns import NetnsPath
 
 MOST_BYTES = 4 << 20
@@ -93,23 +93,23 @@ class LegacyTables:
             offset += _LENGTH.unpack_from(entries, offset + family.header + 2)[0]
         return hashlib.blake2b(entries, digest_size=16).digest()
 
-    def layout(self, key: TableKey) -> TableLayout | None:
+    def table(self, key: TableKey) -> LegacyTable | None:
         """The rules of a table; None when it is larger than :data:`MOST_REMEMBERED_BYTES`, or changed meanwhile."""
         info = self._info(key)
         rules = self._entries(key, info, MOST_REMEMBERED_BYTES)
-        return TableLayout(key[0], info, memoryview(rules).cast("B")[_ENTRIES.size :]) if rules is not None else None
+        return LegacyTable(key[0], info, memoryview(rules).cast("B")[_ENTRIES.size :]) if rules is not None else None
 
-    def replace(self, key: TableKey, layout: TableLayout, old_count: int) -> bytes | None:
+    def replace(self, key: TableKey, table: LegacyTable, old_count: int) -> bytes | None:
         """Writes all rules of a table, without counters.
 
         Returns the counters of the ``old_count`` entries that were there; None when the kernel refuses, for example
         because there was another number of entries.
         """
         counters = ctypes.create_string_buffer(max(old_count, 1) * COUNTERS_BYTES)
-        _, valid, *offsets, count, size = INFO.unpack(layout.info)
+        _, valid, *offsets, count, size = INFO.unpack(table.info)
         name = key[1].encode()
         head = _REPLACE.pack(name, valid, count, size, *offsets, old_count, ctypes.addressof(counters))
-        return counters.raw if self._tell(key[0], _SO_SET_REPLACE, b"".join((head, layout.entries))) else None
+        return counters.raw if self._tell(key[0], _SO_SET_REPLACE, b"".join((head, table.entries))) else None
 
     def add_counters(self, key: TableKey, counters: bytes) -> bool:
         """Adds to the counters of all entries of a table; returns whether the kernel took them."""
@@ -145,7 +145,7 @@ class KnownTables:
         self._tables = tables
         self._infos: dict[TableKey, bytes] = {}
         self._digests: dict[TableKey, bytes] = {}
-        self._written: dict[TableKey, TableLayout] = {}
+        self._written: dict[TableKey, LegacyTable] = {}
         """The rules of the tables as they were after podwire's last write."""
         self._changed: set[TableKey] = set()
         """Tables that other programs changed since then."""
@@ -155,8 +155,8 @@ class KnownTables:
         self._infos = self._tables.infos()
         self._digests = {key: self._tables.digest(key, info) for key, info in self._infos.items()}
         self._changed.clear()
-        kept = {} if written else self._written
-        self._written = {key: layout for key, layout in kept.items() if layout.info == self._infos.get(key)}
+        tables = {} if written else self._written
+        self._written = {key: table for key, table in tables.items() if table.info == self._infos.get(key)}
 
     def read_written(self, tables: Iterable[TableKey]) -> None:
         """Takes tables that podwire has written as known."""
@@ -170,9 +170,9 @@ class KnownTables:
     def remember(self) -> None:
         """Keeps the rules of the tables that nobody changed since they were read, for :meth:`put_back`."""
         for key in self._infos.keys() - self._written.keys() - self._changed:
-            layout = self._tables.layout(key)
-            if layout and layout.info == self._infos[key] and layout.is_whole:
-                self._written[key] = layout
+            table = self._tables.table(key)
+            if table and table.info == self._infos[key] and table.is_whole:
+                self._written[key] = table
 
     def put_back(self, key: TableKey, owns: Owns) -> bool:
         """Makes a table hold the rules again that it had after podwire's last write, if only podwire's own differ.
@@ -180,7 +180,7 @@ class KnownTables:
         Counters go on, except those of podwire's chains that had changed. The lock of xtables must be held. Returns
         whether the table was written.
         """
-        before, now = self._written.get(key), self._tables.layout(key)
+        before, now = self._written.get(key), self._tables.table(key)
         if before is None or now is None or before.foreign(owns) != now.foreign(owns):
             return False
         now.take_sizes(before)

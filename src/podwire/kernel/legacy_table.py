@@ -40,14 +40,14 @@ class EntryFormat(NamedTuple):
 FORMATS = {"ip": EntryFormat(88, 96, 112), "ip6": EntryFormat(140, 152, 168)}
 
 
-class Chain(NamedTuple):
+class ChainBytes(NamedTuple):
     """The bytes of a chain."""
 
     start: int
     end: int
 
 
-class TableLayout:
+class LegacyTable:
     """One table: ``info`` is struct ipt_getinfo, ``entries`` are its entries."""
 
     def __init__(self, family: str, info: bytes, entries: memoryview) -> None:
@@ -61,7 +61,8 @@ class TableLayout:
         starts |= {m.start() - self._format.matches: m[1].decode("latin-1") for m in _NAME.finditer(entries)}
         offsets = sorted(starts)
         self.chains = {
-            starts[start]: Chain(start, end) for start, end in zip(offsets, (*offsets[1:], len(entries)), strict=True)
+            starts[start]: ChainBytes(start, end)
+            for start, end in zip(offsets, (*offsets[1:], len(entries)), strict=True)
         }
         """Chains in their order; those of the kernel have a zero and the number of their hook as name."""
 
@@ -70,7 +71,7 @@ class TableLayout:
         """The number of entries by chain; counting takes 5 ms with 8,000 rules."""
         return {name: self._size(chain) for name, chain in self.chains.items()}
 
-    def take_sizes(self, other: "TableLayout") -> None:
+    def take_sizes(self, other: "LegacyTable") -> None:
         """Takes :attr:`sizes` of another state of the table where a chain has as many bytes; others are counted."""
         self.sizes = {
             name: other.sizes[name] if _bytes(other.chains.get(name)) == _bytes(chain) else self._size(chain)
@@ -109,21 +110,21 @@ class TableLayout:
         """The names of chains by the offset of their first rule."""
         return {chain.start + self._format.matches + _NAME_BYTES: name for name, chain in self.chains.items()}
 
-    def _size(self, chain: Chain) -> int:
+    def _size(self, chain: ChainBytes) -> int:
         return sum(1 for _ in self._offsets(chain))
 
-    def _offsets(self, chain: Chain) -> Iterator[int]:
+    def _offsets(self, chain: ChainBytes) -> Iterator[int]:
         offset = chain.start
         while offset < chain.end:
             yield offset
             offset += _HEADER.unpack_from(self.entries, offset + self._format.header)[1]
 
 
-def _bytes(chain: Chain | None) -> int:
+def _bytes(chain: ChainBytes | None) -> int:
     return chain.end - chain.start if chain else 0
 
 
-def carried_counters(before: TableLayout, now: TableLayout, counters: bytes, owns: Owns) -> bytes:
+def carried_counters(before: LegacyTable, now: LegacyTable, counters: bytes, owns: Owns) -> bytes:
     """The counters of ``now`` for the entries of ``before``; zero for podwire's chains that have other entries.
 
     What is not podwire's is the same in both, and both are whole.
@@ -144,7 +145,7 @@ def carried_counters(before: TableLayout, now: TableLayout, counters: bytes, own
     return b"".join(carried)
 
 
-def _matched(before: TableLayout, now: TableLayout, name: str, counters: bytes) -> Iterator[bytes]:
+def _matched(before: LegacyTable, now: LegacyTable, name: str, counters: bytes) -> Iterator[bytes]:
     """The counters of the entries of a chain that both have; zero for those that ``now`` lacks."""
     held: dict[bytes, list[bytes]] = {}
     for position, (entry, _) in enumerate(now.rules(name)):
