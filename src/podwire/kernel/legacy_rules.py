@@ -177,8 +177,8 @@ class KnownTables:
     def put_back(self, key: TableKey, owns: Owns) -> bool:
         """Makes a table hold the rules again that it had after podwire's last write, if only podwire's own differ.
 
-        Counters go on, except those of podwire's chains that had changed. The lock of xtables must be held. Returns
-        whether the table was written.
+        Counters go on, except those of podwire's chains that had another size. The lock of xtables must be held.
+        Returns whether the table was written.
         """
         before, now = self._written.get(key), self._tables.table(key)
         if before is None or now is None or before.foreign(owns) != now.foreign(owns):

@@ -125,7 +125,7 @@ def _bytes(chain: ChainBytes | None) -> int:
 
 
 def carried_counters(before: LegacyTable, now: LegacyTable, counters: bytes, owns: Owns) -> bytes:
-    """The counters of ``now`` for the entries of ``before``; zero for podwire's chains that have other entries.
+    """The counters of ``now`` for the entries of ``before``; zero for podwire's chains of another size.
 
     What is not podwire's is the same in both, and both are whole.
     """

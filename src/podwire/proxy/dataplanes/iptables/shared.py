@@ -4,7 +4,7 @@ A packet passes the rules of a chain one after the other, and rules that another
 chain. So a chain with more than :data:`MOST_RULES` rules keeps none of them: they are in parts, chains of their own. A
 part has the rules for addresses that end in the same 6 bits, or for 64 ports of a protocol. The chain leads to each
 part by these bits or ports, and a packet that matches no rule of a part returns from it. With 1,000 Services a packet
-passes 80 rules at most instead of 1,000.
+passes about 80 rules instead of 1,000.
 
 In ``nat`` the names of parts begin with ``KUBE-SVC-``: kube-proxy deletes such chains when it takes over.
 """
